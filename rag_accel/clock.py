@@ -1,0 +1,23 @@
+"""Tell the time in seconds; the only clocks the package uses. No sleeping here."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """Give monotonic seconds."""
+
+    def now(self) -> float:
+        """Return seconds since an arbitrary fixed point; never decreases."""
+        ...
+
+
+class MonotonicClock:
+    """Read the operating system's monotonic clock."""
+
+    def now(self) -> float:
+        """Return ``time.monotonic()`` seconds."""
+        return time.monotonic()

@@ -1,0 +1,183 @@
+"""Hold every option in one frozen object: argument > ``RAG_ACCEL_*`` variable > default.
+
+Each field is one option; its unit stands in its name and its range in its metadata. Unknown names
+are errors, and ``origins()`` says where each effective value came from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Literal, get_args, get_type_hints
+
+from rag_accel.errors import ConfigError
+
+ENV_PREFIX = "RAG_ACCEL_"
+MASTER_SWITCH = "RAG_ACCEL"
+
+Mode = Literal["auto", "intercept", "translate"]
+OnFull = Literal["wait", "raise"]
+Origin = Literal["argument", "environment", "default"]
+
+_SWITCH = {
+    **dict.fromkeys(("1", "true", "on", "yes"), True),
+    **dict.fromkeys(("0", "false", "off", "no"), False),
+}
+
+
+def _option(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Configure one accelerator and everything accelerated through it."""
+
+    mode: Mode = _option(  # noqa: RUF009 - a dataclass field, never shared
+        "auto", "how a program is accelerated: auto, intercept or translate"
+    )
+    strict: bool = _option(
+        False, "raise our own internal errors instead of running the leaf plainly"
+    )
+    on_full: OnFull = _option(  # noqa: RUF009 - a dataclass field, never shared
+        "wait", "what a drop-in does at max_requests: wait or raise BusyError"
+    )
+    max_requests: int = _option(4096, "requests that may be live at once", 1, 1_000_000)
+    max_batch: int = _option(64, "items an owned engine may take into one step", 1, 65_536)
+    batch_wait_ms: float = _option(3.0, "upper bound on waiting for a known newcomer", 0.0, 1000.0)
+    ageing_s: float = _option(0.5, "waiting time that outweighs one level of depth", 0.001, 3600.0)
+    deadline_s: float | None = _option(None, "deadline of a request that names none", 0.0)
+    hang_s: float = _option(120.0, "a step longer than this marks its engine lost", 0.01)
+    shutdown_s: float = _option(5.0, "how long closing waits for running steps", 0.0, 600.0)
+    threads: int | None = _option(
+        None, "cores the engines may use; default: what the process may use", 1, 4096
+    )
+    call_threads: int = _option(
+        64, "threads for sync-only leaves called from a running loop", 1, 4096
+    )
+    stream_items: int = _option(
+        256, "items buffered per stream before they are merged", 1, 1_000_000
+    )
+    single_flight: bool = _option(
+        True, "share one run among equal concurrent calls of an owned engine"
+    )
+    max_loops: int = _option(64, "times a loop of a RAGraph may turn", 1, 1_000_000)
+    namespace: str = _option("", "tenant whose results are never shared with another's")
+    reproducible: bool = _option(False, "fix batch shapes so that floats repeat bit by bit")
+    capture_content: bool = _option(False, "let prompts and documents enter traces")
+    trace_events: int = _option(8192, "trace events kept in memory", 0, 10_000_000)
+
+    def __post_init__(self) -> None:
+        hints = _hints()
+        for spec in fields(self):
+            _check(spec.name, getattr(self, spec.name), hints[spec.name], spec.metadata)
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Options:
+        """Merge arguments over environment variables over defaults.
+
+        Raises:
+            ConfigError: on an unknown name or a value outside its range.
+        """
+        hints = _hints()
+        _reject_unknown(arguments, hints)
+        values = dict(_from_environment(os.environ if environ is None else environ, hints))
+        values.update(arguments)
+        return cls(**values)
+
+    def merged(self, **arguments: Any) -> Options:
+        """Return a copy with some options replaced; unknown names raise ConfigError."""
+        _reject_unknown(arguments, _hints())
+        return replace(self, **arguments)
+
+    def origins(self, environ: Mapping[str, str] | None = None) -> dict[str, Origin]:
+        """Say where each value came from: an argument, the environment or the default."""
+        source = os.environ if environ is None else environ
+        from_env = dict(_from_environment(source, _hints()))
+        result: dict[str, Origin] = {}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if spec.name in from_env:
+                # A default cannot have overridden a variable: only an argument can.
+                same = from_env[spec.name] == value
+                result[spec.name] = "environment" if same else "argument"
+            else:
+                result[spec.name] = "default" if value == spec.default else "argument"
+        return result
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    """Return the type of each option; resolving them is most of the cost of making an Options."""
+    return get_type_hints(Options)
+
+
+def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
+    """Tell whether accelerated objects may use the scheduler: ``RAG_ACCEL=0`` turns all off."""
+    source = os.environ if environ is None else environ
+    return source.get(MASTER_SWITCH, "1").strip().lower() not in ("0", "off", "false", "no")
+
+
+def _reject_unknown(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise ConfigError(
+            "unknown option",
+            where=", ".join(unknown),
+            valid=", ".join(sorted(known)),
+            hint="check the spelling",
+        )
+
+
+def _from_environment(
+    environ: Mapping[str, str], hints: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key in sorted(environ):
+        if not key.startswith(ENV_PREFIX):
+            continue
+        name = key[len(ENV_PREFIX) :].lower()
+        if name not in hints:
+            known = ", ".join(ENV_PREFIX + option.upper() for option in sorted(hints))
+            raise ConfigError(
+                "unknown option in the environment", where=key, valid=known, hint="unset it"
+            )
+        found.append((name, _parse(key, environ[key], hints[name])))
+    return found
+
+
+def _parse(key: str, text: str, hint: Any) -> Any:
+    kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
+    if text.strip().lower() in ("", "none") and type(None) in get_args(hint):
+        return None
+    if isinstance(kinds[0], str) or kinds[0] is str:
+        return text
+    try:
+        return _SWITCH[text.strip().lower()] if kinds[0] is bool else kinds[0](text)
+    except (KeyError, ValueError):
+        valid = ", ".join(_SWITCH) if kinds[0] is bool else kinds[0].__name__
+        raise ConfigError("bad option value", where=key, found=repr(text), valid=valid) from None
+
+
+def _check(name: str, value: Any, hint: Any, meta: Mapping[str, Any]) -> None:
+    choices = get_args(hint)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        if value not in choices:
+            raise ConfigError(
+                "bad option value", where=name, found=repr(value), valid=" | ".join(choices)
+            )
+        return
+    if value is None and type(None) in choices:
+        return
+    kind = next((k for k in choices if k is not type(None)), hint)
+    accepted = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
+        raise ConfigError("bad option value", where=name, found=repr(value), valid=kind.__name__)
+    low, high = meta.get("low"), meta.get("high")
+    too_low = low is not None and value < low
+    too_high = high is not None and value > high
+    if too_low or too_high or value != value:
+        bounds = f"from {low}" + (f" to {high}" if high is not None else "")
+        raise ConfigError("option out of range", where=name, found=repr(value), valid=bounds)

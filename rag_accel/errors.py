@@ -1,0 +1,199 @@
+"""Name every error this package raises, so that a caller knows what to catch.
+
+    RagAccelError
+    |-- ConfigError            an option has an unknown name or a bad value
+    |-- GraphError             a RAGraph breaks the rules of its stage; lists every offender
+    |-- TranslationError       a foreign object was asked to be translated and cannot be
+    |-- PassError              a pass left the graph in a state its stage forbids
+    |-- SchedulingError
+    |   |-- BusyError          the bound on live requests is reached; try again later
+    |   |-- DeadlineError      a request ran past its deadline (also a TimeoutError)
+    |   |-- RequestCancelledError  somebody cancelled the request while a thread waited for it
+    |   |-- ClosedError        the accelerator was closed before the request could end
+    |   |-- ForkedError        an accelerator of the parent process was used in a forked child
+    |   `-- InvalidTransitionError  the scheduler's own state machine was driven wrongly
+    |-- EngineError            an engine failed on work that was valid
+    |   |-- EngineOutputError  an engine returned NaN, a wrong dimension or a wrong count
+    |   |-- EngineLostError    an engine stopped answering
+    |   `-- RemoteEngineError  an HTTP engine got an answer that retrying does not mend
+    |-- IndexFileError         a stored index is damaged, foreign or of a newer version
+    `-- DocumentError          a document cannot be read
+
+Every message has up to four parts: what failed, where, what was found and what would be valid,
+and what to do next. Every class has a stable ``code``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class RagAccelError(Exception):
+    """Be the root of all errors of this package.
+
+    Args:
+        what: what failed, as one clause.
+        where: the node, engine, option or file it failed at.
+        found: what was there instead.
+        valid: what would have been accepted.
+        hint: what to do next.
+    """
+
+    code: ClassVar[str] = "RA000"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        found: object | None = None,
+        valid: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.what = what
+        self.where = where
+        self.found = found
+        self.valid = valid
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.where is not None:
+            parts.append(f"at {self.where}")
+        if self.found is not None:
+            parts.append(f"found {self.found}")
+        if self.valid is not None:
+            parts.append(f"valid: {self.valid}")
+        if self.hint is not None:
+            parts.append(f"next: {self.hint}")
+        return f"[{self.code}] " + "; ".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(
+    cls: type[RagAccelError], args: tuple[object, ...], state: dict[str, object]
+) -> RagAccelError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(RagAccelError, ValueError):
+    """Say that an option has an unknown name or a value outside its range."""
+
+    code = "RA100"
+
+
+class GraphError(RagAccelError, ValueError):
+    """Say that a graph breaks rules of its stage; ``offenders`` lists all of them."""
+
+    code = "RA200"
+
+    def __init__(self, what: str, *, offenders: tuple[str, ...] = (), **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.offenders = offenders
+
+    def __str__(self) -> str:
+        head = super().__str__()
+        return "\n".join([head, *(f"  - {line}" for line in self.offenders)])
+
+
+class TranslationError(RagAccelError):
+    """Say that an object asked to run translated is not understood completely."""
+
+    code = "RA210"
+
+
+class PassError(RagAccelError):
+    """Say which pass broke which rule of its output stage."""
+
+    code = "RA220"
+
+
+class SchedulingError(RagAccelError):
+    """Be the root of what can go wrong between submitting a request and its end."""
+
+    code = "RA300"
+
+
+class BusyError(SchedulingError):
+    """Say that the bound on live requests is reached."""
+
+    code = "RA310"
+
+
+class DeadlineError(SchedulingError, TimeoutError):
+    """Say that a request ran past its deadline."""
+
+    code = "RA320"
+
+
+class RequestCancelledError(SchedulingError):
+    """Say that the request was cancelled while its caller waited."""
+
+    code = "RA330"
+
+
+class ClosedError(SchedulingError, RuntimeError):
+    """Say that the accelerator is closed."""
+
+    code = "RA340"
+
+
+class ForkedError(SchedulingError, RuntimeError):
+    """Say that an accelerator made before ``fork()`` was used in the child."""
+
+    code = "RA350"
+
+
+class InvalidTransitionError(SchedulingError, RuntimeError):
+    """Say that the state machine met an event that its state forbids, with the node's story."""
+
+    code = "RA390"
+
+
+class EngineError(RagAccelError):
+    """Say that an engine failed on valid work."""
+
+    code = "RA400"
+
+
+class EngineOutputError(EngineError):
+    """Say that an engine returned NaN, a wrong dimension or a wrong number of results."""
+
+    code = "RA410"
+
+
+class EngineLostError(EngineError):
+    """Say that an engine did not come back from a step."""
+
+    code = "RA420"
+
+
+class RemoteEngineError(EngineError):
+    """Say that a remote engine answered with an error that retrying does not mend.
+
+    ``status`` is the HTTP status of an answer that was refused, else None.
+    """
+
+    code = "RA430"
+
+    def __init__(self, what: str, *, status: int | None = None, **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.status = status
+
+
+class IndexFileError(RagAccelError):
+    """Say that a stored index is damaged, foreign or written by a newer version."""
+
+    code = "RA500"
+
+
+class DocumentError(RagAccelError):
+    """Say that one document cannot be read."""
+
+    code = "RA510"

@@ -1,0 +1,36 @@
+"""Ask the operating system how many cores this process may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroup: Path = CGROUP) -> int:
+    """Return the cores the process may use: the affinity mask cut down to the cgroup's quota."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        cores = os.cpu_count() or 1
+    quota = cgroup_quota(cgroup)
+    return max(1, min(cores, int(quota)) if quota is not None else cores)
+
+
+def cgroup_quota(cgroup: Path = CGROUP) -> float | None:
+    """Return the cores the cgroup (v2, else v1) allows, or ``None`` without a limit."""
+    try:
+        limit, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return _quota_v1(cgroup)
+    return None if limit == "max" else int(limit) / int(period)
+
+
+def _quota_v1(cgroup: Path) -> float | None:
+    try:
+        limit = int((cgroup / "cpu/cpu.cfs_quota_us").read_text())
+        period = int((cgroup / "cpu/cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return limit / period if limit > 0 and period > 0 else None
