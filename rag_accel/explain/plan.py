@@ -1,0 +1,96 @@
+"""Say in plain text what a workflow is, what it is lowered to and how its engines are driven.
+
+The text is stable: equal graphs and engines give equal text in every process. No saving is
+mentioned here, since none is known without a profile.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from rag_accel.engine_api import BorrowedEngine, EngineProfile
+from rag_accel.errors import ConfigError
+from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.graph.nodes import Retrieval, engines_of
+from rag_accel.graph.primitive_text import format_primitives
+from rag_accel.graph.ragraph import RAGraph
+from rag_accel.graph.text import format as format_graph
+from rag_accel.passes.decompose import Engines, decompose, needs_embedder
+
+PlanStage: TypeAlias = Literal["ragraph", "p-graph"]
+
+
+def explain_graph(
+    graph: RAGraph | FrozenRAGraph, engines: Engines, stage: PlanStage = "ragraph"
+) -> str:
+    """Return the graph at a stage of lowering, and how each engine it uses is driven.
+
+    Args:
+        stage: ``ragraph`` shows the stages as written, ``p-graph`` the primitives they become.
+
+    Raises:
+        ConfigError: on another stage.
+        GraphError: if the graph cannot be lowered to these engines (``p-graph`` only).
+    """
+    frozen = graph.freeze()
+    if stage == "ragraph":
+        plan = _ragraph(frozen)
+    elif stage == "p-graph":
+        plan = _p_graph(frozen, engines)
+    else:
+        raise ConfigError(
+            "no such stage to explain", found=repr(stage), valid=" | ".join(get_args(PlanStage))
+        )
+    used = [f"{name}: {_driven(engines.get(name))}" for name in _used(frozen, engines)]
+    return "\n".join([*plan, "engines:", *_indented(used or ["none"])])
+
+
+def _ragraph(graph: FrozenRAGraph) -> list[str]:
+    title = f"ragraph: {_count(len(graph.stages), 'stage')}"
+    return [title, *_indented(format_graph(graph).split("\n"))]
+
+
+def _p_graph(graph: FrozenRAGraph, engines: Engines) -> list[str]:
+    lowered = decompose(graph, engines)
+    longest = max((primitive.depth + 1 for primitive in lowered.primitives), default=0)
+    title = (
+        f"p-graph: {_count(len(graph.stages), 'stage')} as "
+        f"{_count(len(lowered.primitives), 'primitive')}, longest path {longest}"
+    )
+    return [title, *_indented(format_primitives(lowered).split("\n")[1:])]
+
+
+def _used(graph: FrozenRAGraph, engines: Engines) -> list[str]:
+    names: dict[str, None] = {}
+    for stage in graph.stages:
+        named = engines_of(stage)
+        if isinstance(stage, Retrieval) and not needs_embedder(engines.get(stage.engine)):
+            named = (stage.engine,)
+        names.update(dict.fromkeys(named))
+    return list(names)
+
+
+def _driven(engine: EngineProfile | BorrowedEngine | None) -> str:
+    match engine:
+        case None:
+            return "not given"
+        case EngineProfile():
+            batch = f"batches of up to {engine.max_batch}"
+            return f"owned, stepped in its own worker; {_kinds(engine.kinds)}; {batch}"
+        case BorrowedEngine():
+            limit = engine.max_concurrency
+            calls = "any number of calls" if limit is None else f"up to {_count(limit, 'call')}"
+            return f"borrowed, called where its caller is; {_kinds(engine.kinds)}; {calls} at once"
+
+
+def _kinds(kinds: frozenset[PrimitiveKind]) -> str:
+    return " + ".join(kind for kind in PrimitiveKind if kind in kinds) or "nothing"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]

@@ -1,0 +1,101 @@
+"""State the rules of primitive graphs: before the passes (p-graph) and after (e-graph)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rag_accel.errors import GraphError
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.graph.names import alternatives, listed
+from rag_accel.graph.order import reachable, topological
+from rag_accel.graph.primitives import PrimitiveGraph
+from rag_accel.graph.rules import Engines, Rule
+
+MADE_BY_PASSES = frozenset(
+    {
+        PrimitiveKind.PARTIAL_PREFILLING,
+        PrimitiveKind.FULL_PREFILLING,
+        PrimitiveKind.PARTIAL_DECODING,
+        PrimitiveKind.AGGREGATE,
+    }
+)
+WITHOUT_ENGINE = frozenset(
+    {PrimitiveKind.CONDITION, PrimitiveKind.AGGREGATE, PrimitiveKind.FUNCTION}
+)
+
+
+def _unique_names(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    for name, count in Counter(primitive.name for primitive in graph.primitives).items():
+        if count > 1:
+            yield f"{count} primitives are named {name!r}"
+
+
+def _known_primitives(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    valid = (*graph.by_name, *graph.external)
+    for primitive in graph.primitives:
+        for source in primitive.after:
+            if source not in valid:
+                yield (
+                    f"{primitive.name!r} waits for {source!r}, which does not exist; "
+                    + alternatives(source, valid)
+                )
+
+
+def _acyclic(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    try:
+        topological(graph.successors)
+    except GraphError as error:
+        yield f"these wait for each other: {error.found}"
+
+
+def _whole_kinds(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    for primitive in graph.primitives:
+        if primitive.kind in MADE_BY_PASSES:
+            yield f"{primitive.name!r} is {primitive.kind}, which only passes make"
+
+
+def _known_engines(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    for primitive in graph.primitives:
+        name, engine = primitive.name, primitive.engine
+        if engine is None:
+            if primitive.kind not in WITHOUT_ENGINE:
+                yield f"{name!r} is {primitive.kind} and names no engine"
+        elif engines is not None and engine not in engines:
+            yield f"{name!r} names engine {engine!r}; {alternatives(engine, engines)}"
+        elif engines is not None and primitive.kind not in engines[engine].kinds:
+            able = listed(sorted(engines[engine].kinds))
+            yield f"{name!r} is {primitive.kind}, but engine {engine!r} executes {able}"
+
+
+def _falling_depth(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    for name, targets in graph.successors.items():
+        for target in targets:
+            depth, next_depth = graph.by_name[name].depth, graph.by_name[target].depth
+            if depth <= next_depth:
+                yield f"{name!r} has depth {depth}, {target!r} after it {next_depth}"
+
+
+def _own_inputs(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    writers = {(one.instance, one.output): one.name for one in graph.primitives if one.output}
+    for primitive in graph.primitives:
+        for value in primitive.inputs:
+            writer = writers.get((primitive.instance, value))
+            if writer is None or writer == primitive.name:
+                continue
+            if primitive.name not in reachable(graph.successors, [writer]):
+                yield f"{primitive.name!r} reads {value!r} without waiting for {writer!r}"
+
+
+E_GRAPH_RULES: tuple[Rule[PrimitiveGraph], ...] = (
+    Rule("unique-names", _unique_names),
+    Rule("known-primitives", _known_primitives),
+    Rule("acyclic", _acyclic),
+    Rule("known-engines", _known_engines),
+    Rule("falling-depth", _falling_depth),
+    Rule("own-inputs", _own_inputs),
+)
+P_GRAPH_RULES: tuple[Rule[PrimitiveGraph], ...] = (
+    *E_GRAPH_RULES,
+    Rule("whole-kinds", _whole_kinds),
+)

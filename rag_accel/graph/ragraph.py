@@ -1,0 +1,241 @@
+"""Build a workflow step by step (HedraRAG section 4.1, Listing 1).
+
+``RAGraph`` is a thin mutable shell. Passes and the scheduler never see it: they take the
+immutable value that ``freeze()`` returns, and while nothing is added that is the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeAlias
+
+from rag_accel.errors import GraphError
+from rag_accel.graph.frozen import FrozenRAGraph, Link
+from rag_accel.graph.nodes import (
+    Branch,
+    Condition,
+    EngineName,
+    Function,
+    Generation,
+    Reducer,
+    Rerank,
+    Retrieval,
+    Stage,
+    StageName,
+)
+from rag_accel.graph.prompt import ValueName
+
+Name: TypeAlias = str | int
+
+
+class RAGraph:
+    """Describe a RAG workflow: stages, and edges that say what follows what.
+
+    Stage names are text or integers (kept as text). Every ``add_`` method returns the graph.
+    Nothing is checked across stages before the graph is verified, so they may come in any order.
+
+    Args:
+        inputs: names of the values a request brings along.
+    """
+
+    def __init__(self, inputs: str | Sequence[str] = ("input",)) -> None:
+        self._inputs = _values(inputs)
+        self._stages: list[Stage] = []
+        self._links: list[Link] = []
+        self._reducers: dict[ValueName, Reducer] = {}
+        self._frozen: FrozenRAGraph | None = None
+
+    def add_generation(
+        self,
+        name: Name,
+        prompt: str,
+        *,
+        output: str | None = None,
+        stop: str | Sequence[str] = (),
+        max_tokens: int | None = None,
+        system: str | None = None,
+        engine: str = "llm",
+    ) -> Self:
+        """Add a stage that completes ``prompt``, where ``{value}`` names what it reads.
+
+        Args:
+            output: the value it writes; by default its own name.
+            stop: text, or several, at which the completion ends.
+            max_tokens: most tokens to generate; by default the engine decides.
+            system: template of the system message.
+        """
+        return self._add(
+            Generation(
+                name=_stage_name(name),
+                prompt=prompt,
+                output=ValueName(output or ""),
+                system=system,
+                stop=_several(stop),
+                max_tokens=max_tokens,
+                engine=EngineName(engine),
+            )
+        )
+
+    def add_retrieval(
+        self,
+        name: Name,
+        *,
+        query: str = "input",
+        top_k: int = 5,
+        where: Mapping[str, Any] | None = None,
+        output: str | None = None,
+        engine: str = "index",
+        embedder: str = "embedder",
+    ) -> Self:
+        """Add a stage that finds the ``top_k`` documents nearest to the value ``query``.
+
+        Args:
+            where: keep only documents whose metadata equals every given value.
+            output: the value it writes; by default its own name.
+            embedder: the engine that embeds the query if ``engine`` does not.
+        """
+        return self._add(
+            Retrieval(
+                name=_stage_name(name),
+                query=ValueName(query),
+                top_k=top_k,
+                where=tuple((where or {}).items()),
+                output=ValueName(output or ""),
+                engine=EngineName(engine),
+                embedder=EngineName(embedder),
+            )
+        )
+
+    def add_rerank(
+        self,
+        name: Name,
+        *,
+        documents: str,
+        query: str = "input",
+        top_n: int | None = None,
+        output: str | None = None,
+        engine: str = "reranker",
+    ) -> Self:
+        """Add a stage that orders the value ``documents`` by relevance to the value ``query``.
+
+        Args:
+            top_n: how many of the best to keep; by default all.
+            output: the value it writes; by default its own name.
+        """
+        return self._add(
+            Rerank(
+                name=_stage_name(name),
+                documents=ValueName(documents),
+                query=ValueName(query),
+                top_n=top_n,
+                output=ValueName(output or ""),
+                engine=EngineName(engine),
+            )
+        )
+
+    def add_function(
+        self,
+        name: Name,
+        fn: Callable[..., Any],
+        inputs: str | Sequence[str] | None = None,
+        output: str | None = None,
+    ) -> Self:
+        """Add a stage that calls ``fn``, a function or coroutine function of yours.
+
+        Args:
+            inputs: values to call it with, in order; by default it gets one mapping of all values.
+            output: the value it writes; by default its own name.
+        """
+        return self._add(
+            Function(
+                name=_stage_name(name),
+                fn=fn,
+                inputs=_values(inputs or ()),
+                reads_all=inputs is None,
+                output=ValueName(output or ""),
+            )
+        )
+
+    def add_edge(
+        self,
+        src: Name | Sequence[Name],
+        dst: Name | Sequence[Name] | Condition,
+        targets: Name | Sequence[Name] | None = None,
+    ) -> Self:
+        """Say what runs after what.
+
+        Args:
+            src: a stage or START; a list joins: what follows waits for all of them.
+            dst: a stage or END; a list runs all of them at once; a condition is called with the
+                mapping of all values and answers with a name, a list of names or END.
+            targets: all that a condition may answer; by default any stage and END.
+        """
+        sources = _names(src)
+        if callable(dst):
+            declared = None if targets is None else _names(targets)
+            branch = Branch(self._branch_name(sources), dst, declared)
+            self._add(branch)
+            destinations: tuple[StageName, ...] = (branch.name,)
+        elif targets is None:
+            destinations = _names(dst)
+        else:
+            raise GraphError(
+                "targets= given for an edge without a condition",
+                where=f"edge from {', '.join(sources)}",
+                hint="leave targets= out, or pass a callable as dst",
+            )
+        self._links.extend((source, target) for target in destinations for source in sources)
+        self._frozen = None
+        return self
+
+    def add_reducer(self, output: str, fn: Reducer) -> Self:
+        """Combine what several unordered stages write to ``output``.
+
+        ``fn(left, right)`` folds the values: earlier turns of a loop first, then in the order in
+        which the stages were added, whichever ends first.
+        """
+        self._reducers[ValueName(output)] = fn
+        self._frozen = None
+        return self
+
+    def freeze(self) -> FrozenRAGraph:
+        """Return the graph as an immutable value; the same object until something is added."""
+        if self._frozen is None:
+            reducers = tuple(self._reducers.items())
+            self._frozen = FrozenRAGraph(
+                tuple(self._stages), tuple(self._links), self._inputs, reducers
+            )
+        return self._frozen
+
+    def _add(self, stage: Stage) -> Self:
+        self._stages.append(stage)
+        self._frozen = None
+        return self
+
+    def _branch_name(self, sources: Iterable[str]) -> StageName:
+        first = "+".join(sources) + "?"
+        taken = {stage.name for stage in self._stages}
+        name, number = first, 1
+        while name in taken:
+            number += 1
+            name = f"{first}{number}"
+        return StageName(name)
+
+
+def _several(texts: str | Sequence[str]) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else tuple(texts)
+
+
+def _values(names: str | Sequence[str]) -> tuple[ValueName, ...]:
+    return tuple(ValueName(name) for name in _several(names))
+
+
+def _names(names: Name | Sequence[Name]) -> tuple[StageName, ...]:
+    several = (names,) if isinstance(names, str | int) else names
+    return tuple(dict.fromkeys(_stage_name(name) for name in several))
+
+
+def _stage_name(name: object) -> StageName:
+    if isinstance(name, str | int) and not isinstance(name, bool):
+        return StageName(str(name))
+    raise GraphError("bad stage name", found=repr(name), valid="text or an integer")

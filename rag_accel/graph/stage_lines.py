@@ -1,0 +1,182 @@
+"""Turn one stage into the parts of a line and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from rag_accel.errors import GraphError
+from rag_accel.graph.lines import Line, References, resolve
+from rag_accel.graph.names import listed, suggestion
+from rag_accel.graph.nodes import (
+    DEFAULT_EMBEDDER,
+    Branch,
+    EngineName,
+    Function,
+    Generation,
+    Rerank,
+    Retrieval,
+    Stage,
+    StageName,
+)
+from rag_accel.graph.prompt import ValueName
+
+
+def stage_line(stage: Stage, after: Sequence[str], names: References) -> Line:
+    """Return the line of a stage that follows ``after``; ``names`` takes what JSON cannot say."""
+    return Line(
+        name=stage.name,
+        head=type(stage).__name__,
+        engine=stage.engine,
+        inputs=stage.inputs,
+        reads_all=stage.reads_all,
+        output=stage.output,
+        after=tuple(after),
+        attributes=tuple((key, value) for key, value in _told(stage, names) if value is not None),
+    )
+
+
+def read_stage(line: Line, number: int, functions: Mapping[str, Any]) -> Stage:
+    """Return the stage that a line describes; ``number`` is told in errors.
+
+    Raises:
+        GraphError: on an unknown kind of stage, wrong attributes or inputs, or an unbound name.
+    """
+    head = line.head or ""
+    if head not in _READERS:
+        raise GraphError(
+            "unknown kind of stage",
+            where=f"line {number}",
+            found=repr(head),
+            valid=listed(_READERS),
+            hint=suggestion(head, _READERS),
+        )
+    reader = _READERS[head]
+    given = {key: resolve(value, functions) for key, value in line.attributes}
+    _check_attributes(line, number, given, reader)
+    if reader.num_inputs is not None and len(line.inputs) != reader.num_inputs:
+        raise _wrong_inputs(line, number, f"{reader.num_inputs} names")
+    stage = reader.read(line, given)
+    if stage.inputs != line.inputs or stage.reads_all != line.reads_all:
+        raise _wrong_inputs(line, number, "*" if stage.reads_all else listed(stage.inputs))
+    return stage
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    read: Callable[[Line, dict[str, Any]], Stage]
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    num_inputs: int | None = None
+
+
+def _told(stage: Stage, names: References) -> list[tuple[str, Any]]:
+    """Return the attributes of a stage's line; those that are None are left out."""
+    match stage:
+        case Generation():
+            return [
+                ("prompt", stage.prompt),
+                ("system", stage.system),
+                ("stop", list(stage.stop) or None),
+                ("max_tokens", stage.max_tokens),
+            ]
+        case Retrieval():
+            where = names.encode(dict(stage.where), f"{stage.name}.where") if stage.where else None
+            embedder = None if stage.embedder == DEFAULT_EMBEDDER else stage.embedder
+            return [("top_k", stage.top_k), ("where", where), ("embedder", embedder)]
+        case Rerank():
+            return [("top_n", stage.top_n)]
+        case Function():
+            return [("fn", names.name(stage.fn, f"{stage.name}.fn"))]
+        case Branch():
+            condition = names.name(stage.condition, f"{stage.name}.condition")
+            targets = None if stage.targets is None else list(stage.targets)
+            return [("condition", condition), ("targets", targets)]
+        case _:
+            assert_never(stage)
+
+
+def _generation(line: Line, given: dict[str, Any]) -> Stage:
+    return Generation(
+        name=StageName(line.name),
+        prompt=given["prompt"],
+        system=given.get("system"),
+        stop=tuple(given.get("stop", ())),
+        max_tokens=given.get("max_tokens"),
+        **_output_and_engine(line),
+    )
+
+
+def _retrieval(line: Line, given: dict[str, Any]) -> Stage:
+    return Retrieval(
+        name=StageName(line.name),
+        query=ValueName(line.inputs[0]),
+        top_k=given["top_k"],
+        where=tuple(given.get("where", {}).items()),
+        embedder=EngineName(given.get("embedder", DEFAULT_EMBEDDER)),
+        **_output_and_engine(line),
+    )
+
+
+def _rerank(line: Line, given: dict[str, Any]) -> Stage:
+    query, documents = line.inputs
+    return Rerank(
+        name=StageName(line.name),
+        documents=ValueName(documents),
+        query=ValueName(query),
+        top_n=given.get("top_n"),
+        **_output_and_engine(line),
+    )
+
+
+def _function(line: Line, given: dict[str, Any]) -> Stage:
+    return Function(
+        name=StageName(line.name),
+        fn=given["fn"],
+        inputs=tuple(ValueName(value) for value in line.inputs),
+        reads_all=line.reads_all,
+        output=ValueName(line.output or ""),
+    )
+
+
+def _branch(line: Line, given: dict[str, Any]) -> Stage:
+    targets = given.get("targets")
+    declared = None if targets is None else tuple(StageName(target) for target in targets)
+    return Branch(StageName(line.name), given["condition"], declared)
+
+
+_READERS: dict[str, _Reader] = {
+    "Generation": _Reader(_generation, ("prompt",), ("system", "stop", "max_tokens")),
+    "Retrieval": _Reader(_retrieval, ("top_k",), ("where", "embedder"), num_inputs=1),
+    "Rerank": _Reader(_rerank, (), ("top_n",), num_inputs=2),
+    "Function": _Reader(_function, ("fn",)),
+    "Branch": _Reader(_branch, ("condition",), ("targets",)),
+}
+
+
+def _output_and_engine(line: Line) -> dict[str, Any]:
+    given: dict[str, Any] = {"output": ValueName(line.output or "")}
+    return given if line.engine is None else given | {"engine": EngineName(line.engine)}
+
+
+def _check_attributes(line: Line, number: int, given: Mapping[str, Any], reader: _Reader) -> None:
+    known = reader.required + reader.optional
+    unknown = [key for key in given if key not in known]
+    missing = [key for key in reader.required if key not in given]
+    if unknown or missing:
+        raise GraphError(
+            "wrong attributes of a stage",
+            where=f"line {number}, stage {line.name!r}",
+            found=f"unknown: {listed(unknown)}; missing: {listed(missing)}",
+            valid=listed(known),
+        )
+
+
+def _wrong_inputs(line: Line, number: int, valid: str) -> GraphError:
+    return GraphError(
+        "the inputs on a stage's line are not those it reads",
+        where=f"line {number}, stage {line.name!r}",
+        found="*" if line.reads_all else listed(line.inputs),
+        valid=valid,
+    )

@@ -1,0 +1,245 @@
+"""Lower stages to primitives (Teola section 4.1, Algorithm 1 ``GraphTransform``).
+
+    search: Retrieval@index(input) -> docs
+
+becomes, on engines of ours,
+
+    search.embedding: EMBEDDING@embedder(input) -> search.vector
+    search.searching: SEARCHING@index(search.vector) -> docs  after search.embedding
+
+What a stage becomes depends on its engines: an engine that does the whole stage, and every
+borrowed one, gets a single primitive. Order is kept as the stages have it; removing what carries
+no data is another pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, assert_never
+
+from rag_accel.engine_api import BorrowedEngine, EngineProfile
+from rag_accel.errors import GraphError
+from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.growth import InstanceName, StageInstance, stage_of
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.graph.names import alternatives, listed
+from rag_accel.graph.nodes import (
+    END,
+    START,
+    Branch,
+    EngineName,
+    Function,
+    Generation,
+    Rerank,
+    Retrieval,
+    Stage,
+    StageName,
+)
+from rag_accel.graph.order import depths
+from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
+from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.ragraph import RAGraph
+
+Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
+
+EMBEDS = "embeds"
+
+_BETWEEN = {PrimitiveKind.EMBEDDING: "vector", PrimitiveKind.PREFILLING: "prefill"}
+
+
+def decompose(
+    source: RAGraph | FrozenRAGraph | Sequence[StageInstance], engines: Engines
+) -> PrimitiveGraph:
+    """Return the primitives of a whole graph, or of the region that ``grow`` returned.
+
+    A region is what runs. The whole graph of a workflow with conditions is for reading: every
+    stage appears once, also after the conditions that may choose it, and edges back into a loop
+    are left out. Depths are the same in both.
+
+    Raises:
+        GraphError: listing every stage whose engine is missing or executes nothing it needs.
+    """
+    instances = _whole(source.freeze()) if isinstance(source, RAGraph | FrozenRAGraph) else source
+    if not instances:
+        return PrimitiveGraph()
+    graph = instances[0].graph
+    steps = _all_steps(graph, engines)
+    weights = {START: 0, END: 0} | {name: len(several) for name, several in steps.items()}
+    depth = depths(graph.forward, weights)
+    sizes = _document_counts(graph)
+    primitives = [
+        primitive
+        for instance in instances
+        for primitive in _lower(instance, steps, depth[instance.stage.name], sizes)
+    ]
+    made = {primitive.name for primitive in primitives}
+    waited = (source for primitive in primitives for source in primitive.after)
+    external = tuple(dict.fromkeys(name for name in waited if name not in made))
+    return PrimitiveGraph(tuple(primitives), external)
+
+
+def needs_embedder(index: EngineProfile | BorrowedEngine | None) -> bool:
+    """Tell whether a retrieval on this index is handed a vector made by another engine."""
+    return isinstance(index, EngineProfile) and EMBEDS not in index.capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    kind: PrimitiveKind
+    engine: EngineName | None = None
+
+
+_Steps: TypeAlias = dict[StageName, tuple[_Step, ...]]
+
+
+def _whole(graph: FrozenRAGraph) -> list[StageInstance]:
+    branches = [name for name, stage in graph.by_name.items() if isinstance(stage, Branch)]
+    return [
+        StageInstance(
+            name=InstanceName(name),
+            stage=graph.by_name[name],
+            after=tuple(
+                InstanceName(source)
+                for source in (*graph.predecessors[name], *branches)
+                if source in graph.by_name and name in graph.forward[source]
+            ),
+            depth=graph.depth[name],
+            turn=1,
+            graph=graph,
+        )
+        for name in graph.forward
+        if name in graph.by_name
+    ]
+
+
+def _all_steps(graph: FrozenRAGraph, engines: Engines) -> _Steps:
+    problems: list[str] = []
+    steps = {name: _steps(stage, engines, problems) for name, stage in graph.by_name.items()}
+    if problems:
+        raise GraphError("stages cannot be lowered to these engines", offenders=tuple(problems))
+    return steps
+
+
+def _steps(stage: Stage, engines: Engines, problems: list[str]) -> tuple[_Step, ...]:
+    """Return the kinds a stage becomes, in order; note in ``problems`` what is missing."""
+    match stage:
+        case Generation():
+            engine = engines.get(stage.engine)
+            step = _step(stage, stage.engine, PrimitiveKind.DECODING, engines, problems)
+            if isinstance(engine, EngineProfile) and PrimitiveKind.PREFILLING in engine.kinds:
+                return (_Step(PrimitiveKind.PREFILLING, stage.engine), step)
+            return (step,)
+        case Retrieval():
+            step = _step(stage, stage.engine, PrimitiveKind.SEARCHING, engines, problems)
+            if needs_embedder(engines.get(stage.engine)):
+                kind = PrimitiveKind.EMBEDDING
+                return (_step(stage, stage.embedder, kind, engines, problems), step)
+            return (step,)
+        case Rerank():
+            kind = PrimitiveKind.RERANKING
+            return (_step(stage, stage.engine, kind, engines, problems),)
+        case Function():
+            return (_Step(PrimitiveKind.FUNCTION),)
+        case Branch():
+            return (_Step(PrimitiveKind.CONDITION),)
+        case _:
+            assert_never(stage)
+
+
+def _step(
+    stage: Stage, name: EngineName, kind: PrimitiveKind, engines: Engines, problems: list[str]
+) -> _Step:
+    engine = engines.get(name)
+    if engine is None:
+        known = alternatives(name, engines)
+        problems.append(f"known-engines: stage {stage.name!r} names engine {name!r}; {known}")
+    elif kind not in engine.kinds:
+        if isinstance(engine, BorrowedEngine) and engine.kinds:
+            kind = next(first for first in PrimitiveKind if first in engine.kinds)
+        else:
+            able = listed(sorted(engine.kinds))
+            problems.append(
+                f"known-engines: stage {stage.name!r} needs {kind}, "
+                f"but engine {name!r} executes {able}"
+            )
+    return _Step(kind, name)
+
+
+def _lower(
+    instance: StageInstance, steps: _Steps, depth: int, sizes: Mapping[ValueName, int]
+) -> Iterator[Primitive]:
+    stage = instance.stage
+    own = steps[stage.name]
+    after = tuple(_tail(source, steps) for source in instance.after)
+    inputs: tuple[ValueName, ...] = stage.inputs
+    for place, step in enumerate(own):
+        last = place == len(own) - 1
+        name = _name(instance.name, step)
+        output = stage.output if last else ValueName(f"{instance.name}.{_BETWEEN[step.kind]}")
+        yield Primitive(
+            name=name,
+            instance=instance.name,
+            kind=step.kind,
+            engine=step.engine,
+            inputs=inputs,
+            output=output,
+            after=after,
+            depth=depth - place,
+            size=sizes.get(stage.documents, 1) if isinstance(stage, Rerank) else 1,
+            reads_all=stage.reads_all,
+            attributes=_attributes(stage, first=place == 0, last=last),
+        )
+        after = (name,)
+        inputs = () if output is None else (output,)
+
+
+def _name(instance: InstanceName, step: _Step) -> PrimitiveName:
+    return PrimitiveName(f"{instance}.{step.kind.lower()}")
+
+
+def _tail(instance: InstanceName, steps: _Steps) -> PrimitiveName:
+    return _name(instance, steps[stage_of(instance)][-1])
+
+
+def _attributes(stage: Stage, first: bool, last: bool) -> tuple[tuple[str, Any], ...]:
+    """Return what the stage fixes: the prompt goes to its first primitive, the rest to its last."""
+    told: list[tuple[str, Any]] = []
+    match stage:
+        case Generation():
+            if first:
+                told += [("prompt", stage.prompt), ("system", stage.system)]
+            if last:
+                told += [("stop", stage.stop), ("max_tokens", stage.max_tokens)]
+        case Retrieval():
+            if last:
+                told += [("top_k", stage.top_k), ("where", stage.where)]
+        case Rerank():
+            told += [("top_n", stage.top_n)]
+        case Function():
+            told += [("fn", stage.fn)]
+        case Branch():
+            told += [("condition", stage.condition), ("targets", stage.targets)]
+        case _:
+            assert_never(stage)
+    return tuple((key, value) for key, value in told if value not in (None, ()))
+
+
+def _document_counts(graph: FrozenRAGraph) -> dict[ValueName, int]:
+    """Return how many documents each value probably holds: reduced writers add up."""
+    reduced = {output for output, _ in graph.reducers}
+    counts: dict[ValueName, int] = {}
+    for name in graph.forward:
+        stage = graph.by_name.get(name)
+        if isinstance(stage, Retrieval | Rerank):
+            written = _written(stage, counts)
+            known = counts.get(stage.output, 0)
+            counts[stage.output] = known + written if stage.output in reduced else written
+    return counts
+
+
+def _written(stage: Retrieval | Rerank, counts: Mapping[ValueName, int]) -> int:
+    if isinstance(stage, Retrieval):
+        return stage.top_k
+    known = [count for count in (counts.get(stage.documents), stage.top_n) if count is not None]
+    return min(known, default=1)
