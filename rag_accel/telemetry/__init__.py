@@ -1,0 +1,29 @@
+"""Record what happens (``tracer``, ``events``) and how often and how long (``metrics``)."""
+
+from rag_accel.telemetry.events import EVENT_TYPES, TraceEvent, to_record
+from rag_accel.telemetry.metrics import (
+    Counter,
+    EngineMetrics,
+    Histogram,
+    HistogramSnapshot,
+    Metrics,
+)
+from rag_accel.telemetry.ring import RingBuffer
+from rag_accel.telemetry.sinks import JsonLinesSink, MemorySink, Sink
+from rag_accel.telemetry.tracer import Tracer
+
+__all__ = [
+    "EVENT_TYPES",
+    "Counter",
+    "EngineMetrics",
+    "Histogram",
+    "HistogramSnapshot",
+    "JsonLinesSink",
+    "MemorySink",
+    "Metrics",
+    "RingBuffer",
+    "Sink",
+    "TraceEvent",
+    "Tracer",
+    "to_record",
+]

@@ -1,0 +1,243 @@
+"""Count and measure: thread-safe counters and fixed-bucket histograms, read as a nested dict.
+
+Whoever updates a cell keeps a reference to it, so an update costs one lock and no look-up. The
+blocks under those locks call nothing and allocate no container: no finalizer can run inside one
+and come back for the same lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from itertools import pairwise
+from typing import TypedDict, TypeVar, cast
+
+from rag_accel.errors import ConfigError
+
+SECONDS_BOUNDS = (
+    *(1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+    *(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+)
+"""Bucket bounds for durations, in seconds: two per decade from 10 microseconds to 100 s."""
+
+SIZE_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+"""Bucket bounds for numbers of items in a batch."""
+
+
+class HistogramSnapshot(TypedDict):
+    """Hold a histogram's state as plain JSON values.
+
+    ``counts[i]`` is the number of values in ``(bounds[i - 1], bounds[i]]``; the last one, which has
+    no bound, counts what is above all of them. ``min`` and ``max`` are None without a value.
+    """
+
+    count: int
+    sum: float
+    min: float | None
+    max: float | None
+    bounds: list[float]
+    counts: list[int]
+
+
+Snapshot = dict[str, "int | HistogramSnapshot | Snapshot"]
+
+
+class Counter:
+    """Count up from zero."""
+
+    __slots__ = ("_lock", "_value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value = 0
+
+    def add(self, amount: int = 1) -> None:
+        """Add ``amount``."""
+        with self._lock:
+            self._value += amount
+
+    @property
+    def value(self) -> int:
+        """Return the count."""
+        return self._value
+
+    def snapshot(self) -> int:
+        """Return the count."""
+        return self._value
+
+    def reset(self) -> None:
+        """Start again from zero."""
+        with self._lock:
+            self._value = 0
+
+
+class Histogram:
+    """Count finite values in buckets whose upper bounds are fixed at construction.
+
+    Raises:
+        ConfigError: if ``bounds`` is empty or does not rise strictly.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_high", "_lock", "_low", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...] = SECONDS_BOUNDS) -> None:
+        rising = all(low < high for low, high in pairwise(bounds))
+        if not bounds or not rising:
+            raise ConfigError(
+                "bad histogram bounds", found=bounds, valid="at least one, strictly rising"
+            )
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self.reset()
+
+    def observe(self, value: float) -> None:
+        """Add one value."""
+        index = bisect_left(self._bounds, value)
+        with self._lock:
+            self._counts[index] += 1
+            self._sum += value
+            if value < self._low:
+                self._low = value
+            if value > self._high:
+                self._high = value
+
+    def snapshot(self) -> HistogramSnapshot:
+        """Return a consistent copy of the state."""
+        counts = [0] * (len(self._bounds) + 1)
+        with self._lock:
+            counts[:] = self._counts
+            total, low, high = self._sum, self._low, self._high
+        count = sum(counts)
+        return HistogramSnapshot(
+            count=count,
+            sum=total,
+            min=low if count else None,
+            max=high if count else None,
+            bounds=list(self._bounds),
+            counts=counts,
+        )
+
+    def reset(self) -> None:
+        """Forget all values."""
+        counts = [0] * (len(self._bounds) + 1)
+        with self._lock:
+            self._counts = counts
+            self._sum = 0.0
+            self._low, self._high = float("inf"), float("-inf")
+
+
+class EngineMetrics:
+    """Bundle what is measured of one engine; times in seconds, sizes in items."""
+
+    __slots__ = (
+        "batch_size",
+        "failures",
+        "items",
+        "pass_through",
+        "queue_wait_s",
+        "step_s",
+        "steps",
+    )
+
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        path = ("engines", name)
+        self.items = metrics.counter(*path, "items")
+        self.steps = metrics.counter(*path, "steps")
+        self.failures = metrics.counter(*path, "failures")
+        self.pass_through = metrics.counter(*path, "pass_through")
+        self.batch_size = metrics.histogram(*path, "batch_size", bounds=SIZE_BOUNDS)
+        self.queue_wait_s = metrics.histogram(*path, "queue_wait_s")
+        self.step_s = metrics.histogram(*path, "step_s")
+
+    def record_step(self, items: int, duration_s: float) -> None:
+        """Record one finished step over ``items`` items."""
+        self.steps.add()
+        self.items.add(items)
+        self.batch_size.observe(items)
+        self.step_s.observe(duration_s)
+
+
+Cell = TypeVar("Cell", Counter, Histogram)
+
+
+class Metrics:
+    """Own all cells of one accelerator by path, such as ``("engines", "embedder", "items")``."""
+
+    __slots__ = ("_cells", "_engines", "_lock")
+
+    def __init__(self) -> None:
+        # Re-entrant: a finalizer may look up a cell while its own thread adds one.
+        self._lock = threading.RLock()
+        self._cells: dict[tuple[str, ...], Counter | Histogram] = {}
+        self._engines: dict[str, EngineMetrics] = {}
+
+    def counter(self, *path: str) -> Counter:
+        """Return the counter at ``path``, made on first use.
+
+        Raises:
+            ConfigError: if the path is empty, or meets a histogram or a group.
+        """
+        return self._cell(path, Counter())
+
+    def histogram(self, *path: str, bounds: tuple[float, ...] = SECONDS_BOUNDS) -> Histogram:
+        """Return the histogram at ``path``, made on first use; its first bounds stay.
+
+        Raises:
+            ConfigError: if the path is empty, or meets a counter or a group.
+        """
+        return self._cell(path, Histogram(bounds))
+
+    def engine(self, name: str) -> EngineMetrics:
+        """Return the cells of one engine, made on first use."""
+        found = self._engines.get(name)
+        if found is None:
+            found = self._engines.setdefault(name, EngineMetrics(self, name))
+        return found
+
+    def snapshot(self) -> Snapshot:
+        """Return all values nested by path; each cell is consistent in itself."""
+        with self._lock:
+            cells = list(self._cells.items())
+        tree: Snapshot = {}
+        for path, cell in cells:
+            branch = tree
+            for name in path[:-1]:
+                child = branch.setdefault(name, {})
+                branch = cast("Snapshot", child)  # _check_path keeps cells out of inner places
+            branch[path[-1]] = cell.snapshot()
+        return tree
+
+    def reset(self) -> None:
+        """Set every cell to zero; references to cells stay good."""
+        with self._lock:
+            cells = list(self._cells.values())
+        for cell in cells:
+            cell.reset()
+
+    def _cell(self, path: tuple[str, ...], fresh: Cell) -> Cell:
+        with self._lock:
+            found = self._cells.get(path)
+            if found is None:
+                self._check_path(path)
+                self._cells[path] = fresh
+                return fresh
+        if isinstance(found, type(fresh)):
+            return found
+        raise _path_error(path, f"a {type(found).__name__}")
+
+    def _check_path(self, path: tuple[str, ...]) -> None:
+        if not path:
+            raise _path_error(path, "an empty path")
+        for other in self._cells:
+            shared = min(len(path), len(other))
+            if path[:shared] == other[:shared]:
+                raise _path_error(path, "a group" if len(other) > shared else "a cell above it")
+
+
+def _path_error(path: tuple[str, ...], found: str) -> ConfigError:
+    return ConfigError(
+        "a metric's path is taken",
+        where="/".join(path),
+        found=found,
+        valid="one kind of cell per path, and no cell inside another",
+    )

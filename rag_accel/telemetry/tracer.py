@@ -1,0 +1,146 @@
+"""Record what the scheduler did, at no cost to those who do not look.
+
+A caller asks before it builds an event, so that an unwanted one is never made::
+
+    if NodeReady in tracer.wanted:
+        tracer.emit(NodeReady(now, request_id, node, engine))
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from rag_accel.errors import ClosedError, ConfigError
+from rag_accel.telemetry.events import EVENT_TYPES, TraceEvent
+from rag_accel.telemetry.ring import RingBuffer
+from rag_accel.telemetry.sinks import Sink
+
+logger = logging.getLogger("rag_accel.telemetry")
+
+
+@dataclass(slots=True)
+class _Feed:
+    sink: Sink
+    kinds: frozenset[type[TraceEvent]]
+    failed: bool = False
+
+
+class Tracer:
+    """Keep the newest events in memory and pass each on to the sinks that asked for its kind.
+
+    Thread-safe. A failing sink is counted and logged once; it never disturbs the program, the
+    ring buffer or the other sinks, and is offered later events all the same.
+
+    Args:
+        capacity: events kept in memory; 0 keeps none (option ``trace_events``).
+        sinks: sinks that take every kind of event; the tracer closes them.
+
+    Attributes:
+        wanted: the kinds of event anybody looks at; empty when tracing costs nothing.
+
+    Raises:
+        ConfigError: if ``capacity`` is negative.
+    """
+
+    __slots__ = ("_closed", "_failures", "_feeds", "_lock", "_ring", "_routes", "wanted")
+
+    def __init__(self, capacity: int = 8192, sinks: Iterable[Sink] = ()) -> None:
+        if capacity < 0:
+            raise ConfigError(
+                "bad trace capacity", where="trace_events", found=capacity, valid="from 0"
+            )
+        self._ring: RingBuffer[TraceEvent] | None = RingBuffer(capacity) if capacity else None
+        # Re-entrant: a finalizer that runs while the table changes may emit into a failing sink.
+        self._lock = threading.RLock()
+        self._closed = False
+        self._failures = 0
+        self._feeds: tuple[_Feed, ...] = tuple(_Feed(s, frozenset(EVENT_TYPES)) for s in sinks)
+        self.wanted: frozenset[type[TraceEvent]] = frozenset()
+        self._routes: dict[type[TraceEvent], tuple[_Feed, ...]] = {}
+        self._route()
+
+    def emit(self, event: TraceEvent) -> None:
+        """Record one event. Never raises an ``Exception``."""
+        if self._ring is not None:
+            self._ring.append(event)
+        for feed in self._routes.get(type(event), ()):
+            try:
+                feed.sink.write(event)
+            except Exception as exc:
+                self._count(feed, exc)
+
+    def add_sink(self, sink: Sink, kinds: Collection[type[TraceEvent]] = EVENT_TYPES) -> None:
+        """Pass events of these kinds on to ``sink`` from now on; the tracer will close it.
+
+        Raises:
+            ConfigError: if one of ``kinds`` is no event type.
+            ClosedError: if the tracer is closed.
+        """
+        unknown = sorted(kind.__name__ for kind in set(kinds) - set(EVENT_TYPES))
+        if unknown:
+            raise ConfigError(
+                "unknown kind of trace event",
+                where=", ".join(unknown),
+                valid=", ".join(kind.__name__ for kind in EVENT_TYPES),
+            )
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the tracer is closed and takes no sink")
+            self._feeds = (*self._feeds, _Feed(sink, frozenset(kinds)))
+            self._route()
+
+    def remove_sink(self, sink: Sink) -> None:
+        """Stop passing events on to ``sink`` without closing it; an unknown one is ignored."""
+        with self._lock:
+            self._feeds = tuple(feed for feed in self._feeds if feed.sink is not sink)
+            self._route()
+
+    def events(self) -> tuple[TraceEvent, ...]:
+        """Return the events still in memory, oldest first."""
+        return self._ring.snapshot() if self._ring is not None else ()
+
+    @property
+    def dropped(self) -> int:
+        """Return how many events were overwritten by newer ones."""
+        return self._ring.dropped if self._ring is not None else 0
+
+    @property
+    def sink_failures(self) -> int:
+        """Return how often a sink raised."""
+        return self._failures
+
+    def close(self) -> None:
+        """Close the sinks and record into memory only; further calls do nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            feeds, self._feeds = self._feeds, ()
+            self._route()
+        for feed in feeds:
+            try:
+                feed.sink.close()
+            except Exception as exc:
+                self._count(feed, exc)
+
+    def _route(self) -> None:
+        kinds = frozenset(kind for feed in self._feeds for kind in feed.kinds)
+        self.wanted = kinds if self._ring is None else frozenset(EVENT_TYPES)
+        # A new table replaces the old one at once, so emit needs no lock.
+        self._routes = {
+            kind: tuple(feed for feed in self._feeds if kind in feed.kinds) for kind in kinds
+        }
+
+    def _count(self, feed: _Feed, exc: Exception) -> None:
+        with self._lock:
+            self._failures += 1
+            first, feed.failed = not feed.failed, True
+        if first:
+            logger.warning(
+                "trace sink %s failed and may miss events; further failures are only counted",
+                type(feed.sink).__name__,
+                exc_info=exc,
+            )

@@ -1,0 +1,29 @@
+"""Offer what is needed to test against this package: fakes, a manual clock and contracts.
+
+An engine of your own passes ``EngineContract``; code that uses an accelerator is tested with
+``FakeEngine``, ``FakeAsyncCall`` and ``FakeSyncCall``. Nothing here needs a test framework.
+"""
+
+from rag_accel.testing.borrowed import BorrowedCall, FakeAsyncCall, FakeSyncCall
+from rag_accel.testing.clock import ManualClock
+from rag_accel.testing.compute import compute, vector_of
+from rag_accel.testing.conformance import EngineContract
+from rag_accel.testing.fakes import FAKE_PROFILE, EngineCall, FakeEngine, no_wait
+from rag_accel.testing.faults import Faults
+from rag_accel.testing.runner import EngineRunner
+
+__all__ = [
+    "FAKE_PROFILE",
+    "BorrowedCall",
+    "EngineCall",
+    "EngineContract",
+    "EngineRunner",
+    "FakeAsyncCall",
+    "FakeEngine",
+    "FakeSyncCall",
+    "Faults",
+    "ManualClock",
+    "compute",
+    "no_wait",
+    "vector_of",
+]
