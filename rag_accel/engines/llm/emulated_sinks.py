@@ -1,0 +1,52 @@
+"""Bring a device's reports to those who wait for them: a thread or an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rag_accel.engines.llm.emulated_batch import Update
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThreadSink:
+    """Hand updates to one blocked thread."""
+
+    channel: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
+
+    def deliver(self, updates: Sequence[Update]) -> bool:
+        """Queue the updates."""
+        for update in updates:
+            self.channel.put(update)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSink:
+    """Hand updates to one coroutine.
+
+    Sinks of one loop are equal, so the device wakes that loop once per step, not once per caller.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    channel: asyncio.Queue[Update] = field(default_factory=asyncio.Queue, compare=False)
+
+    def deliver(self, updates: Sequence[Update]) -> bool:
+        """Post the updates to the loop; false if it is closed."""
+        try:
+            self.loop.call_soon_threadsafe(_spread, updates)
+        except RuntimeError:
+            # A closed loop has nobody left who could wait; anything else is a fault of ours.
+            if not self.loop.is_closed():
+                raise
+            return False
+        return True
+
+
+def _spread(updates: Sequence[Update]) -> None:
+    for update in updates:
+        sink = update.sequence.sink
+        if isinstance(sink, LoopSink):
+            sink.channel.put_nowait(update)

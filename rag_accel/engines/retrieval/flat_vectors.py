@@ -1,0 +1,76 @@
+"""Hold vectors in a flat FAISS index, where a search looks at every one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_accel.engines.retrieval.checks import Vectors, norms
+from rag_accel.engines.retrieval.documents import Labels
+from rag_accel.engines.retrieval.index_spec import IndexSpec
+from rag_accel.engines.retrieval.vectors import (
+    Scope,
+    Scores,
+    faiss_metric,
+    higher_is_nearer,
+    load_faiss,
+)
+
+
+class FlatVectors:
+    """Compare with every vector (FAISS ``IndexFlat``)."""
+
+    num_clusters = 1
+
+    def __init__(self, spec: IndexSpec) -> None:
+        self._faiss = load_faiss()
+        self._flat = self._faiss.IndexFlat(spec.dimension, faiss_metric(self._faiss, spec.metric))
+        self._index = self._faiss.IndexIDMap(self._flat)
+        self._dimension = spec.dimension
+        self.metric = spec.metric
+        self.max_norm = 0.0
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def add(self, labels: Labels, vectors: Vectors) -> None:
+        """Append vectors; labels must rise."""
+        if len(labels):
+            self.max_norm = max(self.max_norm, float(norms(vectors).max()))
+            self._index.add_with_ids(vectors, labels)
+
+    def replace(self, labels: Labels, vectors: Vectors) -> None:
+        """Overwrite vectors where they lie."""
+        if len(labels):
+            self.max_norm = max(self.max_norm, float(norms(vectors).max()))
+            self._matrix()[self._rows(labels)] = vectors
+
+    def remove(self, labels: Labels) -> None:
+        """Remove vectors and close the gaps; the order stays."""
+        if len(labels):
+            self._index.remove_ids(labels)
+
+    def gather(self, labels: Labels) -> Vectors:
+        """Return copies of the vectors of these labels."""
+        if not len(labels):
+            return np.empty((0, self._dimension), dtype=np.float32)
+        return self._matrix()[self._rows(labels)]
+
+    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+        """Scan everything the scope allows."""
+        params = None
+        if scope.allowed is not None:
+            params = self._faiss.SearchParameters(sel=self._faiss.IDSelectorBatch(scope.allowed))
+        scores, labels = self._index.search(queries, count, params=params)
+        return higher_is_nearer(self.metric, scores), labels
+
+    # The two views below point into FAISS's own memory: use them at once, and never keep them
+    # over a change.
+
+    def _matrix(self) -> Vectors:
+        view = self._faiss.rev_swig_ptr(self._flat.get_xb(), len(self) * self._dimension)
+        return view.reshape(len(self), self._dimension)
+
+    def _rows(self, labels: Labels) -> npt.NDArray[np.intp]:
+        rising = self._faiss.rev_swig_ptr(self._index.id_map.data(), len(self))
+        return np.searchsorted(rising, labels)

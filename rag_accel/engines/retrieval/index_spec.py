@@ -1,0 +1,103 @@
+"""Say what an index is: its dimension, its metric, and how it is searched. No FAISS here."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rag_accel.errors import ConfigError
+
+MAX_DIMENSION = 1 << 20
+
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
+
+
+class Metric(enum.StrEnum):
+    """Name how two vectors are compared.
+
+    A score is always *higher is nearer*: the inner product itself, or the **negated squared** L2
+    distance. ``raw_score`` gives back the number FAISS would report.
+    """
+
+    INNER_PRODUCT = "inner_product"
+    L2 = "l2"
+
+    def raw_score(self, score: float) -> float:
+        """Return the inner product, or the squared L2 distance (lower is nearer), of a score."""
+        return score if self is Metric.INNER_PRODUCT else 0.0 - score
+
+
+class IndexKind(enum.StrEnum):
+    """Name how an index finds neighbours.
+
+    ``FLAT`` compares with every vector. ``IVF`` groups vectors into clusters and compares with
+    the clusters nearest to the query; below ``IndexSpec.train_size`` documents it searches flat.
+    """
+
+    FLAT = "flat"
+    IVF = "ivf"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """Configure one index.
+
+    Args:
+        dimension: length of every vector.
+        metric: how vectors are compared.
+        kind: flat or IVF.
+        num_clusters: clusters of an IVF index; default ``4 * sqrt(documents)`` when it trains.
+        nprobe: clusters a search visits; default an eighth of the clusters.
+        train_size: documents at which an IVF index trains its clusters.
+
+    Raises:
+        ConfigError: on a value outside its range.
+    """
+
+    dimension: int
+    metric: Metric = Metric.INNER_PRODUCT
+    kind: IndexKind = IndexKind.FLAT
+    num_clusters: int | None = None
+    nprobe: int | None = None
+    train_size: int = 20_000
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metric", _choice("metric", Metric, self.metric))
+        object.__setattr__(self, "kind", _choice("kind", IndexKind, self.kind))
+        check_positive("dimension", self.dimension)
+        check_positive("train_size", self.train_size)
+        if self.dimension > MAX_DIMENSION:
+            raise ConfigError(
+                "bad index option",
+                where="dimension",
+                found=self.dimension,
+                valid=f"1 to {MAX_DIMENSION}",
+            )
+        for name in ("num_clusters", "nprobe"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        if self.num_clusters is not None and self.num_clusters > self.train_size:
+            raise ConfigError(
+                "an index cannot train more clusters than it has documents",
+                where="num_clusters",
+                found=self.num_clusters,
+                valid=f"1 to train_size = {self.train_size}",
+            )
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            "bad index option", where=name, found=repr(value), valid="an integer >= 1"
+        )
+
+
+def _choice(name: str, kind: type[_Choice], value: object) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(
+            "bad index option", where=name, found=repr(value), valid=" | ".join(kind)
+        ) from None

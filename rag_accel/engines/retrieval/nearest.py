@@ -1,0 +1,130 @@
+"""Turn what FAISS fetched into the exact top k, the same for a query alone and in any batch.
+
+FAISS may sum in another order when the batch is large (it then calls BLAS), so its float32 scores
+of one pair differ in the last bits from batch to batch, and its order among equal scores is that
+of its heap. Here every fetched candidate is scored again in float64, one row at a time, and sorted
+by (score, label). That settles the order; what is left is whether a vector *not* fetched belongs
+in. It cannot if FAISS's last fetched score lies below the k-th exact score by more than float32
+summation can be wrong; otherwise more is fetched. So there is no tolerance to state: ids, order
+and scores are those of float64, whatever the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_accel.engines.retrieval.checks import Vectors, norms
+from rag_accel.engines.retrieval.documents import Labels
+from rag_accel.engines.retrieval.index_spec import Metric
+from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, VectorIndex
+
+ExactScores = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+
+MARGIN = 4  # fetched beyond k, so that near ties at the cut seldom need a second fetch
+GROWTH = 4  # how many times more the next fetch takes
+MAX_RESCORED = 1 << 16  # float64 numbers held at once while rescoring; 512 KiB stay in the cache
+UNIT_ROUNDOFF = 2.0**-24
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Hold one query's nearest labels and their float64 scores, best first."""
+
+    labels: Labels
+    scores: ExactScores
+
+
+_NONE = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
+
+
+def nearest(index: VectorIndex, queries: Vectors, ks: Sequence[int], scope: Scope) -> list[Hits]:
+    """Return for each query its ``ks[i]`` nearest vectors in scope; equal scores by label.
+
+    A query whose clusters hold fewer than it asked for is searched again in every cluster, so that
+    it finds fewer only if the scope holds fewer. ``ks`` may hold numbers below 1: none is found.
+    """
+    hits = [_NONE] * len(queries)
+    limits = np.asarray([max(0, min(int(k), scope.size)) for k in ks], dtype=np.int64)
+    _search(index, queries, limits, scope, np.flatnonzero(limits > 0), hits)
+    short = [row for row, limit in enumerate(limits) if len(hits[row].labels) < limit]
+    if short:
+        every = replace(scope, nprobe=index.num_clusters)
+        _search(index, queries, limits, every, np.asarray(short, dtype=np.intp), hits)
+    return hits
+
+
+def _search(
+    index: VectorIndex,
+    queries: Vectors,
+    limits: Labels,
+    scope: Scope,
+    rows: Rows,
+    hits: list[Hits],
+) -> None:
+    """Fill ``hits`` for the given rows of ``queries``, fetching more for those not settled."""
+    count = int(limits[rows].max(initial=0)) + MARGIN
+    while len(rows):
+        count = min(count, scope.size)
+        coarse, fetched = index.fetch(queries[rows], count, scope)
+        exact, labels = _rescore(index, queries[rows], fetched)
+        last_kept = exact[np.arange(len(rows)), limits[rows] - 1]
+        is_settled = (fetched[:, -1] == NO_LABEL) | (count == scope.size)
+        with np.errstate(invalid="ignore"):  # infinities, where a row ended early
+            is_settled |= coarse[:, -1] + _slack(index, queries[rows], last_kept) < last_kept
+        for position in np.flatnonzero(is_settled):
+            found = np.count_nonzero(fetched[position] != NO_LABEL)
+            end = min(limits[rows[position]], found)
+            hits[rows[position]] = Hits(labels[position, :end], exact[position, :end])
+        rows = rows[~is_settled]
+        count *= GROWTH
+
+
+def _rescore(index: VectorIndex, queries: Vectors, labels: Labels) -> tuple[ExactScores, Labels]:
+    """Return exact scores and labels, both ``[n, count]``, sorted by score, then by label.
+
+    ``NO_LABEL`` comes last, with a score of minus infinity.
+    """
+    exact = np.full(labels.size, -np.inf)
+    flat = labels.ravel()
+    pairs = np.flatnonzero(flat != NO_LABEL)
+    step = max(1, MAX_RESCORED // queries.shape[1])
+    for start in range(0, len(pairs), step):
+        part = pairs[start : start + step]
+        vectors = index.gather(flat[part])
+        exact[part] = _exact_scores(index.metric, queries[part // labels.shape[1]], vectors)
+    exact = exact.reshape(labels.shape)
+    order = np.lexsort((labels, -exact), axis=-1)
+    rows = np.arange(len(order))[:, None]
+    return exact[rows, order], labels[rows, order]
+
+
+def _exact_scores(metric: Metric, queries: Vectors, vectors: Vectors) -> ExactScores:
+    # A sum along the contiguous last axis adds in the same order for every number of rows, so a
+    # pair's score does not depend on the batch (a matrix product would make it depend).
+    if metric is Metric.INNER_PRODUCT:
+        return np.multiply(vectors, queries, dtype=np.float64).sum(axis=-1)
+    difference = np.subtract(vectors, queries, dtype=np.float64)
+    return 0.0 - np.square(difference, out=difference).sum(axis=-1)
+
+
+def _slack(index: VectorIndex, queries: Vectors, last_kept: ExactScores) -> ExactScores:
+    """Bound by how much FAISS may underrate a vector that belongs among the kept ones.
+
+    A float32 sum of n products is off by at most ``n * u`` times the sum of their magnitudes, in
+    whatever order it is added. That is ``n*u*|q|*|x|`` for an inner product; for L2, which may be
+    computed as ``|q|^2 - 2qx + |x|^2``, it is ``n*u*(|q| + |x|)^2``, and a vector nearer than the
+    last kept one, at distance r, has ``|x| <= |q| + r``.
+    """
+    dimension = queries.shape[1]
+    relative = (dimension + 8) * UNIT_ROUNDOFF  # 8: the few operations around the sum
+    underflow = dimension * SMALLEST_NORMAL
+    lengths = norms(queries)
+    if index.metric is Metric.INNER_PRODUCT:
+        return relative * lengths * index.max_norm + underflow
+    return relative * (2 * lengths + np.sqrt(-last_kept)) ** 2 + underflow

@@ -1,0 +1,129 @@
+"""Cut paragraphs into chunks of about 80 to 180 words, each a ``Document`` with a stable id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rag_accel.engine_api import Document
+from rag_accel.engines.llm.sentences import split_sentences
+
+MIN_WORDS = 80
+FULL_WORDS = 120
+MAX_WORDS = 180
+_MERGED_WORDS = 200
+# Above this mean the words are data, or of a script that puts no spaces between them.
+_LETTERS_PER_WORD = 14
+_LONG_RUN = re.compile(r"(\S{80})(?=\S)")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Hold one documented thing before it is cut.
+
+    Args:
+        id: id of its first chunk; the next ones are ``id#2``, ``id#3`` and so on.
+        heading: what every chunk of it begins with, such as ``json.dumps(obj, ...)``.
+        title: human name for citations.
+        qualname: qualified name of what is documented.
+        source: file it comes from, relative to its root.
+        paragraphs: its text; list items begin with ``"- "``.
+    """
+
+    id: str
+    heading: str
+    title: str
+    qualname: str
+    source: str
+    paragraphs: tuple[str, ...]
+
+
+def chunk_section(section: Section) -> list[Document]:
+    """Pack the paragraphs of a section into chunks, each beginning with the section's heading.
+
+    A chunk is closed at the first paragraph that brings it to ``FULL_WORDS``. A paragraph longer
+    than a chunk is cut between sentences, a sentence longer than a chunk between words. A short
+    rest joins the chunk before it.
+    """
+    metadata = {"source": section.source, "title": section.title, "qualname": section.qualname}
+    packs = _pack([piece for text in section.paragraphs for piece in _pieces(text)])
+    return [
+        Document(
+            id=section.id if number == 1 else f"{section.id}#{number}",
+            text=_joined(section.heading, pack),
+            metadata=dict(metadata),
+        )
+        for number, pack in enumerate(packs, start=1)
+    ]
+
+
+def count_words(text: str) -> int:
+    """Count words, the unit of chunk sizes; a text of very long words counts by its letters."""
+    return max(len(text.split()), len(text) // _LETTERS_PER_WORD)
+
+
+def _pieces(paragraph: str) -> Iterator[str]:
+    if count_words(paragraph) <= MAX_WORDS:
+        if paragraph.strip():
+            yield paragraph
+        return
+    pack: list[str] = []
+    size = 0
+    for sentence in _bounded_sentences(paragraph):
+        words = count_words(sentence)
+        if pack and size + words > MAX_WORDS:
+            yield " ".join(pack)
+            pack, size = [], 0
+        pack.append(sentence)
+        size += words
+    if pack:
+        yield " ".join(pack)
+
+
+def _bounded_sentences(paragraph: str) -> Iterator[str]:
+    for sentence in split_sentences(paragraph):
+        if count_words(sentence) <= MAX_WORDS:
+            yield sentence
+        else:
+            yield from _word_runs(_LONG_RUN.sub(r"\1 ", sentence).split())
+
+
+def _word_runs(words: Sequence[str]) -> Iterator[str]:
+    run: list[str] = []
+    size = 0
+    for word in words:
+        weight = count_words(word)
+        if run and size + weight > MAX_WORDS:
+            yield " ".join(run)
+            run, size = [], 0
+        run.append(word)
+        size += weight
+    if run:
+        yield " ".join(run)
+
+
+def _pack(pieces: Sequence[str]) -> list[list[str]]:
+    packs: list[list[str]] = []
+    size = 0
+    for piece in pieces:
+        words = count_words(piece)
+        if not packs or size >= FULL_WORDS or (size and size + words > MAX_WORDS):
+            packs.append([])
+            size = 0
+        packs[-1].append(piece)
+        size += words
+    if len(packs) > 1:
+        rest, before = (sum(map(count_words, pack)) for pack in (packs[-1], packs[-2]))
+        if rest < MIN_WORDS and rest + before <= _MERGED_WORDS:
+            packs[-2:] = [packs[-2] + packs[-1]]
+    return packs
+
+
+def _joined(heading: str, pack: Sequence[str]) -> str:
+    """Put the heading before the first paragraph; items stand on lines of their own."""
+    gap = "\n" if pack[0].startswith("- ") else " "
+    text = f"{heading}:{gap}{pack[0]}"
+    for piece in pack[1:]:
+        text += ("\n" if piece.startswith("- ") else "\n\n") + piece
+    return text

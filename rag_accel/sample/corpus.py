@@ -1,0 +1,130 @@
+"""Read a real corpus that every Python machine has: the documentation of its own libraries.
+
+First the language reference and the whole standard library, then the installed packages, a chunk
+of each in turn, until the corpus is full. Everything is read from files with ``ast`` and from
+package metadata; nothing is imported, so reading has no side effects.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from rag_accel.engine_api import Document
+from rag_accel.errors import ConfigError, DocumentError
+from rag_accel.sample.chunking import Section, chunk_section
+from rag_accel.sample.markup import plain_text, prose_paragraphs
+from rag_accel.sample.packages import by_name, read_package
+from rag_accel.sample.report import LoadReport, SkippedDocument
+from rag_accel.sample.source_files import read_sources, walk_sources
+
+DEFAULT_MAX_CHUNKS = 6000
+_TOPICS = "pydoc_data/topics.py"
+
+
+def read_corpus(
+    max_chunks: int = DEFAULT_MAX_CHUNKS,
+    *,
+    stdlib: Path | None = None,
+    distributions: Iterable[importlib.metadata.Distribution] | None = None,
+) -> LoadReport:
+    """Read the documentation of the standard library, then that of the installed packages.
+
+    The order is fixed: modules by path, packages by name, one chunk of each package in turn. The
+    content is that of the machine: other versions of Python or of a package read differently.
+
+    Args:
+        max_chunks: most documents to return.
+        stdlib: folder of the standard library; default: the running interpreter's.
+        distributions: packages to read; default: all that are installed.
+
+    Returns:
+        The documents, ids unique, and the source files that could not be parsed.
+
+    Raises:
+        ConfigError: if ``max_chunks`` is below 1.
+        DocumentError: if there is no documentation at all.
+    """
+    if max_chunks < 1:
+        raise ConfigError(
+            "bad corpus size", where="max_chunks", found=max_chunks, valid="1 or more"
+        )
+    root = Path(sysconfig.get_path("stdlib")) if stdlib is None else stdlib
+    found = importlib.metadata.distributions() if distributions is None else distributions
+    skipped: list[SkippedDocument] = []
+    documents = tuple(islice(_distinct(_chain(root, found, skipped)), max_chunks))
+    if not documents:
+        raise DocumentError(
+            "no documentation found",
+            where=str(root),
+            valid="a standard library with its .py files",
+            hint="give a folder of your own documents instead",
+        )
+    return LoadReport(documents, tuple(skipped))
+
+
+def _chain(
+    root: Path,
+    distributions: Iterable[importlib.metadata.Distribution],
+    skipped: list[SkippedDocument],
+) -> Iterator[Document]:
+    yield from _language_reference(root / _TOPICS, skipped)
+    yield from read_sources(root, walk_sources(root), "python/", skipped)
+    packages = by_name(distributions)
+    yield from _in_turn([read_package(name, one, skipped) for name, one in packages])
+
+
+def _language_reference(path: Path, skipped: list[SkippedDocument]) -> Iterator[Document]:
+    """Read the topics of ``help()``: a dictionary of texts, without running its module."""
+    if not path.is_file():
+        return
+    try:
+        topics = _topics(ast.parse(path.read_bytes()))
+    except (OSError, SyntaxError, ValueError) as error:
+        skipped.append(SkippedDocument(f"python/{_TOPICS}", f"{type(error).__name__}: {error}"))
+        return
+    for name, text in sorted(topics.items()):
+        title, _, body = text.strip().partition("\n")
+        section = Section(
+            id=f"language.{name}",
+            heading=f"language.{name}",
+            title=plain_text(title),
+            qualname=f"language.{name}",
+            source=f"python/{_TOPICS}",
+            paragraphs=tuple(prose_paragraphs(body)),
+        )
+        yield from chunk_section(section)
+
+
+def _topics(tree: ast.Module) -> dict[str, str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            return {str(key): str(text) for key, text in ast.literal_eval(node.value).items()}
+    return {}
+
+
+def _distinct(chunks: Iterable[Document]) -> Iterator[Document]:
+    """Drop chunks whose id, or whose text below the heading, was there before."""
+    seen: set[tuple[str, str]] = set()
+    for chunk in chunks:
+        keys = {("id", chunk.id), ("body", chunk.text.partition(":")[2])}
+        if not keys & seen:
+            yield chunk
+        seen |= keys
+
+
+def _in_turn(streams: Sequence[Iterator[Document]]) -> Iterator[Document]:
+    """Take one document of each stream in turn; a stream reads no further than it is asked."""
+    live = list(streams)
+    while live:
+        still_live: list[Iterator[Document]] = []
+        for stream in live:
+            chunk = next(stream, None)
+            if chunk is not None:
+                yield chunk
+                still_live.append(stream)
+        live = still_live

@@ -1,0 +1,267 @@
+"""Test the extractive reader and the engine that serves it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_accel.engine_api import (
+    Document,
+    Engine,
+    EngineRequest,
+    GenerationInput,
+    GenerationOutput,
+    Handle,
+    Message,
+    PrimitiveKind,
+    StepBudget,
+    WorkId,
+)
+from rag_accel.engines.llm.extractive import (
+    NO_ANSWER,
+    ExtractiveEngine,
+    ExtractiveReader,
+    complete,
+    format_prompt,
+)
+from rag_accel.errors import ClosedError, EngineError
+from rag_accel.testing import EngineContract, ManualClock
+
+PUMP = Document(
+    "pump",
+    "The pump moves water from the well to the tank. Its filter must be cleaned every month. "
+    "If the pressure drops below two bar, close the valve and call the engineer.",
+    {"title": "Pump manual"},
+)
+GARDEN = Document(
+    "garden",
+    "Tomatoes need six hours of sunlight. Water the roots in the morning, not the leaves.",
+    {"title": "Garden notes"},
+)
+BRIDGE = Document("bridge", "The bridge opens for tall ships at noon.", {"title": "Harbour"})
+PASSAGES = (GARDEN, PUMP, BRIDGE)
+READER = ExtractiveReader()
+
+
+def test_the_sentence_that_answers_is_returned_with_its_citation() -> None:
+    answer = READER.answer("How often do I clean the filter of the pump?", PASSAGES)
+    assert "Its filter must be cleaned every month. [2]" in answer.sentences
+    assert answer.supported
+
+
+def test_citations_are_the_passages_the_sentences_stand_in() -> None:
+    answer = READER.answer("Should I water tomatoes in the morning or clean the pump?", PASSAGES)
+    assert answer.citations == (1, 2)
+    for sentence in answer.sentences:
+        text, _, number = sentence.rpartition(" [")
+        assert text in PASSAGES[int(number.rstrip("]")) - 1].text
+
+
+def test_sentences_stand_in_reading_order() -> None:
+    answer = READER.answer("What if the pressure drops, and how is the filter cleaned?", [PUMP])
+    places = [PUMP.text.index(sentence.rpartition(" [")[0]) for sentence in answer.sentences]
+    assert len(places) > 1
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Who won the football world cup in 1998?",
+        "How is the gearbox of a diesel lorry repaired?",
+        "What is it?",
+        "",
+    ],
+)
+def test_a_question_without_support_is_answered_honestly(question: str) -> None:
+    answer = READER.answer(question, PASSAGES)
+    assert (answer.text, answer.citations, answer.supported) == (NO_ANSWER, (), False)
+
+
+@pytest.mark.parametrize("passages", [[], [Document("empty", "")], [Document("blank", " \n\n ")]])
+def test_nothing_to_read_is_answered_honestly(passages: list[Document]) -> None:
+    assert not READER.answer("How often is the filter cleaned?", passages).supported
+
+
+def test_a_title_counts_as_support_for_its_passage() -> None:
+    text = "Turn the red handle to the left and wait for a minute."
+    titled = Document("a", text, {"title": "Valve shutdown"})
+    question = "How does the valve shutdown work with the handle?"
+    assert READER.answer(question, [titled]).supported
+    assert not READER.answer(question, [Document("b", text)]).supported
+
+
+def test_word_forms_are_matched() -> None:
+    passage = Document("a", "Serialization of numbers is lossless. Cats sleep.")
+    answer = READER.answer("Is a number serialized without loss?", [passage])
+    assert answer.sentences == ("Serialization of numbers is lossless. [1]",)
+
+
+def test_no_more_sentences_than_asked_for_are_returned() -> None:
+    text = " ".join(f"The filter number {n} is cleaned in month {n}." for n in range(9))
+    for limit in (1, 2, 4):
+        answer = READER.answer("When is the filter cleaned?", [Document("a", text)], limit)
+        assert 1 <= len(answer.sentences) <= limit
+
+
+def test_a_repeated_sentence_is_said_once() -> None:
+    answer = READER.answer("How often is the pump filter cleaned?", [PUMP, PUMP, PUMP])
+    assert answer.text.count("cleaned every month") == 1
+
+
+def test_a_lead_in_ends_with_a_full_stop() -> None:
+    passage = Document("a", "The filter is cleaned with:\n\n- warm water\n- a soft brush")
+    answer = READER.answer("What is the filter cleaned with?", [passage], 1)
+    assert answer.text == "The filter is cleaned with. [1]"
+
+
+def test_a_heading_is_no_answer() -> None:
+    passage = Document("a", "Filter cleaning:\n- Rinse the filter for its monthly cleaning.")
+    answer = READER.answer("How does the filter cleaning work?", [passage])
+    assert answer.sentences == ("Rinse the filter for its monthly cleaning. [1]",)
+
+
+def test_answers_are_equal_under_another_hash_seed() -> None:
+    code = (
+        "from rag_accel.engines.llm.extractive import ExtractiveReader\n"
+        "from rag_accel.engine_api import Document\n"
+        "text = ' '.join(f'Valve {w} of pump {w} is cleaned.' for w in 'abcdefghij')\n"
+        "ask = 'which valve of the pump is cleaned by steam, water, acid or a brush?'\n"
+        "print(ExtractiveReader().answer(ask, [Document('a', text), Document('b', text)]).text)"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(texts) == 1
+    assert "Valve" in texts.pop()
+
+
+@given(st.text(max_size=80), st.lists(st.text(max_size=200), max_size=4), st.integers(-1, 4))
+def test_any_text_is_answered_without_an_error(question: str, texts: list[str], limit: int) -> None:
+    passages = [Document(str(number), text) for number, text in enumerate(texts)]
+    answer = READER.answer(question, passages, limit)
+    assert answer.text == " ".join(answer.sentences)
+    assert all(1 <= number <= len(passages) for number in answer.citations)
+    assert answer.supported == bool(answer.citations)
+
+
+def _payload(question: str, **fields: object) -> GenerationInput:
+    message = Message("user", format_prompt(question, PASSAGES))
+    return replace(GenerationInput((message,)), **fields)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_stop_string_cuts_the_completion() -> None:
+    done = complete(_payload("How often is the pump filter cleaned?", stop=(" month",)))
+    assert "every" in done.output.text
+    assert "month" not in done.output.text
+    assert done.output.finish_reason == "stop"
+    assert "".join(done.pieces) == done.output.text
+
+
+def test_max_tokens_cuts_the_completion_and_says_so() -> None:
+    done = complete(_payload("How often is the pump filter cleaned?", max_tokens=3))
+    assert done.output.completion_tokens == 3
+    assert done.output.finish_reason == "length"
+    assert "".join(done.pieces) == done.output.text
+
+
+def test_passages_in_the_system_turn_are_read() -> None:
+    system = Message("system", f"Use this context.\n\n{format_prompt('', PASSAGES)}")
+    user = Message("user", "How often must the filter of the pump be cleaned?")
+    text = complete(GenerationInput((system, user))).output.text
+    assert "cleaned every month. [2]" in text
+
+
+class TestExtractiveEngine(EngineContract):
+    def make_engine(self) -> Engine:
+        return ExtractiveEngine()
+
+    def make_request(self, number: int) -> EngineRequest:
+        question = (
+            "How often is the pump filter cleaned?",
+            "When does the bridge open for ships?",
+        )[number % 2]
+        payload = replace(_payload(question), max_tokens=40 + number)
+        return EngineRequest(WorkId(f"w{number}"), "r", PrimitiveKind.DECODING, payload)
+
+    def make_bad_request(self) -> EngineRequest:
+        return replace(self.make_request(7), id=WorkId("bad"), payload="no generation")
+
+
+def _request(name: str = "w", **fields: object) -> EngineRequest:
+    payload = _payload("If the pressure of the pump drops, who cleans its filter?")
+    request = EngineRequest(WorkId(name), "r", PrimitiveKind.DECODING, payload)
+    return replace(request, **fields)  # pyright: ignore[reportArgumentType]
+
+
+def test_sentences_are_streamed_as_partial_outputs() -> None:
+    engine = ExtractiveEngine()
+    engine.submit([_request(stream=True)])
+    *partials, final = engine.step(StepBudget())
+    assert len(partials) > 1
+    assert {output.kind for output in partials} == {"partial"}
+    assert [output.revision for output in partials] == list(range(1, len(partials) + 1))
+    assert isinstance(final.value, GenerationOutput)
+    assert "".join(output.value for output in partials) == final.value.text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"kind": PrimitiveKind.EMBEDDING}, {"payload": None}, {"handle": Handle("foreign")}],
+)
+def test_work_that_is_not_for_this_engine_ends_in_an_error_of_its_own(
+    fields: dict[str, object],
+) -> None:
+    engine = ExtractiveEngine()
+    engine.submit([_request("bad", **fields), _request("good")])
+    bad, good = engine.step(StepBudget())
+    assert (bad.id, bad.kind, type(bad.error)) == ("bad", "error", EngineError)
+    assert (good.id, good.kind) == ("good", "final")
+
+
+class _FailingReader(ExtractiveReader):
+    def answer(self, question: str, passages: object, max_sentences: int = 3) -> object:  # type: ignore[override]
+        raise ZeroDivisionError(question)
+
+
+def test_a_reader_that_raises_fails_only_its_item() -> None:
+    engine = ExtractiveEngine(_FailingReader())
+    engine.submit([_request("a"), _request("b")])
+    outputs = engine.step(StepBudget())
+    assert [(output.id, output.kind) for output in outputs] == [("a", "error"), ("b", "error")]
+    assert all(isinstance(output.error, ZeroDivisionError) for output in outputs)
+
+
+def test_a_step_stops_at_its_time_and_the_next_one_goes_on() -> None:
+    clock = ManualClock()
+
+    class SlowReader(ExtractiveReader):
+        def answer(self, *arguments: object, **options: object) -> object:  # type: ignore[override]
+            clock.advance(1.0)
+            return super().answer(*arguments, **options)  # type: ignore[arg-type]
+
+    engine = ExtractiveEngine(SlowReader(), clock=clock)
+    engine.submit([_request(name) for name in "abc"])
+    assert [output.id for output in engine.step(StepBudget(time_s=1.5))] == ["a", "b"]
+    assert [output.id for output in engine.step(StepBudget(time_s=0.0))] == ["c"]
+
+
+def test_a_closed_engine_takes_no_work() -> None:
+    engine = ExtractiveEngine()
+    engine.submit([_request()])
+    engine.close()
+    assert engine.step(StepBudget()) == []
+    with pytest.raises(ClosedError):
+        engine.submit([_request()])
