@@ -1,0 +1,158 @@
+"""Take in engines, requests and intercepted calls, or refuse them."""
+
+from __future__ import annotations
+
+from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.messages import (
+    BorrowedEngineAdded,
+    Command,
+    EndNode,
+    EndRequest,
+    Event,
+    LeafArrived,
+    NodeKey,
+    Outcome,
+    OwnedEngineAdded,
+    RequestArrived,
+    RequestClosed,
+    RequestId,
+    RequestOpened,
+)
+from rag_accel.scheduler.queueing import append_nodes, ready, start_request
+from rag_accel.scheduler.runs import RequestRun
+from rag_accel.scheduler.state import EngineState, SchedulerState
+from rag_accel.scheduler.wavefront import learn_gap, leave_idle
+
+Arrival = RequestArrived | RequestOpened | LeafArrived
+
+
+def refusal(state: SchedulerState, event: Arrival, now: float) -> Outcome | None:
+    """Return why an arrival is not taken in at all, ``None`` if it is."""
+    if state.closed:
+        return "closed"
+    if isinstance(event, RequestOpened):
+        return None
+    if event.deadline is not None and event.deadline <= now:
+        return "deadline"
+    if isinstance(event, LeafArrived) and event.on_full == "raise":
+        return "rejected" if event.request in state.pending else None
+    return None
+
+
+def refuse(event: Event, outcome: Outcome, out: list[Command]) -> None:
+    """Tell who waits for the arrival that it was not taken in."""
+    if isinstance(event, LeafArrived):
+        out.append(EndNode(NodeKey(event.request, event.node.name), outcome))
+    elif isinstance(event, RequestArrived):
+        out.append(EndRequest(event.request, outcome))
+
+
+def owned_added(
+    state: SchedulerState, event: OwnedEngineAdded, now: float, out: list[Command]
+) -> None:
+    """Take in an engine that is stepped by us."""
+    engine = EngineState(
+        name=event.engine,
+        owned=True,
+        max_batch=min(event.max_batch, state.options.max_batch),
+        max_threads=event.max_threads,
+        stepped=event.stepped,
+        interruptible=event.interruptible,
+        base_s=event.base_s,
+        per_item_s=event.per_item_s,
+    )
+    _add_engine(state, engine, event.max_batch)
+    state.owned[engine.name] = engine
+
+
+def borrowed_added(
+    state: SchedulerState, event: BorrowedEngineAdded, now: float, out: list[Command]
+) -> None:
+    """Take in an object of the user's."""
+    limit = event.max_concurrency
+    engine = EngineState(name=event.engine, owned=False, max_concurrency=limit)
+    _add_engine(state, engine, limit)
+
+
+def _add_engine(state: SchedulerState, engine: EngineState, limit: int | None) -> None:
+    if engine.name in state.engines:
+        raise InvalidTransitionError("an engine joined twice", where=f"engine {engine.name}")
+    if limit is not None and limit < 1:
+        raise InvalidTransitionError(
+            "an engine takes no work", where=f"engine {engine.name}", found=str(limit), valid=">= 1"
+        )
+    state.engines[engine.name] = engine
+
+
+def request_arrived(
+    state: SchedulerState, event: RequestArrived, now: float, out: list[Command]
+) -> None:
+    """Take in a whole request; one without any primitive has ended."""
+    _require_new(state, event.request)
+    run = RequestRun(
+        event.request, event.arrived_at, event.deadline, graph=True, on_full=event.on_full
+    )
+    append_nodes(state, run, event.nodes)
+    if run.nodes:
+        start_request(state, run, now, out)
+    else:
+        out.append(EndRequest(run.id, "done"))
+
+
+def request_opened(
+    state: SchedulerState, event: RequestOpened, now: float, out: list[Command]
+) -> None:
+    """Take in a program whose calls will follow."""
+    _require_new(state, event.request)
+    run = RequestRun(
+        event.request,
+        event.arrived_at,
+        event.deadline,
+        graph=False,
+        open=True,
+        program=event.program,
+        idle_since=now,
+    )
+    start_request(state, run, now, out)
+
+
+def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: list[Command]) -> None:
+    """Take in one intercepted call; its request is opened on the spot if nobody opened it."""
+    if event.node.after:
+        raise InvalidTransitionError(
+            "an intercepted call cannot wait for others",
+            where=f"{event.request}/{event.node.name}",
+            found=", ".join(event.node.after),
+        )
+    run = state.find(event.request)
+    if run is None:
+        run = RequestRun(
+            event.request, event.arrived_at, event.deadline, graph=False, on_full=event.on_full
+        )
+        append_nodes(state, run, (event.node,), leaf=True)
+        start_request(state, run, now, out)
+        return
+    (node,) = append_nodes(state, run, (event.node,), leaf=True)
+    if run.unfinished == 1:
+        leave_idle(state, run)
+        learn_gap(state, run, event.node.engine, now)
+    if run.admitted:
+        ready(state, node, now)
+
+
+def request_closed(
+    state: SchedulerState, event: RequestClosed, now: float, out: list[Command]
+) -> None:
+    """Let an opened program go; it ends with its last running call."""
+    run = state.find(event.request)
+    if run is None:
+        return
+    run.open = False
+    if run.unfinished == 0:
+        leave_idle(state, run)
+        state.forget(run.id)
+
+
+def _require_new(state: SchedulerState, request: RequestId) -> None:
+    if state.find(request) is not None:
+        raise InvalidTransitionError("a request arrived twice", where=f"request {request}")

@@ -1,0 +1,102 @@
+"""Take back what ran: steps that ended or raised, and calls."""
+
+from __future__ import annotations
+
+from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.ending import end_node, leave_engine
+from rag_accel.scheduler.messages import CallEnded, Command, StepEnded, StepFailed
+from rag_accel.scheduler.queueing import append_nodes, ready
+from rag_accel.scheduler.runs import NodeRun
+from rag_accel.scheduler.state import EngineState, SchedulerState
+
+
+def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Command]) -> None:
+    """End the members that a step has finished; the others stay on their engine."""
+    engine = _leave_step(state, event)
+    for report in event.reports:
+        node = engine.running.get(report.node)
+        if node is None:
+            continue
+        if report.kind == "partial":
+            node.streamed = True
+            continue
+        leave_engine(state, engine, node)
+        engine.learn_node(now - node.started_at)
+        if not node.abandoned:
+            end_node(state, node, "done" if report.kind == "final" else "failed", now, out)
+    if not engine.stepped:
+        _fail_silent(state, engine, now, out)
+
+
+def _fail_silent(
+    state: SchedulerState, engine: EngineState, now: float, out: list[Command]
+) -> None:
+    """End what an engine that keeps nothing between steps has not reported on."""
+    for node in list(engine.running.values()):
+        leave_engine(state, engine, node)
+        if not node.abandoned:
+            end_node(state, node, "failed", now, out)
+
+
+def step_failed(state: SchedulerState, event: StepFailed, now: float, out: list[Command]) -> None:
+    """Retry the members of a step that raised one by one; who was alone or streamed has failed."""
+    engine = _leave_step(state, event)
+    members = list(engine.running.values())
+    for node in members:
+        gone = node.abandoned or node.state == "ended"
+        retried = not gone and not node.streamed and len(members) > 1
+        leave_engine(state, engine, node, keep_flight=retried)
+        if retried:
+            node.solo = True
+            engine.queue.add(node)
+            state.move(node, "queued", "its step raised; retried alone")
+        elif not gone:
+            end_node(state, node, "failed", now, out)
+
+
+def _leave_step(state: SchedulerState, event: StepEnded | StepFailed) -> EngineState:
+    engine = state.engine(event.engine)
+    if engine.step is None or engine.step != event.step:
+        raise InvalidTransitionError(
+            "a step ended that is not running",
+            where=f"engine {event.engine}",
+            found=f"step {event.step} while {engine.step} runs",
+            hint="an engine worker must report each step once",
+        )
+    engine.step = None
+    engine.threads = 0
+    engine.interrupted = False
+    engine.lost = False
+    engine.learn_step(event.duration_s)
+    state.dirty[engine.name] = None
+    return engine
+
+
+def call_ended(state: SchedulerState, event: CallEnded, now: float, out: list[Command]) -> None:
+    """Give a permit back; let the request grow by what a successful call appends."""
+    engine = state.engine(event.engine)
+    node = engine.running.get(event.node)
+    if node is None:
+        return
+    appended = _append(state, event, node)
+    leave_engine(state, engine, node)
+    engine.learn_node(now - node.started_at)
+    state.dirty[engine.name] = None
+    if not node.abandoned:
+        end_node(state, node, "done" if event.ok else "failed", now, out)
+    for child in appended:
+        if child.state is None:
+            ready(state, child, now)
+
+
+def _append(state: SchedulerState, event: CallEnded, node: NodeRun) -> list[NodeRun]:
+    if not event.append or not event.ok or node.abandoned:
+        return []
+    run = state.requests[event.node.request]
+    if not run.graph:
+        raise InvalidTransitionError(
+            "only a graph grows; an intercepted program brings its calls itself",
+            where=f"{event.node.request}/{event.node.node}",
+            found=", ".join(spec.name for spec in event.append),
+        )
+    return append_nodes(state, run, event.append)

@@ -1,0 +1,114 @@
+"""Start what can start: permits for borrowed engines, steps for owned ones."""
+
+from __future__ import annotations
+
+from rag_accel.scheduler.batching import select_batch, select_calls
+from rag_accel.scheduler.cores import grant_threads
+from rag_accel.scheduler.ending import end_node, leave_engine
+from rag_accel.scheduler.messages import (
+    Command,
+    InterruptStep,
+    StartCall,
+    StartStep,
+    StepId,
+)
+from rag_accel.scheduler.queueing import admit_pending
+from rag_accel.scheduler.runs import NodeRun
+from rag_accel.scheduler.state import EngineState, SchedulerState
+from rag_accel.scheduler.wavefront import enter_feeding, may_still_come, newcomer_to_wait_for
+
+
+def dispatch(state: SchedulerState, now: float, out: list[Command]) -> None:
+    """Start what can start on every engine that changed.
+
+    All that has to end ends before anything starts, so that nothing is started for a request that
+    is over by the end of the event.
+    """
+    _settle(state, now, out)
+    for engine in state.owned.values():
+        if engine.wait_until is not None and not may_still_come(state, engine.wait_for):
+            state.dirty[engine.name] = None
+    while state.dirty:
+        engine = state.engines[next(iter(state.dirty))]
+        del state.dirty[engine.name]
+        if not engine.owned:
+            _start_calls(state, engine, now, out)
+        elif engine.step is not None:
+            _interrupt(state, engine, now, out)
+        else:
+            _start_step(state, engine, now, out)
+
+
+def _settle(state: SchedulerState, now: float, out: list[Command]) -> None:
+    """Admit who waits, and lose what has reached a lost engine: either may lead to the other."""
+    admit_pending(state, now)
+    while lost := [e for e in state.owned.values() if e.lost and len(e.queue)]:
+        for engine in lost:
+            _lose_queue(state, engine, now, out)
+        admit_pending(state, now)
+
+
+def _lose_queue(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
+    for node in list(engine.queue):
+        if node.state == "queued":
+            leave_engine(state, engine, node)
+            end_node(state, node, "lost", now, out)
+
+
+def _start_calls(
+    state: SchedulerState, engine: EngineState, now: float, out: list[Command]
+) -> None:
+    chosen = select_calls(engine, now, state.options.ageing_s)
+    for node in chosen:
+        _enter(state, engine, node, now, "permit")
+        out.append(StartCall(node.key, engine.name))
+    if chosen and len(engine.queue):
+        # Room may be left for those that were not of their request's greatest depth.
+        state.dirty[engine.name] = None
+
+
+def _interrupt(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
+    """End a waiting step for work that can join it; once is enough for a step."""
+    if engine.interrupted or not (engine.interruptible and engine.stepped):
+        return
+    if select_batch(engine, now, state.options.ageing_s):
+        engine.interrupted = True
+        out.append(InterruptStep(engine.name))
+
+
+def _start_step(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
+    if _waits(state, engine, now):
+        return
+    batch = select_batch(engine, now, state.options.ageing_s)
+    if not batch and not engine.running:
+        return
+    state.steps += 1
+    for node in batch:
+        _enter(state, engine, node, now, f"step {state.steps}")
+    engine.step = StepId(state.steps)
+    engine.step_started = now
+    engine.threads = grant_threads(state, engine)
+    admitted = tuple(node.key for node in batch)
+    out.append(StartStep(engine.name, engine.step, admitted, engine.threads))
+
+
+def _waits(state: SchedulerState, engine: EngineState, now: float) -> bool:
+    """Decide whether an engine stays idle for a newcomer; only one that could take more does."""
+    newcomer = None
+    if 0 < engine.queue.items < engine.max_batch and not engine.running:
+        newcomer = newcomer_to_wait_for(state, engine, now)
+    if newcomer is None:
+        engine.wait_until = engine.wait_for = None
+        return False
+    if engine.wait_until is None:
+        engine.wait_from = now
+    engine.wait_until, engine.wait_for = newcomer.at, newcomer.request
+    return True
+
+
+def _enter(state: SchedulerState, engine: EngineState, node: NodeRun, now: float, why: str) -> None:
+    engine.queue.discard(node.key)
+    engine.running[node.key] = node
+    node.started_at = now
+    enter_feeding(state, node)
+    state.move(node, "running", why)

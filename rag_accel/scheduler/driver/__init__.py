@@ -1,0 +1,22 @@
+"""Carry out what the core decides: the only part of the scheduler with threads, loops and clocks.
+
+The driver is a plain thread over one mailbox, not an event loop: it never awaits anything, because
+every command is a message to a worker, a caller's thread or a caller's loop. A mailbox costs a
+fifth of an event loop's hand-over, and nothing a caller does to his own loop can stall it.
+"""
+
+from rag_accel.scheduler.driver.leaf import AsyncLeaf, LeafClient, SyncLeaf
+from rag_accel.scheduler.driver.loop import Driver, GraphClient
+from rag_accel.scheduler.driver.outcome import Result, error_for
+from rag_accel.scheduler.driver.worker import EngineWorker
+
+__all__ = [
+    "AsyncLeaf",
+    "Driver",
+    "EngineWorker",
+    "GraphClient",
+    "LeafClient",
+    "Result",
+    "SyncLeaf",
+    "error_for",
+]

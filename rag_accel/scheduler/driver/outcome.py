@@ -1,0 +1,62 @@
+"""Turn the core's outcomes into results and exceptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rag_accel.engine_api import Handle
+from rag_accel.errors import (
+    BusyError,
+    ClosedError,
+    DeadlineError,
+    EngineError,
+    EngineLostError,
+    RequestCancelledError,
+)
+from rag_accel.scheduler.messages import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Hold what one primitive produced: a value, or the exception it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+    handle: Handle | None = None
+
+
+def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseException | None:
+    """Return the exception that ``outcome`` means to the caller, or ``None`` for ``done``.
+
+    A failure is the original exception object; everything else is one of ours.
+    """
+    if outcome == "done":
+        return None
+    if result is not None and result.error is not None:
+        return result.error
+    if outcome == "cancelled":
+        return RequestCancelledError("the request was cancelled", where=where)
+    if outcome == "deadline":
+        return DeadlineError(
+            "the request ran past its deadline",
+            where=where,
+            hint="raise deadline_s, or look at rag-accel doctor for a slow engine",
+        )
+    if outcome == "lost":
+        return EngineLostError(
+            "the engine did not come back from a step",
+            where=where,
+            hint="raise hang_s if its steps may take that long; it is used again once it returns",
+        )
+    if outcome == "rejected":
+        return BusyError(
+            "the bound on live requests is reached",
+            where=where,
+            hint="try again later, raise max_requests, or use on_full='wait'",
+        )
+    if outcome == "closed":
+        return ClosedError(
+            "the accelerator is closed", where=where, hint="make a new one with Accelerator()"
+        )
+    return EngineError("the engine failed without saying why", where=where)

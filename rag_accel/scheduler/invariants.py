@@ -1,0 +1,133 @@
+"""Check every invariant of the core's state; costs O(everything), so for tests and bug reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.messages import Event
+from rag_accel.scheduler.runs import NodeRun, RequestRun
+from rag_accel.scheduler.state import EngineState, SchedulerState
+from rag_accel.scheduler.timing import next_wake
+
+
+def validate(state: SchedulerState, event: Event | None = None) -> None:
+    """Check the state as it must be after every event.
+
+    Raises:
+        InvalidTransitionError: naming the first broken invariant.
+    """
+    for problem in _problems(state):
+        raise InvalidTransitionError(f"broken invariant: {problem}", found=repr(event))
+
+
+def _problems(state: SchedulerState) -> Iterator[str]:
+    for run in [*state.requests.values(), *state.pending.values()]:
+        yield from _request_problems(state, run)
+    for engine in state.engines.values():
+        yield from _queue_problems(state, engine)
+        yield from _slot_problems(state, engine)
+        yield from _flight_problems(state, engine)
+    yield from _whole_problems(state)
+
+
+def _request_problems(state: SchedulerState, run: RequestRun) -> Iterator[str]:
+    live = [node for node in run.nodes.values() if node.state != "ended"]
+    if run.unfinished != len(live):
+        yield f"request {run.id} counts {run.unfinished} of {len(live)} unfinished"
+    if not live and not run.open:
+        yield f"request {run.id} has nothing left to do and was not ended"
+    if run.admitted != (run.id in state.requests):
+        yield f"request {run.id} is admitted={run.admitted} in the wrong table"
+    entry = (run.idle_since, run.id)
+    listed = entry in state.idle.get((run.program, run.last_engine), [])
+    if listed != (run.admitted and run.open and not live and run.program != ""):
+        yield f"request {run.id} is listed={listed} among idle programs"
+    for node in live:
+        yield from _node_problems(state, run, node)
+
+
+def _node_problems(state: SchedulerState, run: RequestRun, node: NodeRun) -> Iterator[str]:
+    engine = state.engines[node.spec.engine]
+    if (node.state is not None) != run.admitted:
+        yield f"{node.key} is {node.state} while its request is admitted={run.admitted}"
+    if (node.state == "queued") != (node.key in engine.queue):
+        yield f"{node.key} is {node.state}, unlike the queue of {engine.name} has it"
+    if (node.state == "running") != (node.key in engine.running):
+        yield f"{node.key} is {node.state}, unlike {engine.name} has it"
+    if run.admitted and (node.state == "waiting") != (node.blockers > 0):
+        yield f"{node.key} is {node.state} with {node.blockers} blockers"
+    before = [run.nodes[name] for name in dict.fromkeys(node.spec.after) if name in run.nodes]
+    if node.blockers != sum(other.state != "ended" for other in before):
+        yield f"{node.key} counts {node.blockers} blockers of {node.spec.after}"
+    if node.state == "following":
+        leader = engine.flights.get(node.spec.share)
+        holder = (engine.queue.get(leader) or engine.running.get(leader)) if leader else None
+        if holder is None or node.key not in holder.followers:
+            yield f"{node.key} follows nobody"
+
+
+def _queue_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
+    for node in engine.queue:
+        if node.state != "queued" or node.key.request not in state.requests:
+            yield f"{node.key} is {node.state} in the queue of {engine.name}"
+    if engine.queue.items != sum(node.spec.size for node in engine.queue):
+        yield f"the queue of {engine.name} counts {engine.queue.items} items"
+    ordered = list(engine.queue.by_urgency(float("inf"), 1.0))
+    if len(ordered) != len(engine.queue) or {n.key for n in ordered} != {
+        n.key for n in engine.queue
+    }:
+        yield f"the order of {engine.name} differs from its queue"
+
+
+def _slot_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
+    waits = engine.wait_until is not None
+    for key, node in engine.running.items():
+        if node.state != "running" and not node.abandoned:
+            yield f"{key} is {node.state} on {engine.name}"
+    if engine.owned and engine.step is None and engine.running:
+        yield f"{engine.name} holds work outside a step"
+    if engine.owned and engine.step is None and engine.threads:
+        yield f"{engine.name} holds threads outside a step"
+    if engine.owned and engine.step is None and len(engine.queue) and not waits:
+        yield f"{engine.name} is idle although work is queued"
+    if waits and (engine.step is not None or not len(engine.queue)):
+        yield f"{engine.name} waits although it is not idle, or for nothing"
+    limit = engine.max_concurrency
+    if limit is not None and len(engine.running) > limit:
+        yield f"{engine.name} runs {len(engine.running)} of at most {limit}"
+    if not engine.owned and len(engine.queue) and (limit is None or len(engine.running) < limit):
+        yield f"{engine.name} holds a call back although there is room"
+    if engine.lost and (len(engine.queue) or engine.step is None):
+        yield f"{engine.name} is lost, yet has a queue or no step"
+    feeding = [(n.started_at, n.key) for n in engine.running.values() if n.dependents]
+    if not set(state.feeding.get(engine.name, [])) <= set(feeding):
+        yield f"{engine.name} does not run what others are said to wait for"
+
+
+def _flight_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
+    for share, key in engine.flights.items():
+        holder = engine.queue.get(key) or engine.running.get(key)
+        if holder is None or holder.abandoned:
+            yield f"the flight {share!r} on {engine.name} has no leader"
+            continue
+        for follower in holder.followers:
+            run = state.requests.get(follower.request)
+            node = run.nodes.get(follower.node) if run else None
+            if node is None or node.state != "following":
+                yield f"{follower} follows {key} no longer"
+
+
+def _whole_problems(state: SchedulerState) -> Iterator[str]:
+    if state.dirty:
+        yield f"{list(state.dirty)} were not looked at"
+    if len(state.requests) > state.options.max_requests:
+        yield f"{len(state.requests)} requests are admitted"
+    if state.pending and state.has_room:
+        yield f"{len(state.pending)} requests wait although there is room"
+    listed = sum(len(line) for line in state.idle.values())
+    if listed > sum(run.open for run in state.requests.values()):
+        yield f"{listed} programs are listed as idle"
+    due = next_wake(state)
+    if due is not None and (state.wake_at is None or state.wake_at > due):
+        yield f"something is due at {due}, and the next look is at {state.wake_at}"

@@ -1,0 +1,296 @@
+"""List everything the scheduler core can be told (events) and can decide (commands).
+
+Both are frozen dataclasses of ids and numbers: no payload, no clock, no object of a framework ever
+enters the core, so a table of events fully determines a table of commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, NewType
+
+from rag_accel.graph.kinds import PrimitiveKind
+
+RequestId = NewType("RequestId", int)
+EngineName = NewType("EngineName", str)
+StepId = NewType("StepId", int)
+
+Outcome = Literal["done", "failed", "cancelled", "deadline", "lost", "rejected", "closed"]
+OnFull = Literal["wait", "raise"]
+
+
+class NodeKey(NamedTuple):
+    """Name one primitive of one live request."""
+
+    request: RequestId
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """Describe a primitive to the core.
+
+    Args:
+        name: unique within its request; never used again while its engine may still hold it.
+        engine: where it runs.
+        kind: what it does.
+        after: names of primitives of the same request that must end first.
+        depth: longest remaining path to the request's end, in primitives (Teola Alg. 2).
+        size: items it adds to a batch.
+        share: equal keys on one engine at one time may share one run; ``None`` never does.
+    """
+
+    name: str
+    engine: EngineName
+    kind: PrimitiveKind
+    after: tuple[str, ...] = ()
+    depth: int = 1
+    size: int = 1
+    share: Hashable | None = None
+
+
+class _Matching:
+    """Let a test compare a few fields: ``StartStep.match(engine="e") == command``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def match(cls, **parts: Any) -> _Match:
+        """Return an object equal to every instance whose named fields have these values."""
+        return _Match(cls, parts)
+
+
+class _Match:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, cls: type, parts: dict[str, Any]) -> None:
+        self.cls, self.parts = cls, parts
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is self.cls and all(
+            getattr(other, name) == value for name, value in self.parts.items()
+        )
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={value!r}" for name, value in self.parts.items())
+        return f"{self.cls.__name__}.match({inner})"
+
+
+# Events -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedEngineAdded:
+    """An engine that is stepped in its own worker has joined."""
+
+    engine: EngineName
+    max_batch: int
+    max_threads: int = 1
+    base_s: float = 0.0
+    per_item_s: float = 0.0
+    stepped: bool = False
+    interruptible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowedEngineAdded:
+    """An object of the user's has joined; ``max_concurrency`` ``None`` never holds a call back."""
+
+    engine: EngineName
+    max_concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrived:
+    """A whole request with its first primitives; it ends when all of them have ended."""
+
+    request: RequestId
+    nodes: tuple[NodeSpec, ...]
+    arrived_at: float
+    deadline: float | None = None
+    on_full: OnFull = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOpened:
+    """A program whose leaves will be intercepted has started.
+
+    ``program`` names the accelerated object, so that what follows what can be learned from its
+    earlier runs.
+    """
+
+    request: RequestId
+    program: str
+    arrived_at: float
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeafArrived:
+    """One intercepted call. Its request is opened on the spot if nobody opened it.
+
+    It waits for no other primitive. In a graph (a call inside opaque user code) it still ends by
+    itself: its failure does not end the graph.
+    """
+
+    request: RequestId
+    node: NodeSpec
+    arrived_at: float
+    deadline: float | None = None
+    on_full: OnFull = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClosed:
+    """An opened program has ended; leaves still running are the caller's own business."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Say how one member of a step ended (or that it produced its first output)."""
+
+    node: NodeKey
+    kind: Literal["final", "error", "partial"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step came back."""
+
+    engine: EngineName
+    step: StepId
+    reports: tuple[NodeReport, ...]
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step raised: nothing is known about its members but that they were in it."""
+
+    engine: EngineName
+    step: StepId
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """A borrowed call returned; ``append`` holds the primitives a taken branch adds to a graph.
+
+    It must follow every ``StartCall``, even if the node has ended: it gives the permit back.
+    """
+
+    node: NodeKey
+    engine: EngineName
+    ok: bool
+    append: tuple[NodeSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCancelled:
+    """The caller of one leaf is gone."""
+
+    node: NodeKey
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCancelled:
+    """The caller of a whole request is gone."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed. Every event also does what is due, so a busy driver needs no tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """End everything that lives; nothing is accepted afterwards."""
+
+
+Event = (
+    OwnedEngineAdded
+    | BorrowedEngineAdded
+    | RequestArrived
+    | RequestOpened
+    | LeafArrived
+    | RequestClosed
+    | StepEnded
+    | StepFailed
+    | CallEnded
+    | NodeCancelled
+    | RequestCancelled
+    | Tick
+    | Closing
+)
+
+# Commands ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartStep(_Matching):
+    """Submit ``admitted`` to the engine and step it over everything it holds."""
+
+    engine: EngineName
+    step: StepId
+    admitted: tuple[NodeKey, ...]
+    threads: int
+    time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartCall(_Matching):
+    """Let the caller run this node now."""
+
+    node: NodeKey
+    engine: EngineName
+
+
+@dataclass(frozen=True, slots=True)
+class EndNode(_Matching):
+    """Hand the node's outcome to whoever waits; ``leader`` holds the result if it was shared."""
+
+    node: NodeKey
+    outcome: Outcome
+    leader: NodeKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequest(_Matching):
+    """End a whole request; ``node`` is the one that failed it."""
+
+    request: RequestId
+    outcome: Outcome
+    node: NodeKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelWork(_Matching):
+    """Make the engine forget work it holds."""
+
+    engine: EngineName
+    nodes: tuple[NodeKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptStep(_Matching):
+    """Make a waiting step of this engine return: new work is there."""
+
+    engine: EngineName
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt(_Matching):
+    """Send a ``Tick`` at this time, unless another event is handled at or after it.
+
+    An earlier ``WakeAt`` stands until its time: asking for the same time again is left out.
+    """
+
+    at: float
+
+
+Command = StartStep | StartCall | EndNode | EndRequest | CancelWork | InterruptStep | WakeAt

@@ -1,0 +1,194 @@
+"""Hold what the scheduler core knows: live requests, engines with their queues, and the past."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
+from rag_accel.scheduler.node_queue import NodeQueue
+from rag_accel.scheduler.runs import NodeRun, NodeState, RequestRun
+
+STORY_LENGTH = 2048
+
+
+@dataclass(slots=True)
+class EngineState:
+    """Follow one engine."""
+
+    name: EngineName
+    owned: bool
+    max_batch: int = 1
+    max_threads: int = 1
+    stepped: bool = False
+    interruptible: bool = False
+    #: borrowed engines only; None is unbounded
+    max_concurrency: int | None = None
+    queue: NodeQueue = field(default_factory=NodeQueue)
+    running: dict[NodeKey, NodeRun] = field(default_factory=dict[NodeKey, NodeRun])
+    #: leaders of shared runs by share key
+    flights: dict[Hashable, NodeKey] = field(default_factory=dict[Hashable, NodeKey])
+    #: not None iff owned and inside a step
+    step: StepId | None = None
+    step_started: float = 0.0
+    threads: int = 0
+    interrupted: bool = False
+    lost: bool = False
+    base_s: float = 0.0
+    per_item_s: float = 0.0
+    #: running mean of a step in seconds; 0 before the first
+    step_mean_s: float = 0.0
+    #: running mean of a node's time on this engine in seconds; 0 before the first
+    node_mean_s: float = 0.0
+    #: not None iff the engine is idle on purpose, for a newcomer of the request ``wait_for``
+    wait_until: float | None = None
+    wait_from: float = 0.0
+    wait_for: RequestId | None = None
+
+    def predict_s(self, items: int) -> float:
+        """Return the expected seconds of a step over ``items`` items."""
+        return self.step_mean_s if self.step_mean_s > 0 else self.base_s + self.per_item_s * items
+
+    def learn_step(self, duration_s: float) -> None:
+        """Take the duration of a step into account."""
+        self.step_mean_s = running_mean(self.step_mean_s, duration_s)
+
+    def learn_node(self, duration_s: float) -> None:
+        """Take the time that one node spent here into account."""
+        self.node_mean_s = running_mean(self.node_mean_s, duration_s)
+
+
+def running_mean(mean: float, value: float) -> float:
+    """Move a mean an eighth of the way to a new value; 0 stands for no value yet."""
+    return mean + (value - mean) / 8 if mean > 0 else value
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """Bound what the core may do; all times in seconds."""
+
+    max_requests: int = 4096
+    max_batch: int = 64
+    batch_wait_s: float = 0.003
+    ageing_s: float = 0.5
+    hang_s: float = 120.0
+    cores: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Record one move of one node and the event that caused it."""
+
+    event: int
+    node: NodeKey
+    before: NodeState | None
+    after: NodeState
+    why: str
+
+
+@dataclass(slots=True)
+class SchedulerState:
+    """Hold everything; mutated by ``transitions.handle`` only."""
+
+    options: CoreOptions = CoreOptions()
+    requests: dict[RequestId, RequestRun] = field(default_factory=dict[RequestId, RequestRun])
+    #: requests that wait for admission, oldest first
+    pending: dict[RequestId, RequestRun] = field(default_factory=dict[RequestId, RequestRun])
+    engines: dict[EngineName, EngineState] = field(default_factory=dict[EngineName, EngineState])
+    #: those of ``engines`` that are stepped by us; few, while borrowed ones may be many
+    owned: dict[EngineName, EngineState] = field(default_factory=dict[EngineName, EngineState])
+    #: seconds between a program's leaf on one engine and its next on another, learned
+    gaps: dict[tuple[str, EngineName | None], dict[EngineName, float]] = field(
+        default_factory=dict[tuple[str, EngineName | None], dict[EngineName, float]]
+    )
+    #: open programs without a leaf by program and last engine, as (idle since, request), sorted
+    idle: dict[tuple[str, EngineName | None], list[tuple[float, RequestId]]] = field(
+        default_factory=dict[tuple[str, EngineName | None], list[tuple[float, RequestId]]]
+    )
+    #: running nodes that others wait for, by engine, as (running since, node), sorted
+    feeding: dict[EngineName, list[tuple[float, NodeKey]]] = field(
+        default_factory=dict[EngineName, list[tuple[float, NodeKey]]]
+    )
+    #: engines whose queue or slots changed during this event
+    dirty: dict[EngineName, None] = field(default_factory=dict[EngineName, None])
+    deadlines: list[tuple[float, RequestId]] = field(default_factory=list[tuple[float, RequestId]])
+    log: deque[Transition] = field(default_factory=lambda: deque[Transition](maxlen=STORY_LENGTH))
+    events: int = 0
+    steps: int = 0
+    wake_at: float | None = None
+    closed: bool = False
+
+    def move(self, node: NodeRun, state: NodeState, why: str) -> None:
+        """Change a node's state and log it.
+
+        Raises:
+            InvalidTransitionError: if the node has already ended; shows its story.
+        """
+        if node.state == "ended":
+            raise InvalidTransitionError(
+                "a primitive moved after it had ended",
+                where=f"{node.key.request}/{node.key.node}",
+                found=f"ended -> {state} ({why})",
+                hint="report this with the story below\n" + self.story(node.key),
+            )
+        self.log.append(Transition(self.events, node.key, node.state, state, why))
+        node.state = state
+
+    def story(self, key: NodeKey) -> str:
+        """Return the logged moves of one node, one a line."""
+        return "\n".join(
+            f"  event {t.event}: {t.before} -> {t.after} ({t.why})"
+            for t in self.log
+            if t.node == key
+        )
+
+    def add_deadline(self, run: RequestRun) -> None:
+        """Remember a request's deadline; forget those of requests long gone."""
+        if run.deadline is None:
+            return
+        if len(self.deadlines) > 64 and len(self.deadlines) > 2 * self.live:
+            self.deadlines = [(at, rid) for at, rid in self.deadlines if self.find(rid)]
+            heapq.heapify(self.deadlines)
+        heapq.heappush(self.deadlines, (run.deadline, run.id))
+
+    def find(self, request: RequestId) -> RequestRun | None:
+        """Return a live or pending request."""
+        return self.requests.get(request) or self.pending.get(request)
+
+    def engine(self, name: EngineName) -> EngineState:
+        """Return an engine that has joined.
+
+        Raises:
+            InvalidTransitionError: if it has not.
+        """
+        engine = self.engines.get(name)
+        if engine is None:
+            raise InvalidTransitionError(
+                "an event names an engine that has not joined",
+                found=name,
+                valid=", ".join(self.engines) or "no engine has joined",
+            )
+        return engine
+
+    def forget(self, request: RequestId) -> None:
+        """Remove a request that has ended."""
+        self.requests.pop(request, None)
+        self.pending.pop(request, None)
+
+    @property
+    def has_room(self) -> bool:
+        """Tell whether one more request may be admitted."""
+        return len(self.requests) < self.options.max_requests
+
+    @property
+    def live(self) -> int:
+        """Return how many requests live or wait for admission."""
+        return len(self.requests) + len(self.pending)
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing lives: no request, no queue, no running node, no flight."""
+        busy = any(len(e.queue) or e.running or e.flights for e in self.engines.values())
+        return not (self.requests or self.pending or self.idle or self.feeding or busy)

@@ -1,0 +1,117 @@
+"""Turn events into commands: ``handle(state, event, now) -> commands``.
+
+One small function per event; ``timing`` then does what is due, and ``dispatch`` looks at every
+engine whose queue or slots changed. It mutates ``state`` and nothing else, reads no clock and
+draws no random number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rag_accel.scheduler.arrivals import (
+    Arrival,
+    borrowed_added,
+    leaf_arrived,
+    owned_added,
+    refusal,
+    refuse,
+    request_arrived,
+    request_closed,
+    request_opened,
+)
+from rag_accel.scheduler.completions import call_ended, step_ended, step_failed
+from rag_accel.scheduler.dispatch import dispatch
+from rag_accel.scheduler.ending import cancel_node, end_node, end_request
+from rag_accel.scheduler.messages import (
+    BorrowedEngineAdded,
+    CallEnded,
+    Closing,
+    Command,
+    Event,
+    LeafArrived,
+    NodeCancelled,
+    OwnedEngineAdded,
+    RequestArrived,
+    RequestCancelled,
+    RequestClosed,
+    RequestOpened,
+    StepEnded,
+    StepFailed,
+    Tick,
+    WakeAt,
+)
+from rag_accel.scheduler.state import SchedulerState
+from rag_accel.scheduler.timing import look_at_clock, next_wake
+
+
+def handle(state: SchedulerState, event: Event, now: float) -> list[Command]:
+    """Apply one event and return what is to be done, in order.
+
+    Every event also does what is due at ``now``, so that a busy driver needs no ``Tick``.
+
+    Raises:
+        InvalidTransitionError: if the event contradicts the state, with the node's story.
+    """
+    out: list[Command] = []
+    state.events += 1
+    outcome = refusal(state, event, now) if isinstance(event, Arrival) else None
+    if outcome is None:
+        _HANDLERS[type(event)](state, event, now, out)
+    else:
+        refuse(event, outcome, out)
+    if isinstance(event, Tick) or (state.wake_at is not None and state.wake_at <= now):
+        state.wake_at = None
+        look_at_clock(state, now, out)
+    dispatch(state, now, out)
+    wake = next_wake(state)
+    if wake is not None and (state.wake_at is None or wake < state.wake_at):
+        state.wake_at = wake
+        out.append(WakeAt(wake))
+    return out
+
+
+def _node_cancelled(
+    state: SchedulerState, event: NodeCancelled, now: float, out: list[Command]
+) -> None:
+    run = state.find(event.node.request)
+    node = run.nodes.get(event.node.node) if run else None
+    if node is not None and node.state != "ended":
+        cancel_node(state, node, out)
+        end_node(state, node, "cancelled", now, out)
+
+
+def _request_cancelled(
+    state: SchedulerState, event: RequestCancelled, now: float, out: list[Command]
+) -> None:
+    run = state.find(event.request)
+    if run is not None:
+        end_request(state, run, "cancelled", None, now, out)
+
+
+def _tick(state: SchedulerState, event: Tick, now: float, out: list[Command]) -> None:
+    """Do nothing: every event does what is due."""
+
+
+def _closing(state: SchedulerState, event: Closing, now: float, out: list[Command]) -> None:
+    state.closed = True
+    for run in [*state.requests.values(), *state.pending.values()]:
+        end_request(state, run, "closed", None, now, out)
+
+
+_HANDLERS: dict[type, Callable[[SchedulerState, Any, float, list[Command]], None]] = {
+    OwnedEngineAdded: owned_added,
+    BorrowedEngineAdded: borrowed_added,
+    RequestArrived: request_arrived,
+    RequestOpened: request_opened,
+    LeafArrived: leaf_arrived,
+    RequestClosed: request_closed,
+    StepEnded: step_ended,
+    StepFailed: step_failed,
+    CallEnded: call_ended,
+    NodeCancelled: _node_cancelled,
+    RequestCancelled: _request_cancelled,
+    Tick: _tick,
+    Closing: _closing,
+}

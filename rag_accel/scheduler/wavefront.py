@@ -1,0 +1,147 @@
+"""Look ahead: which live request will reach an engine next, and is it worth waiting for?
+
+An engine is work-conserving: it starts what is queued at once. The one exception is a newcomer
+that is already known to come, from the wavefront of a graph or from earlier runs of the same
+program, sooner than ``min(batch_wait, 5 % of the step)``.
+
+Who may come is kept sorted by the time since when, so that a look costs O(log n) of the live
+requests: those of one group are all expected the same time after it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TypeVar
+
+from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId
+from rag_accel.scheduler.runs import NodeRun, RequestRun
+from rag_accel.scheduler.state import EngineState, SchedulerState, running_mean
+
+WAIT_SHARE = 0.05
+MAX_GAPS = 4096
+#: running nodes of one engine that are looked at to find one that leads here
+LOOKAHEAD = 64
+
+_Id = TypeVar("_Id", RequestId, NodeKey)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Newcomer:
+    """Say when a primitive of which request is expected."""
+
+    at: float
+    request: RequestId
+
+
+def newcomer_to_wait_for(state: SchedulerState, engine: EngineState, now: float) -> Newcomer | None:
+    """Return the next newcomer if an idle engine should wait for it, ``None`` to start now."""
+    if len(state.requests) < 2:
+        return None
+    since = engine.wait_from if engine.wait_until is not None else now
+    step_s = engine.predict_s(engine.queue.items)
+    latest = since + min(state.options.batch_wait_s, WAIT_SHARE * step_s)
+    if now >= latest:
+        return None
+    found = _from_graphs(state, engine, now, latest) + _from_programs(state, engine, now, latest)
+    return min(found, default=None)
+
+
+def may_still_come(state: SchedulerState, request: RequestId | None) -> bool:
+    """Tell whether a request that an engine waits for can still get there."""
+    run = state.requests.get(request) if request is not None else None
+    return run is not None and (run.graph or run.unfinished == 0)
+
+
+def learn_gap(state: SchedulerState, run: RequestRun, engine: EngineName, now: float) -> None:
+    """Remember how long this program took from its last leaf (or its start) to this engine."""
+    if not run.program:
+        return
+    place = (run.program, run.last_engine)
+    if place not in state.gaps and len(state.gaps) >= MAX_GAPS:
+        del state.gaps[next(iter(state.gaps))]
+    gaps = state.gaps.setdefault(place, {})
+    gaps[engine] = running_mean(gaps.get(engine, 0.0), now - run.idle_since)
+
+
+def enter_idle(state: SchedulerState, run: RequestRun) -> None:
+    """Note that an open program has no leaf now, and may bring its next one."""
+    if run.program:
+        line = state.idle.setdefault((run.program, run.last_engine), [])
+        insort(line, (run.idle_since, run.id))
+
+
+def leave_idle(state: SchedulerState, run: RequestRun) -> None:
+    """Note that an open program brought its next leaf, or ended."""
+    place = (run.program, run.last_engine)
+    if (line := state.idle.get(place)) is not None:
+        _remove(line, (run.idle_since, run.id))
+        if not line:
+            del state.idle[place]
+
+
+def enter_feeding(state: SchedulerState, node: NodeRun) -> None:
+    """Note that a node that others wait for runs now."""
+    if node.dependents:
+        insort(state.feeding.setdefault(node.spec.engine, []), (node.started_at, node.key))
+
+
+def leave_feeding(state: SchedulerState, node: NodeRun) -> None:
+    """Note that a node runs no longer."""
+    if node.dependents and (line := state.feeding.get(node.spec.engine)) is not None:
+        _remove(line, (node.started_at, node.key))
+        if not line:
+            del state.feeding[node.spec.engine]
+
+
+def _remove(line: list[tuple[float, _Id]], entry: tuple[float, _Id]) -> None:
+    place = bisect_left(line, entry)
+    if place < len(line) and line[place] == entry:
+        del line[place]
+
+
+def _from_graphs(
+    state: SchedulerState, engine: EngineState, now: float, latest: float
+) -> list[Newcomer]:
+    found: list[Newcomer] = []
+    for name, line in state.feeding.items():
+        mean_s = state.engines[name].node_mean_s
+        if mean_s <= 0:
+            continue
+        first = bisect_right(line, now - mean_s, key=itemgetter(0))
+        for since, key in line[first : first + LOOKAHEAD]:
+            if since + mean_s > latest:
+                break
+            if since + mean_s > now and _leads_to(state, key, engine):
+                found.append(Newcomer(since + mean_s, key.request))
+                break
+    return found
+
+
+def _leads_to(state: SchedulerState, key: NodeKey, engine: EngineState) -> bool:
+    """Tell whether a running node is the last thing that a node of this engine waits for.
+
+    A request that already has a node in the queue is no newcomer: waiting would only delay it.
+    """
+    run = state.requests.get(key.request)
+    if run is None or engine.queue.has_request(key.request):
+        return False
+    children = [run.nodes[name] for name in run.nodes[key.node].dependents]
+    return any(child.spec.engine == engine.name and child.blockers == 1 for child in children)
+
+
+def _from_programs(
+    state: SchedulerState, engine: EngineState, now: float, latest: float
+) -> list[Newcomer]:
+    found: list[Newcomer] = []
+    for place, line in state.idle.items():
+        gap = state.gaps.get(place, {}).get(engine.name)
+        if gap is None:
+            continue
+        first = bisect_right(line, now - gap, key=itemgetter(0))
+        if first < len(line):
+            since, request = line[first]
+            if now < since + gap <= latest:
+                found.append(Newcomer(since + gap, request))
+    return found

@@ -1,0 +1,150 @@
+"""Feed the core with events at explicit times and check its state after each."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.scheduler.invariants import validate
+from rag_accel.scheduler.messages import (
+    BorrowedEngineAdded,
+    CallEnded,
+    Closing,
+    Command,
+    EngineName,
+    Event,
+    LeafArrived,
+    NodeCancelled,
+    NodeKey,
+    NodeReport,
+    NodeSpec,
+    OwnedEngineAdded,
+    RequestArrived,
+    RequestCancelled,
+    RequestClosed,
+    RequestId,
+    RequestOpened,
+    StepEnded,
+    StepFailed,
+    Tick,
+    WakeAt,
+)
+from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
+from rag_accel.scheduler.transitions import handle
+
+
+def key(request: int, node: str) -> NodeKey:
+    """Name a node."""
+    return NodeKey(RequestId(request), node)
+
+
+def spec(
+    name: str,
+    engine: str = "e",
+    *after: str,
+    depth: int = 1,
+    size: int = 1,
+    share: Hashable | None = None,
+) -> NodeSpec:
+    """Describe a node; whatever it is, the core treats all kinds alike."""
+    return NodeSpec(
+        name, EngineName(engine), PrimitiveKind.EMBEDDING, after, depth, size=size, share=share
+    )
+
+
+class Core:
+    """Drive a core: each method sends one event and returns the commands but for ``WakeAt``."""
+
+    def __init__(self, **options: Any) -> None:
+        self.state = SchedulerState(CoreOptions(**options))
+        self.wakes: list[float] = []
+
+    def send(self, event: Event, at: float = 0.0) -> list[Command]:
+        commands = handle(self.state, event, at)
+        validate(self.state, event)
+        self.wakes += [command.at for command in commands if isinstance(command, WakeAt)]
+        return [command for command in commands if not isinstance(command, WakeAt)]
+
+    def engine(self, name: str = "e") -> EngineState:
+        return self.state.engines[EngineName(name)]
+
+    def own(self, name: str = "e", max_batch: int = 64, **parts: Any) -> None:
+        assert self.send(OwnedEngineAdded(EngineName(name), max_batch, **parts)) == []
+
+    def borrow(self, name: str = "b", limit: int | None = None) -> None:
+        assert self.send(BorrowedEngineAdded(EngineName(name), limit)) == []
+
+    def leaf(
+        self,
+        request: int,
+        name: str,
+        engine: str = "e",
+        *,
+        at: float = 0.0,
+        deadline: float | None = None,
+        on_full: Any = "wait",
+        **parts: Any,
+    ) -> list[Command]:
+        node = spec(name, engine, **parts)
+        return self.send(LeafArrived(RequestId(request), node, at, deadline, on_full), at)
+
+    def graph(
+        self,
+        request: int,
+        *nodes: NodeSpec,
+        at: float = 0.0,
+        deadline: float | None = None,
+        on_full: Any = "wait",
+    ) -> list[Command]:
+        return self.send(RequestArrived(RequestId(request), nodes, at, deadline, on_full), at)
+
+    def open(
+        self, request: int, program: str = "p", at: float = 0.0, deadline: float | None = None
+    ) -> list[Command]:
+        return self.send(RequestOpened(RequestId(request), program, at, deadline), at)
+
+    def close_program(self, request: int, at: float = 0.0) -> list[Command]:
+        return self.send(RequestClosed(RequestId(request)), at)
+
+    def end_step(
+        self, engine: str = "e", at: float = 0.0, took: float = 1.0, **reports: list[NodeKey]
+    ) -> list[Command]:
+        """End the running step; without reports every member is final."""
+        state = self.engine(engine)
+        if not reports:
+            reports = {"final": list(state.running)}
+        kinds: Any = [(node, kind) for kind, nodes in reports.items() for node in nodes]
+        assert state.step is not None
+        event = StepEnded(
+            state.name, state.step, tuple(NodeReport(node, kind) for node, kind in kinds), took
+        )
+        return self.send(event, at)
+
+    def fail_step(self, engine: str = "e", at: float = 0.0, took: float = 1.0) -> list[Command]:
+        state = self.engine(engine)
+        assert state.step is not None
+        return self.send(StepFailed(state.name, state.step, took), at)
+
+    def end_call(
+        self,
+        request: int,
+        name: str,
+        engine: str = "b",
+        *append: NodeSpec,
+        ok: bool = True,
+        at: float = 0.0,
+    ) -> list[Command]:
+        return self.send(CallEnded(key(request, name), EngineName(engine), ok, append), at)
+
+    def cancel_node(self, request: int, name: str, at: float = 0.0) -> list[Command]:
+        return self.send(NodeCancelled(key(request, name)), at)
+
+    def cancel_request(self, request: int, at: float = 0.0) -> list[Command]:
+        return self.send(RequestCancelled(RequestId(request)), at)
+
+    def tick(self, at: float) -> list[Command]:
+        return self.send(Tick(), at)
+
+    def close(self, at: float = 0.0) -> list[Command]:
+        return self.send(Closing(), at)

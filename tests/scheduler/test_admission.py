@@ -1,0 +1,133 @@
+"""The bound on live requests: who waits, who is refused, who never is."""
+
+from __future__ import annotations
+
+from core_harness import Core, key, spec
+
+from rag_accel.scheduler.messages import EndNode, EndRequest, StartCall, StartStep
+
+
+def full(max_requests: int = 1) -> Core:
+    """Return a core whose only places are taken by calls on the borrowed engine ``b``."""
+    core = Core(max_requests=max_requests)
+    core.borrow()
+    core.own()
+    for index in range(max_requests):
+        core.leaf(100 + index, "held", "b")
+    return core
+
+
+def test_a_request_past_the_bound_waits_and_starts_when_there_is_room() -> None:
+    core = full()
+    assert core.graph(1, spec("a")) == []
+    assert core.end_call(100, "held") == [
+        EndNode.match(outcome="done"),
+        StartStep.match(admitted=(key(1, "a"),)),
+    ]
+
+
+def test_waiting_requests_are_admitted_oldest_first() -> None:
+    core = full(max_requests=2)
+    core.graph(1, spec("a", "b"))
+    core.leaf(2, "a", "b")
+    core.graph(3, spec("a", "b"))
+    assert core.end_call(100, "held")[-1] == StartCall(key(1, "a"), "b")
+    assert core.end_call(101, "held")[-1] == StartCall(key(2, "a"), "b")
+    assert core.end_call(1, "a")[-1] == StartCall(key(3, "a"), "b")
+
+
+def test_a_request_that_does_not_want_to_wait_is_refused() -> None:
+    core = full()
+    assert core.graph(1, spec("a"), on_full="raise") == [EndRequest.match(outcome="rejected")]
+    assert core.leaf(2, "a", on_full="raise") == [
+        EndNode.match(node=key(2, "a"), outcome="rejected")
+    ]
+    core.end_call(100, "held")
+    assert core.state.is_empty()
+
+
+def test_an_admitted_request_is_never_refused_later() -> None:
+    core = full()
+    assert core.leaf(100, "next", on_full="raise") == [
+        StartStep.match(admitted=(key(100, "next"),))
+    ]
+
+
+def test_an_open_program_keeps_its_place_between_its_leaves() -> None:
+    core = Core(max_requests=1)
+    core.own()
+    core.open(1)
+    core.leaf(1, "a")
+    core.end_step()
+    assert core.graph(2, spec("a")) == []
+    assert core.leaf(1, "b", on_full="raise") == [StartStep.match(admitted=(key(1, "b"),))]
+    core.end_step()
+    assert core.close_program(1) == [StartStep.match(admitted=(key(2, "a"),))]
+
+
+def test_a_program_opened_past_the_bound_lets_its_leaves_wait() -> None:
+    core = full()
+    core.open(1)
+    assert core.leaf(1, "a") == []
+    assert core.leaf(1, "b") == []
+    assert core.end_call(100, "held")[-1] == StartStep.match(admitted=(key(1, "a"), key(1, "b")))
+
+
+def test_a_leaf_that_does_not_want_to_wait_for_its_program_is_refused() -> None:
+    core = full()
+    core.open(1)
+    assert core.leaf(1, "a", on_full="raise") == [
+        EndNode.match(node=key(1, "a"), outcome="rejected")
+    ]
+
+
+def test_a_program_that_closes_while_it_waits_takes_no_place() -> None:
+    core = full()
+    core.open(1)
+    core.close_program(1)
+    core.end_call(100, "held")
+    assert core.state.is_empty()
+
+
+def test_a_program_that_closes_with_waiting_leaves_still_gets_them() -> None:
+    core = full()
+    core.open(1)
+    core.leaf(1, "a")
+    core.close_program(1)
+    assert core.end_call(100, "held")[-1] == StartStep.match(admitted=(key(1, "a"),))
+
+
+def test_a_waiting_request_can_be_cancelled() -> None:
+    core = full()
+    core.graph(1, spec("a"), spec("b", "e", "a"))
+    core.leaf(2, "a")
+    assert core.cancel_request(1) == [EndRequest.match(request=1, outcome="cancelled")]
+    assert core.cancel_node(2, "a") == [EndNode.match(node=key(2, "a"), outcome="cancelled")]
+    core.end_call(100, "held")
+    assert core.state.is_empty()
+
+
+def test_requests_that_are_lost_on_arrival_make_room_for_all_that_wait() -> None:
+    core = Core(max_requests=1, hang_s=10)
+    core.own()
+    core.borrow()
+    core.leaf(1, "hangs")
+    core.tick(10)
+    core.leaf(2, "held", "b", at=10)
+    core.leaf(3, "a", at=10)
+    core.leaf(4, "a", at=10)
+    core.leaf(5, "a", "b", at=10)
+    assert core.end_call(2, "held", at=11) == [
+        EndNode.match(node=key(2, "held"), outcome="done"),
+        EndNode.match(node=key(3, "a"), outcome="lost"),
+        EndNode.match(node=key(4, "a"), outcome="lost"),
+        StartCall(key(5, "a"), "b"),
+    ]
+
+
+def test_a_waiting_request_follows_equal_work_only_once_it_is_admitted() -> None:
+    core = full()
+    core.leaf(100, "a", share="k")
+    core.leaf(1, "a", share="k")
+    core.end_step()
+    assert core.end_call(100, "held")[-1] == StartStep.match(admitted=(key(1, "a"),))

@@ -1,0 +1,118 @@
+"""An engine that does not come back loses its work, and is used again once it does."""
+
+from __future__ import annotations
+
+from core_harness import Core, key, spec
+
+from rag_accel.scheduler.messages import CancelWork, EndNode, EndRequest, StartStep
+
+
+def hung(stepped: bool = False) -> Core:
+    """Return a core whose engine was given up at time 10 with one leaf running, one queued."""
+    core = Core(hang_s=10)
+    core.own(stepped=stepped)
+    core.leaf(1, "a")
+    core.leaf(2, "a")
+    core.tick(10)
+    return core
+
+
+def test_the_core_asks_to_be_woken_when_a_step_would_hang() -> None:
+    core = Core(hang_s=10)
+    core.own()
+    core.leaf(1, "a", at=3)
+    assert core.wakes == [13]
+
+
+def test_a_step_that_takes_less_is_not_lost() -> None:
+    core = Core(hang_s=10)
+    core.own()
+    core.leaf(1, "a")
+    assert core.tick(9.9) == []
+    assert core.end_step(at=9.95) == [EndNode.match(outcome="done")]
+
+
+def test_all_that_runs_or_waits_on_a_hung_engine_is_lost() -> None:
+    core = Core(hang_s=10)
+    core.own()
+    core.leaf(1, "a")
+    core.leaf(2, "a")
+    assert core.tick(10) == [
+        EndNode.match(node=key(1, "a"), outcome="lost"),
+        EndNode.match(node=key(2, "a"), outcome="lost"),
+    ]
+
+
+def test_what_arrives_at_a_lost_engine_is_lost_at_once() -> None:
+    assert hung().leaf(3, "a", at=11) == [EndNode.match(node=key(3, "a"), outcome="lost")]
+
+
+def test_a_late_step_brings_the_engine_back_and_its_results_are_dropped() -> None:
+    core = hung()
+    assert core.end_step(at=50, final=[key(1, "a")]) == []
+    assert core.state.is_empty()
+    assert core.leaf(3, "a", at=51) == [StartStep.match(admitted=(key(3, "a"),))]
+
+
+def test_a_late_step_that_raised_brings_the_engine_back_too() -> None:
+    core = hung()
+    assert core.fail_step(at=50) == []
+    assert core.leaf(3, "a", at=51) == [StartStep.match(admitted=(key(3, "a"),))]
+
+
+def test_a_stepped_engine_is_asked_to_forget_what_it_lost() -> None:
+    core = Core(hang_s=10)
+    core.own(stepped=True)
+    core.leaf(1, "a")
+    assert core.tick(10) == [
+        CancelWork.match(nodes=(key(1, "a"),)),
+        EndNode.match(node=key(1, "a"), outcome="lost"),
+    ]
+    assert core.end_step(at=20, final=[]) == []
+    assert core.leaf(2, "a", at=21) == [StartStep.match(admitted=(key(2, "a"),))]
+
+
+def test_a_graph_with_a_lost_node_ends_and_frees_its_other_engines() -> None:
+    core = Core(hang_s=10)
+    core.own()
+    core.own("f")
+    core.leaf(2, "busy", "f", at=5)
+    core.graph(1, spec("a"), spec("b", "f"))
+    assert core.tick(10) == [
+        EndNode.match(node=key(1, "a"), outcome="lost"),
+        EndRequest.match(request=1, outcome="lost", node=key(1, "a")),
+    ]
+    assert core.end_step("f", at=11) == [EndNode.match(node=key(2, "busy"), outcome="done")]
+
+
+def test_other_engines_are_not_lost_with_it() -> None:
+    core = Core(hang_s=10)
+    core.own()
+    core.own("f")
+    core.leaf(1, "a")
+    core.leaf(2, "a", "f", at=1)
+    assert core.tick(10) == [EndNode.match(node=key(1, "a"), outcome="lost")]
+    assert core.wakes[-1] == 11
+
+
+def test_a_busy_core_notices_a_hang_without_a_tick() -> None:
+    core = Core(hang_s=10)
+    core.own()
+    core.borrow()
+    core.leaf(1, "a")
+    assert EndNode.match(node=key(1, "a"), outcome="lost") in core.leaf(2, "a", "b", at=11)
+
+
+def test_a_lost_engine_is_not_given_up_twice() -> None:
+    core = hung()
+    assert core.tick(500) == []
+    assert core.state.wake_at is None
+
+
+def test_nothing_is_started_for_a_request_that_reaches_a_lost_engine_too() -> None:
+    core = hung()
+    core.own("s", stepped=True)
+    assert core.graph(3, spec("b", "s"), spec("a"), at=11) == [
+        EndNode.match(node=key(3, "a"), outcome="lost"),
+        EndRequest.match(request=3, outcome="lost"),
+    ]
