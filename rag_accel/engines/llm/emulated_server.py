@@ -121,6 +121,10 @@ class EmulatedServer:
 
     async def _shut_down(self, server: asyncio.Server) -> None:
         self._closing = True
+        for listening in server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        # asyncio leaks a connection it has accepted but not yet set up when the server closes.
+        await asyncio.sleep(0)
         server.close()
         connections = dict(self._connections)
         for task in connections:

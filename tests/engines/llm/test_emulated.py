@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from dataclasses import replace
 
 import pytest
+from llm_harness import ENDLESS, eventually
 
 from rag_accel.engine_api import GenerationInput, Message
 from rag_accel.engines.llm.emulated import EmulatedDevice
 from rag_accel.engines.llm.emulated_table import H100_LIKE_8B, step_time_s
 from rag_accel.engines.llm.emulated_time import VirtualTime
 from rag_accel.errors import ClosedError, ConfigError, EngineLostError
-
-ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)
 
 
 class LateTime(VirtualTime):
@@ -47,21 +46,6 @@ def ask(text: str = "what is rag", max_tokens: int | None = 5) -> GenerationInpu
 def virtual(time: VirtualTime | None = None, **fields: object) -> EmulatedDevice:
     time = time or VirtualTime()
     return EmulatedDevice("h100_like_8b", clock=time, waiter=time, **fields)  # type: ignore[arg-type]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    signal = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        signal.wait(0.002)
-    raise AssertionError("the condition never held")
-
-
-@pytest.fixture
-def device() -> Iterator[EmulatedDevice]:
-    with virtual() as made:
-        yield made
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llm_harness import ENDLESS, QUESTION, finish, work
 
 from rag_accel.engine_api import (
     Engine,
-    EngineOutput,
     EngineRequest,
-    GenerationInput,
     Handle,
     Message,
     PrimitiveKind,
@@ -28,32 +27,8 @@ from rag_accel.engines.llm.emulated_time import VirtualTime
 from rag_accel.errors import ClosedError, ConfigError, EngineError
 from rag_accel.testing.conformance import EngineContract
 
-ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)
 SYSTEM = Message("system", " ".join(["rule"] * 300))
-QUESTION = Message("user", "what is rag")
 DECODING, PREFILLING = PrimitiveKind.DECODING, PrimitiveKind.PREFILLING
-
-
-def work(
-    id: str,
-    *messages: Message,
-    kind: PrimitiveKind = DECODING,
-    max_tokens: int | None = 4,
-    **fields: Any,
-) -> EngineRequest:
-    payload = GenerationInput(messages or (QUESTION,), max_tokens=max_tokens)
-    return EngineRequest(WorkId(id), "r", kind, payload, **fields)
-
-
-def finish(engine: Engine, *ids: str) -> list[EngineOutput]:
-    left, outputs = set(ids), []
-    for _ in range(1000):  # a step may also return without outputs
-        batch = engine.step(StepBudget(time_s=10.0))
-        outputs.extend(batch)
-        left -= {output.id for output in batch if output.kind in ("final", "error")}
-        if not left:
-            return outputs
-    raise AssertionError(f"still at work: {left}")
 
 
 def prefill(engine: Engine, id: str, *messages: Message, **fields: Any) -> Handle:
@@ -81,13 +56,6 @@ class TestContract(EngineContract):
 class TestContractOfPrefilling(TestContract):
     def make_request(self, number: int) -> EngineRequest:
         return work(f"w{number}", Message("user", f"question {number}"), kind=PREFILLING)
-
-
-@pytest.fixture
-def device() -> Iterator[EmulatedDevice]:
-    time = VirtualTime()
-    with EmulatedDevice("h100_like_8b", clock=time, waiter=time) as made:
-        yield made
 
 
 @pytest.fixture

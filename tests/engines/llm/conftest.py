@@ -1,0 +1,69 @@
+"""Let the tests of this room share ``llm_harness``, a device in virtual time and its server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from llm_harness import MakeEngine, Naps
+
+from rag_accel.engines.llm.emulated import EmulatedDevice
+from rag_accel.engines.llm.emulated_server import EmulatedServer
+from rag_accel.engines.llm.emulated_time import VirtualTime
+from rag_accel.engines.llm.remote import OpenAICompatibleEngine
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
+    """Yield a device whose seconds pass at once."""
+    time = VirtualTime()
+    with EmulatedDevice("h100_like_8b", clock=time, waiter=time) as made:
+        yield made
+
+
+@pytest.fixture
+def server(device: EmulatedDevice) -> Iterator[EmulatedServer]:
+    """Yield a loopback server of that device."""
+    with EmulatedServer(device) as made:
+        yield made
+
+
+@pytest.fixture
+def client(server: EmulatedServer) -> Iterator[httpx.Client]:
+    """Yield a plain HTTP client of that server."""
+    with httpx.Client(base_url=server.base_url, trust_env=False) as made:
+        yield made
+
+
+@pytest.fixture
+def naps() -> Naps:
+    """Return the pauses the engines of a test have made."""
+    return Naps()
+
+
+@pytest.fixture
+def make_engine(naps: Naps) -> Iterator[MakeEngine]:
+    """Yield a maker of HTTP engines that do not sleep and are closed after the test."""
+    made: list[OpenAICompatibleEngine] = []
+
+    def make(base_url: str = "http://server.test/v1", **fields: Any) -> OpenAICompatibleEngine:
+        engine = OpenAICompatibleEngine(base_url, "m", **{"sleep": naps, **fields})
+        made.append(engine)
+        return engine
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def remote(make_engine: MakeEngine, server: EmulatedServer) -> OpenAICompatibleEngine:
+    """Return an HTTP engine of that server."""
+    return make_engine(server.base_url)

@@ -1,0 +1,225 @@
+"""The HTTP engine when servers misbehave: what is retried, what is final, what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from llm_harness import MakeEngine, Naps, error_of, finish, run, work
+
+from rag_accel.engines.llm.emulated_faults import Fault
+from rag_accel.engines.llm.emulated_server import EmulatedServer
+from rag_accel.engines.llm.remote import OpenAICompatibleEngine
+from rag_accel.engines.llm.remote_options import RemoteOptions, RetryPolicy
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [Fault("status", status=429), Fault("status", status=503), Fault("drop"), Fault("truncate")],
+    ids=lambda fault: f"{fault.kind}-{fault.status}",
+)
+def test_a_passing_fault_is_mended_by_another_attempt(
+    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps, fault: Fault, stream: bool
+) -> None:
+    server.script(fault)
+    assert run(remote, work(stream=stream)).kind == "final"
+    assert server.num_calls == 2
+    assert len(naps.seconds) == 1
+
+
+def test_retry_after_is_waited_for(
+    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+) -> None:
+    server.script(Fault("status", status=429, retry_after="7"))
+    run(remote, work())
+    assert 7.0 <= naps.seconds[0] <= 7.5
+
+
+def test_pauses_repeat_with_the_seed(
+    make_engine: MakeEngine, server: EmulatedServer, naps: Naps
+) -> None:
+    for _ in range(2):
+        server.script(Fault("drop"), Fault("drop"))
+        options = RemoteOptions(retry=RetryPolicy(seed=5))
+        run(make_engine(server.base_url, options=options), work())
+    assert naps.seconds[:2] == naps.seconds[2:]
+    assert len(set(naps.seconds)) == 2
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_attempts_are_bounded(
+    make_engine: MakeEngine, server: EmulatedServer, naps: Naps, status: int
+) -> None:
+    server.script(*[Fault("status", status=status, message="no luck")] * 9)
+    options = RemoteOptions(retry=RetryPolicy(max_attempts=3))
+    error = error_of(run(make_engine(server.base_url, options=options), work()))
+    assert server.num_calls == 3
+    assert len(naps.seconds) == 2
+    assert error.status == status
+    assert "no luck" in str(error)
+    assert "attempt 3" in str(error)
+
+
+def test_a_retry_after_beyond_the_bound_ends_the_work(
+    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+) -> None:
+    server.script(Fault("status", status=429, retry_after="3600"))
+    assert error_of(run(remote, work())).status == 429
+    assert naps.seconds == []
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"), [(400, "options"), (401, "api_key"), (404, "base_url"), (302, "base_url")]
+)
+def test_a_refusal_is_final_and_says_where_and_what_next(
+    remote: OpenAICompatibleEngine, server: EmulatedServer, status: int, hint: str
+) -> None:
+    server.script(Fault("status", status=status, message="because"))
+    error = error_of(run(remote, work()))
+    assert server.num_calls == 1
+    assert error.status == status
+    assert error.where == f"{server.base_url}/chat/completions"
+    assert "because" in str(error.found)
+    assert hint in str(error.hint)
+
+
+def test_nothing_is_repeated_after_the_first_streamed_token(
+    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+) -> None:
+    server.script(Fault("truncate", after_deltas=2))
+    remote.submit([work(stream=True)])
+    outputs = finish(remote, "a")
+    assert [output.kind for output in outputs] == ["partial", "partial", "error"]
+    assert "broke before the answer was complete" in str(outputs[-1].error)
+    assert server.num_calls == 1
+    assert naps.seconds == []
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_malformed_event_is_a_named_error(
+    remote: OpenAICompatibleEngine, server: EmulatedServer, after: int
+) -> None:
+    server.script(Fault("malformed", after_deltas=after))
+    error = error_of(run(remote, work(stream=True)))
+    assert "not a chat chunk" in str(error)
+    assert server.num_calls == 1
+
+
+def test_malformed_json_is_a_named_error(
+    remote: OpenAICompatibleEngine, server: EmulatedServer
+) -> None:
+    server.script(Fault("malformed"))
+    assert "not a chat completion" in str(error_of(run(remote, work())))
+    assert server.num_calls == 1
+
+
+def test_a_slow_first_byte_is_waited_for(
+    remote: OpenAICompatibleEngine, server: EmulatedServer
+) -> None:
+    server.script(Fault("slow", delay_s=0.02))
+    assert run(remote, work()).kind == "final"
+
+
+def test_a_server_silent_for_too_long_is_a_named_error_and_not_asked_again(
+    make_engine: MakeEngine, server: EmulatedServer
+) -> None:
+    server.script(Fault("slow", delay_s=60.0))
+    engine = make_engine(server.base_url, options=RemoteOptions(read_timeout_s=0.05))
+    error = error_of(run(engine, work()))
+    assert "silent for too long" in str(error)
+    assert "read_timeout_s" in str(error)
+    assert server.num_calls == 1
+
+
+def test_a_server_that_is_not_there_is_a_named_error(
+    make_engine: MakeEngine, server: EmulatedServer, naps: Naps
+) -> None:
+    url = server.base_url
+    server.close()
+    error = error_of(run(make_engine(url), work()))
+    assert "no connection to the server" in str(error)
+    assert error.status is None
+    assert len(naps.seconds) == 3
+
+
+def test_one_failing_request_does_not_harm_its_neighbours(
+    remote: OpenAICompatibleEngine, server: EmulatedServer
+) -> None:
+    server.script(Fault("status", status=400))
+    remote.submit([work(f"w{number}") for number in range(5)])
+    kinds = [output.kind for output in finish(remote, *(f"w{number}" for number in range(5)))]
+    assert sorted(kinds) == ["error"] + ["final"] * 4
+
+
+def test_an_answer_longer_than_allowed_is_a_named_error(make_engine: MakeEngine) -> None:
+    async def respond(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=b"x" * 101)
+
+    options = RemoteOptions(max_response_bytes=100)
+    engine = make_engine(transport=httpx.MockTransport(respond), options=options)
+    for id, stream in (("whole", False), ("stream", True)):
+        assert "too long" in str(error_of(run(engine, work(id, stream=stream))))
+
+
+def test_a_stream_that_ends_without_its_end_mark_is_complete_after_a_finish_reason(
+    make_engine: MakeEngine,
+) -> None:
+    async def respond(request: httpx.Request) -> httpx.Response:
+        event = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\n'
+        return httpx.Response(200, content=event)
+
+    engine = make_engine(transport=httpx.MockTransport(respond))
+    assert run(engine, work(stream=True)).value.text == "hi"
+
+
+def test_a_stream_that_ends_early_is_a_named_error(make_engine: MakeEngine) -> None:
+    async def respond(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n')
+
+    engine = make_engine(transport=httpx.MockTransport(respond))
+    assert "broke" in str(error_of(run(engine, work(stream=True))))
+
+
+class Body(httpx.AsyncByteStream):
+    """Stream one event and the end mark; then end, or hang."""
+
+    def __init__(self, *, hangs: bool) -> None:
+        self.hangs = hangs
+        self.is_read = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+        yield b"data: [DONE]\n\n"
+        if self.hangs:
+            await asyncio.Event().wait()
+        self.is_read = True
+
+
+def test_a_stream_is_read_to_its_end_so_that_its_connection_is_used_again(
+    make_engine: MakeEngine,
+) -> None:
+    body = Body(hangs=False)
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
+    assert run(make_engine(transport=transport), work(stream=True)).value.text == "hi"
+    assert body.is_read
+
+
+def test_a_server_that_hangs_after_the_end_mark_does_not_hold_the_answer_back(
+    make_engine: MakeEngine,
+) -> None:
+    body = Body(hangs=True)
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
+    assert run(make_engine(transport=transport), work(stream=True)).value.text == "hi"
+
+
+def test_an_unforeseen_error_of_the_transport_is_an_error_of_its_work(
+    make_engine: MakeEngine,
+) -> None:
+    async def respond(request: httpx.Request) -> httpx.Response:
+        raise ZeroDivisionError("surprise")
+
+    engine = make_engine(transport=httpx.MockTransport(respond))
+    assert "ZeroDivisionError: surprise" in str(error_of(run(engine, work())))
