@@ -1,0 +1,107 @@
+"""Run suites from the command line, print what they found and keep it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.environment import read_environment
+from bench.plots import draw
+from bench.report import report
+from bench.results import SuiteResult, load, save
+from bench.suites import load_suite, suite_names
+from rag_accel.errors import ConfigError, RagAccelError
+
+ALL = "all"
+QUICK_LIMIT_S, FULL_LIMIT_S = 600, 3600
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the arguments name; return 0, 1 if a suite of ``all`` failed, 2 on an error."""
+    arguments = _parser().parse_args(argv)
+    # Nothing is fetched, and both arms run under the same settings: those the environment records.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.basicConfig(level=logging.WARNING, format="  %(message)s", stream=sys.stderr)
+    logging.getLogger("bench").setLevel(logging.INFO)
+    try:
+        return _run_all(arguments) if arguments.suite == ALL else _run_one(arguments)
+    except (RagAccelError, ImportError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmark suites.")
+    parser.add_argument("suite", metavar="SUITE", choices=[*suite_names(), ALL], help=_choices())
+    parser.add_argument("--quick", action="store_true", help="at most 10 minutes a suite")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the figures there")
+    return parser
+
+
+def _choices() -> str:
+    return " | ".join([*suite_names(), ALL])
+
+
+def _run_one(arguments: argparse.Namespace) -> int:
+    suite = load_suite(arguments.suite)
+    environment = read_environment(arguments.quick)
+    started = time.monotonic()
+    found = suite.run(arguments.quick)
+    environment["duration_s"] = round(time.monotonic() - started, 1)
+    result = replace(found, environment=environment)
+    print(report(result), flush=True)
+    _keep([result], arguments)
+    return 0
+
+
+def _run_all(arguments: argparse.Namespace) -> int:
+    """Run each suite in a process of its own, so that none meets what another left behind."""
+    results: list[SuiteResult] = []
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in suite_names():
+            path = Path(folder) / f"{name}.json"
+            if _run_process(name, arguments.quick, path):
+                results += load(path)
+            else:
+                failed.append(name)
+    if results:
+        _keep(results, arguments)
+    if failed:
+        print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run_process(name: str, quick: bool, path: Path) -> bool:
+    limit_s = QUICK_LIMIT_S if quick else FULL_LIMIT_S
+    line = [sys.executable, "-m", "bench", name, "--json", str(path)]
+    try:
+        ended = subprocess.run(
+            [*line, "--quick"] if quick else line, cwd=_ROOT, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        print(f"bench: {name} took more than {limit_s} s", file=sys.stderr)
+        return False
+    return ended.returncode == 0
+
+
+def _keep(results: Sequence[SuiteResult], arguments: argparse.Namespace) -> None:
+    try:
+        if arguments.json:
+            save(arguments.json, results)
+        if arguments.plots:
+            for result in results:
+                draw(result, arguments.plots)
+    except OSError as error:
+        raise ConfigError("the results cannot be written", found=error) from error

@@ -1,0 +1,53 @@
+"""Summarise alternating runs of a load: throughput, latencies and the ratios between arms."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from bench.measure import Pairs, median, ratios
+from bench.results import Row, row_of
+from langchain_rag_accel.demo.load import Load
+from rag_accel.accelerator import Accelerator
+
+_OWNED = "embedding#"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return ``1 user`` or ``64 users``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def load_rows(pairs: Pairs[Load], workload: str, throughput_metric: str) -> list[Row]:
+    """Return throughput (one figure a run) and latency (one figure a call) of both arms."""
+    rows: list[Row] = []
+    for system, loads in (("plain", pairs.plain), ("accelerated", pairs.other)):
+        rates = [load.throughput_rps for load in loads]
+        # Of so few runs, and of rates, a 99th percentile would mean nothing.
+        rows.append(Row(system, workload, throughput_metric, median(rates), None, len(rates)))
+        calls = [1000 * seconds for load in loads for seconds in load.latencies_s]
+        rows.append(row_of(system, workload, "latency_ms", calls))
+    return rows
+
+
+def throughput_ratio(pairs: Pairs[Load]) -> float:
+    """Return accelerated / plain throughput: the median over pairs of runs."""
+    return median(ratios(pairs.map(lambda load: load.throughput_rps)))
+
+
+def p99_ratio(pairs: Pairs[Load]) -> float:
+    """Return accelerated / plain p99 latency, each of one run: the median over pairs of runs."""
+    return median(ratios(pairs.map(lambda load: load.percentile_ms(0.99))))
+
+
+def batch_rows(accelerator: Accelerator, workload: str) -> list[Row]:
+    """Return the mean batch of the owned embedding engine since the last call; then start anew.
+
+    Without this row nothing was batched: the embeddings object was not recognised.
+    """
+    engines = cast("dict[str, dict[str, Any]]", accelerator.metrics.snapshot().get("engines", {}))
+    accelerator.metrics.reset()
+    return [
+        Row("accelerated", workload, "mean_batch", cells["items"] / cells["steps"], None, steps)
+        for name, cells in engines.items()
+        if name.startswith(_OWNED) and (steps := int(cells["steps"]))
+    ]

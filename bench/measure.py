@@ -1,0 +1,160 @@
+"""Alternate two arms and summarise what was seen; nothing here knows what is measured.
+
+Arms take turns (A B, B A, A B, ...), so that whatever changes slowly on the machine, or favours
+the arm that goes first or second, meets both alike; ratios and differences are taken pair by pair.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from rag_accel.errors import ConfigError
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+CONFIDENCE = 0.95
+_RESAMPLES = 2000
+_SEED = 20_240
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Hold the two ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs(Generic[T]):
+    """Hold what two arms gave, turn by turn; ``plain[i]`` and ``other[i]`` ran side by side."""
+
+    plain: tuple[T, ...]
+    other: tuple[T, ...]
+
+    def map(self, fn: Callable[[T], U]) -> Pairs[U]:
+        """Return the pairs of ``fn`` of each value."""
+        return Pairs(tuple(map(fn, self.plain)), tuple(map(fn, self.other)))
+
+
+def alternate(
+    plain: Callable[[int], T], other: Callable[[int], T], repeats: int, warm_up: int = 0
+) -> Pairs[T]:
+    """Call both arms ``repeats`` times in turn, after ``warm_up`` calls of each that do not count.
+
+    Each arm is called with the number of the turn, so that both do the same work in a pair.
+    """
+    arms = (plain, other)
+    found: tuple[list[T], list[T]] = ([], [])
+    for turn in range(warm_up):
+        for arm in _order(turn):
+            arms[arm](turn)
+    for turn in range(repeats):
+        for arm in _order(turn):
+            found[arm].append(arms[arm](turn))
+    return Pairs(tuple(found[0]), tuple(found[1]))
+
+
+async def alternate_async(
+    plain: Callable[[int], Awaitable[T]],
+    other: Callable[[int], Awaitable[T]],
+    repeats: int,
+    warm_up: int = 0,
+) -> Pairs[T]:
+    """Do as ``alternate`` with coroutines, all on the running loop."""
+    arms = (plain, other)
+    found: tuple[list[T], list[T]] = ([], [])
+    for turn in range(warm_up):
+        for arm in _order(turn):
+            await arms[arm](turn)
+    for turn in range(repeats):
+        for arm in _order(turn):
+            found[arm].append(await arms[arm](turn))
+    return Pairs(tuple(found[0]), tuple(found[1]))
+
+
+def timed(fn: Callable[[int], Any]) -> Callable[[int], float]:
+    """Return a version of ``fn`` that gives the seconds it took."""
+
+    def seconds(turn: int) -> float:
+        started = time.perf_counter()
+        fn(turn)
+        return time.perf_counter() - started
+
+    return seconds
+
+
+def timed_async(fn: Callable[[int], Awaitable[Any]]) -> Callable[[int], Awaitable[float]]:
+    """Return a version of the coroutine function ``fn`` that gives the seconds it took."""
+
+    async def seconds(turn: int) -> float:
+        started = time.perf_counter()
+        await fn(turn)
+        return time.perf_counter() - started
+
+    return seconds
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median.
+
+    Raises:
+        ConfigError: if there are no values.
+    """
+    _require(values)
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least ``share`` of the values do not exceed.
+
+    Raises:
+        ConfigError: if there are no values.
+    """
+    _require(values)
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def ratios(pairs: Pairs[float]) -> list[float]:
+    """Return other / plain of each pair."""
+    return [other / plain for plain, other in zip(pairs.plain, pairs.other, strict=True)]
+
+
+def differences(pairs: Pairs[float]) -> list[float]:
+    """Return other - plain of each pair."""
+    return [other - plain for plain, other in zip(pairs.plain, pairs.other, strict=True)]
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the bootstrap interval (percentile method, fixed seed) of the median of ``values``.
+
+    Raises:
+        ConfigError: if there are no values.
+    """
+    _require(values)
+    data = np.asarray(values, dtype=np.float64)
+    random = np.random.default_rng(_SEED)
+    # One resample at a time: all of them at once would be hundreds of megabytes.
+    medians = [
+        float(np.median(data[random.integers(0, len(data), len(data))])) for _ in range(_RESAMPLES)
+    ]
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(medians, [tail, 100 - tail])
+    return Interval(float(low), float(high))
+
+
+def _order(turn: int) -> tuple[int, int]:
+    return (1, 0) if turn % 2 else (0, 1)
+
+
+def _require(values: Sequence[float]) -> None:
+    if not values:
+        raise ConfigError("nothing was measured", found="no values", valid="at least one")

@@ -1,0 +1,70 @@
+"""Find and import suites: every module of this folder is one."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from bench.results import SuiteResult
+from rag_accel.errors import ConfigError
+
+_HEADING = "Ratios:"
+
+
+class Suite(Protocol):
+    """Say what a suite's module offers."""
+
+    def run(self, quick: bool) -> SuiteResult:
+        """Measure; ``quick`` in at most 10 minutes, else in at most 60."""
+        ...
+
+
+def suite_names() -> list[str]:
+    """Return the names of all suites, without importing them."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load_suite(name: str) -> Suite:
+    """Import a suite.
+
+    Raises:
+        ConfigError: if there is none of that name.
+    """
+    if name not in suite_names():
+        raise ConfigError(
+            "unknown suite", where="bench", found=repr(name), valid=", ".join(suite_names())
+        )
+    return cast(Suite, import_module(f"{__name__}.{name}"))
+
+
+def ratio_definitions(name: str) -> dict[str, str]:
+    """Return what each ratio of a suite means, read from the suite's docstring.
+
+    The docstring ends with a section ``Ratios:`` of indented ``name: definition`` entries, whose
+    further lines are indented deeper. An unknown suite defines nothing: results outlive suites.
+    """
+    path = Path(__path__[0]) / f"{name}.py"
+    if not path.is_file():
+        return {}
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return parse_definitions(text)
+
+
+def parse_definitions(docstring: str) -> dict[str, str]:
+    """Return the entries of the section ``Ratios:`` of a docstring, each on one line."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    _, _, section = docstring.partition(f"{_HEADING}\n")
+    for line in section.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if not line.strip() or depth == 0:
+            break
+        if depth == 4:
+            name, _, first = line.strip().partition(": ")
+            found[name] = [first]
+        else:
+            found[name].append(line.strip())
+    return {name: " ".join(lines) for name, lines in found.items()}

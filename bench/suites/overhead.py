@@ -1,0 +1,221 @@
+"""Measure what acceleration costs where it cannot help.
+
+Arms take turns call by call, on one thread or on one loop. Workloads:
+
+- leaves: a no-op chat model and a no-op retriever, which are borrowed, each accelerated by itself,
+  so that every call also begins and ends a request;
+- requests of one user: the one-shot chain prompt | no-op chat model | parser, and the demo's
+  retrieval chain (real embeddings, store and reader), its plain arm on its best number of torch
+  threads;
+- runs of a RAGraph of 10 generations in a line on one no-op engine, owned by us or a borrowed
+  function; there is no plain arm, the two engines take turns;
+- 64 concurrent calls of a chat model that waits 100 ms.
+
+Ratios:
+    leaf_overhead_ms: median over pairs of (accelerated - plain) time of one leaf call, in ms; the
+        worst of chat model and retriever, invoke and ainvoke.
+    noop_graph_ms: median time of one run of the RAGraph, in ms; the worst of both engines, run and
+        arun.
+    nothing_helps: median over pairs of accelerated / plain time of one request; the worst of both
+        chains, invoke and ainvoke.
+    nothing_helps_low: lower end of the 95 % bootstrap interval of nothing_helps.
+    nothing_helps_high: upper end of the 95 % bootstrap interval of nothing_helps.
+    nothing_helps_ms: median over pairs of (accelerated - plain) time of one request, in ms; the
+        worst of both chains, invoke and ainvoke.
+    nothing_helps_of_limit: nothing_helps_ms of a workload / the larger of 3 % of its plain median
+        and 0.5 ms; the worst of both chains, invoke and ainvoke. At most 1 keeps the guarantee.
+    concurrent_fakes_s: seconds that the concurrent calls of the accelerated chat model that waits
+        take together; median over repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.arms import bench_accelerator, best_torch_threads
+from bench.measure import Pairs, alternate, alternate_async, median, timed, timed_async
+from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
+from bench.no_op_graph import ENGINE, NoOpEngine, answer_nothing, line_graph
+from bench.paired import PairedTimes, in_ms, time_pairs
+from bench.results import Row, SuiteResult, row_of
+from langchain_rag_accel import accelerate
+from langchain_rag_accel.demo.chain import build_chain
+from langchain_rag_accel.demo.levels import torch_threads
+from langchain_rag_accel.demo.load import run_load
+from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from rag_accel.accelerator import Accelerator
+
+FAKE_DELAY_S = 0.1
+GRAPH_NODES = 10
+
+_logger = logging.getLogger("bench.overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Say how much is measured.
+
+    Args:
+        leaf_pairs, chain_pairs, retrieval_pairs: pairs of calls of each workload.
+        graph_runs: runs of the RAGraph on each engine.
+        warm_up: calls of each arm before, which do not count.
+        concurrent: calls at once of the chat model that waits.
+        concurrent_repeats: how often these are made.
+        tuning_questions: questions of a run that looks for the best number of torch threads.
+    """
+
+    leaf_pairs: int
+    chain_pairs: int
+    retrieval_pairs: int
+    graph_runs: int
+    warm_up: int
+    concurrent: int
+    concurrent_repeats: int
+    tuning_questions: int
+
+
+QUICK = Sizes(
+    leaf_pairs=1000,
+    chain_pairs=500,
+    retrieval_pairs=200,
+    graph_runs=500,
+    warm_up=20,
+    concurrent=64,
+    concurrent_repeats=5,
+    tuning_questions=64,
+)
+FULL = Sizes(
+    leaf_pairs=5000,
+    chain_pairs=3000,
+    retrieval_pairs=1000,
+    graph_runs=3000,
+    warm_up=50,
+    concurrent=64,
+    concurrent_repeats=25,
+    tuning_questions=128,
+)
+
+
+def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
+    """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
+    chosen = sizes or (QUICK if quick else FULL)
+    found = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
+    with bench_accelerator() as accelerator:
+        leaves = _leaves(accelerator, chosen)
+        requests = [*_one_shot(accelerator, chosen), *_retrieval(found, accelerator, chosen)]
+        waits = _concurrent_fakes(accelerator, chosen)
+    graphs = _graphs(chosen)
+    workload = f"{chosen.concurrent} concurrent ainvoke of {in_ms(FAKE_DELAY_S):.0f} ms"
+    rows = [
+        *(row for one in (*leaves, *requests) for row in one.rows()),
+        *graphs,
+        row_of("plain", workload, "total_s", waits.plain),
+        row_of("accelerated", workload, "total_s", waits.other),
+    ]
+    return SuiteResult("overhead", tuple(rows), _ratios(leaves, requests, graphs, waits))
+
+
+def _ratios(
+    leaves: Sequence[PairedTimes],
+    requests: Sequence[PairedTimes],
+    graphs: Sequence[Row],
+    waits: Pairs[float],
+) -> dict[str, float]:
+    slowest = max(requests, key=lambda one: one.ratio)
+    return {
+        "leaf_overhead_ms": max(one.extra_ms for one in leaves),
+        "noop_graph_ms": max(row.median for row in graphs),
+        "nothing_helps": slowest.ratio,
+        "nothing_helps_low": slowest.interval.low,
+        "nothing_helps_high": slowest.interval.high,
+        "nothing_helps_ms": max(one.extra_ms for one in requests),
+        "nothing_helps_of_limit": max(one.share_of_limit for one in requests),
+        "concurrent_fakes_s": median(waits.other),
+    }
+
+
+def _leaves(accelerator: Accelerator, sizes: Sizes) -> list[PairedTimes]:
+    found: list[PairedTimes] = []
+    for name, leaf in (("chat model", NoOpChatModel()), ("retriever", NoOpRetriever())):
+        fast = accelerate(leaf, accelerator=accelerator)
+        found += time_pairs(name, leaf, fast, ["?"], sizes.leaf_pairs, sizes.warm_up)
+    return found
+
+
+def _one_shot(accelerator: Accelerator, sizes: Sizes) -> list[PairedTimes]:
+    plain = one_shot_chain()
+    fast = accelerate(plain, accelerator=accelerator)
+    asked = [{"question": "?"}]
+    return time_pairs("one-shot chain", plain, fast, asked, sizes.chain_pairs, sizes.warm_up)
+
+
+def _retrieval(material: Material, accelerator: Accelerator, sizes: Sizes) -> list[PairedTimes]:
+    plain = build_chain(material.store)
+    fast = accelerate(plain, accelerator=accelerator)
+    questions = material.questions
+    # Makes the engine, under the settings the process has by itself.
+    fast.invoke(questions[0])
+    asked = questions[: sizes.tuning_questions]
+    best = best_torch_threads(lambda: run_load(plain, asked, 1, "threads").throughput_rps)
+    _logger.info("retrieval chain: plain runs best on %d torch threads", best)
+    return time_pairs(
+        "retrieval chain",
+        plain,
+        fast,
+        questions,
+        sizes.retrieval_pairs,
+        sizes.warm_up,
+        around_plain=lambda: torch_threads(best),
+    )
+
+
+def _graphs(sizes: Sizes) -> list[Row]:
+    graph = line_graph(GRAPH_NODES)
+    runs, warm_up = sizes.graph_runs, sizes.warm_up
+    with (
+        Accelerator(engines={ENGINE: NoOpEngine()}) as owned,
+        Accelerator(engines={ENGINE: answer_nothing}) as borrowed,
+    ):
+        sync = alternate(
+            timed(lambda _: owned.run(graph, input="?")),
+            timed(lambda _: borrowed.run(graph, input="?")),
+            runs,
+            warm_up,
+        )
+
+        async def measure_async() -> Pairs[float]:
+            return await alternate_async(
+                timed_async(lambda _: owned.arun(graph, input="?")),
+                timed_async(lambda _: borrowed.arun(graph, input="?")),
+                runs,
+                warm_up,
+            )
+
+        coroutines = asyncio.run(measure_async())
+    return [
+        row_of(system, f"{GRAPH_NODES}-node RAGraph, {call}", "latency_ms", times)
+        for call, pairs in (("run", sync.map(in_ms)), ("arun", coroutines.map(in_ms)))
+        for system, times in (("owned engine", pairs.plain), ("borrowed engine", pairs.other))
+    ]
+
+
+def _concurrent_fakes(accelerator: Accelerator, sizes: Sizes) -> Pairs[float]:
+    plain = NoOpChatModel(delay_s=FAKE_DELAY_S)
+    fast = accelerate(plain, accelerator=accelerator)
+
+    async def ask_all(model: NoOpChatModel) -> None:
+        await asyncio.gather(*(model.ainvoke("?") for _ in range(sizes.concurrent)))
+
+    async def measure_async() -> Pairs[float]:
+        return await alternate_async(
+            timed_async(lambda _: ask_all(plain)),
+            timed_async(lambda _: ask_all(fast)),
+            sizes.concurrent_repeats,
+            warm_up=1,
+        )
+
+    return asyncio.run(measure_async())

@@ -1,0 +1,54 @@
+"""Give the suites something small to run on."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from bench.results import Row, SuiteResult
+from langchain_rag_accel.demo.material import Material
+from rag_accel.engine_api import Document
+
+TEXTS = {
+    "sea": "The sea is salty because rivers carry minerals into it.",
+    "sky": "The sky is blue because air scatters short waves most.",
+    "sun": "The sun shines because hydrogen fuses in its core.",
+    "ice": "Ice floats because it is less dense than liquid water.",
+    "fog": "Fog forms when moist air cools near the ground.",
+}
+
+
+@pytest.fixture
+def material() -> Material:
+    """Return five documents, four questions and a store of made-up vectors."""
+    embeddings = DeterministicFakeEmbedding(size=8)
+    store = InMemoryVectorStore(embeddings)
+    store.add_texts(list(TEXTS.values()), [{"id": name} for name in TEXTS], ids=list(TEXTS))
+    return Material(
+        documents=tuple(Document(name, text) for name, text in TEXTS.items()),
+        questions=("Why is the sea salty?", "Why does ice float?", "Why blue?", "When is fog?"),
+        skipped=(),
+        embeddings=embeddings,
+        store=store,
+        index_was_cached=True,
+    )
+
+
+@pytest.fixture
+def result() -> SuiteResult:
+    """Return a result with two systems, two metrics and a row without a 99th percentile."""
+    return SuiteResult(
+        suite="sample",
+        rows=(
+            Row("plain", "64 users", "latency_ms", 12.5, 40.0, 256),
+            Row("accelerated", "64 users", "latency_ms", 6.25, 20.0, 256),
+            Row("plain", "64 users", "answers_per_s", 80.0, None, 5),
+            Row("accelerated", "64 users", "answers_per_s", 160.0, None, 5),
+        ),
+        ratios={"sample_p99_64": 0.5, "sample_throughput_64": 2.0},
+        environment={
+            **{"python": "3.11.9", "cpu": "A processor", "cores": 2, "quick": True},
+            **{"load_average": [0.1, 0.2, 0.3], "date": "2026-01-01T00:00:00+00:00"},
+        },
+    )

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import command
+from bench.command import main
+from bench.results import SuiteResult, load, save
+from bench.suites import load_suite, parse_definitions, ratio_definitions, suite_names
+from rag_accel.errors import ConfigError, EngineError
+
+
+@dataclass
+class _Suite:
+    result: SuiteResult
+    error: Exception | None = None
+    quick: bool | None = None
+
+    def run(self, quick: bool) -> SuiteResult:
+        self.quick = quick
+        if self.error is not None:
+            raise self.error
+        return replace(self.result, environment={})
+
+
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch, result: SuiteResult) -> _Suite:
+    made = _Suite(result)
+    monkeypatch.setattr(command, "load_suite", lambda _: made)
+    # The command sets these where they are missing; here they go again.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    return made
+
+
+def test_all_suites_are_known() -> None:
+    assert {"demo", "embedding_concurrency", "overhead"} <= set(suite_names())
+
+
+def test_one_suite_is_run_printed_and_kept(
+    suite: _Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "demo.json"
+    assert main(["demo", "--quick", "--json", str(path), "--plots", str(tmp_path)]) == 0
+    assert suite.quick is True
+    assert "sample_throughput_64 = 2" in capsys.readouterr().out
+    (kept,) = load(path)
+    assert kept.environment["quick"] is True
+    assert kept.environment["duration_s"] >= 0
+    assert (tmp_path / "sample_latency_ms.png").is_file()
+
+
+def test_a_run_is_full_unless_it_is_told_to_be_quick(suite: _Suite) -> None:
+    assert main(["demo"]) == 0
+    assert suite.quick is False
+
+
+@pytest.mark.parametrize("error", [EngineError("broken"), ImportError("no extra")])
+def test_an_error_is_told_without_a_trace(
+    suite: _Suite, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite.error = error
+    assert main(["demo"]) == 2
+    assert str(error) in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_told(
+    suite: _Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["demo", "--json", str(tmp_path / "file" / "demo.json")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_an_unknown_suite_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nothing"])
+    assert "overhead" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="unknown suite"):
+        load_suite("nothing")
+
+
+def _processes(
+    monkeypatch: pytest.MonkeyPatch, result: SuiteResult, fails: str = "", hangs: str = ""
+) -> list[list[str]]:
+    lines: list[list[str]] = []
+
+    def run(line: list[str], **kwargs: Any) -> subprocess.CompletedProcess[bytes]:
+        lines.append(line)
+        name = line[3]
+        if name == hangs:
+            raise subprocess.TimeoutExpired(line, kwargs["timeout"])
+        if name == fails:
+            return subprocess.CompletedProcess(line, 2)
+        save(Path(line[line.index("--json") + 1]), [replace(result, suite=name)])
+        return subprocess.CompletedProcess(line, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return lines
+
+
+def test_all_suites_run_in_processes_of_their_own_and_are_kept_together(
+    monkeypatch: pytest.MonkeyPatch, result: SuiteResult, suite: _Suite, tmp_path: Path
+) -> None:
+    lines = _processes(monkeypatch, result)
+    path = tmp_path / "all.json"
+    assert main(["all", "--quick", "--json", str(path)]) == 0
+    assert [line[3] for line in lines] == suite_names()
+    assert all("--quick" in line for line in lines)
+    assert [one["suite"] for one in json.loads(path.read_text())] == suite_names()
+
+
+@pytest.mark.parametrize("trouble", ["fails", "hangs"])
+def test_a_suite_that_fails_leaves_the_others_their_results(
+    monkeypatch: pytest.MonkeyPatch,
+    result: SuiteResult,
+    suite: _Suite,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    trouble: str,
+) -> None:
+    _processes(monkeypatch, result, **{trouble: "demo"})
+    path = tmp_path / "all.json"
+    assert main(["all", "--json", str(path)]) == 1
+    assert [one.suite for one in load(path)] == [name for name in suite_names() if name != "demo"]
+    assert "failed: demo" in capsys.readouterr().err
+
+
+def test_definitions_are_read_from_a_docstring() -> None:
+    text = "Head.\n\nRatios:\n    one: first\n        line: two\n    two: second\n\nMore.\n"
+    assert parse_definitions(text) == {"one": "first line: two", "two": "second"}
+
+
+def test_a_docstring_without_ratios_defines_none() -> None:
+    assert parse_definitions("Head.\n\nRatios are fine.\n") == {}
+
+
+def test_a_suite_that_is_gone_defines_nothing() -> None:
+    assert ratio_definitions("nothing") == {}

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+
+from bench.measure import (
+    Pairs,
+    alternate,
+    alternate_async,
+    differences,
+    median,
+    median_interval,
+    percentile,
+    ratios,
+    timed,
+    timed_async,
+)
+from rag_accel.errors import ConfigError
+
+
+def test_the_arm_that_goes_first_changes_from_turn_to_turn() -> None:
+    calls: list[str] = []
+    alternate(lambda _: calls.append("plain"), lambda _: calls.append("other"), repeats=3)
+    assert calls == ["plain", "other", "other", "plain", "plain", "other"]
+
+
+def test_values_are_paired_by_turn_whichever_arm_went_first() -> None:
+    pairs = alternate(lambda turn: f"plain {turn}", lambda turn: f"other {turn}", repeats=3)
+    assert pairs == Pairs(("plain 0", "plain 1", "plain 2"), ("other 0", "other 1", "other 2"))
+
+
+def test_warm_up_calls_both_arms_and_does_not_count() -> None:
+    turns: list[int] = []
+    pairs = alternate(lambda turn: turns.append(turn), lambda _: None, repeats=1, warm_up=2)
+    assert turns == [0, 1, 0]
+    assert len(pairs.plain) == len(pairs.other) == 1
+
+
+async def test_coroutines_alternate_in_the_same_order() -> None:
+    calls: list[tuple[str, int]] = []
+
+    async def plain(turn: int) -> int:
+        calls.append(("plain", turn))
+        return turn
+
+    async def other(turn: int) -> int:
+        calls.append(("other", turn))
+        return -turn
+
+    pairs = await alternate_async(plain, other, repeats=2, warm_up=1)
+    measured = [("plain", 0), ("other", 0), ("other", 1), ("plain", 1)]
+    assert calls == [("plain", 0), ("other", 0), *measured]
+    assert pairs == Pairs((0, 1), (0, -1))
+
+
+async def test_a_timed_call_does_the_work_once_and_takes_no_negative_time() -> None:
+    turns: list[int] = []
+
+    async def work(turn: int) -> None:
+        turns.append(turn)
+
+    assert timed(turns.append)(3) >= 0
+    assert await timed_async(work)(4) >= 0
+    assert turns == [3, 4]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.01, 1), (0.5, 50), (0.99, 99), (1.0, 100)])
+def test_a_percentile_is_the_smallest_value_that_covers_its_share(
+    share: float, expected: float
+) -> None:
+    assert percentile(list(range(100, 0, -1)), share) == expected
+
+
+def test_the_99th_percentile_of_few_values_is_the_largest() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
+
+
+def test_the_median_of_an_even_number_of_values_is_the_mean_of_the_middle_two() -> None:
+    assert median([4.0, 1.0, 2.0, 3.0]) == 2.5
+
+
+def test_ratios_and_differences_are_taken_pair_by_pair() -> None:
+    pairs = Pairs((1.0, 2.0, 4.0), (3.0, 3.0, 2.0))
+    assert ratios(pairs) == [3.0, 1.5, 0.5]
+    assert differences(pairs) == [2.0, 1.0, -2.0]
+
+
+def test_mapping_pairs_keeps_the_arms_apart() -> None:
+    assert Pairs((1, 2), (3, 4)).map(str) == Pairs(("1", "2"), ("3", "4"))
+
+
+def test_the_interval_of_a_constant_is_that_constant() -> None:
+    interval = median_interval([1.25] * 50)
+    assert (interval.low, interval.high) == (1.25, 1.25)
+
+
+def test_the_interval_agrees_with_the_order_statistics_of_the_median() -> None:
+    # For 1..101 the exact 95 % interval of the median, by the binomial, is ranks 41 to 61.
+    interval = median_interval([float(value) for value in range(1, 102)])
+    assert interval.low == pytest.approx(41, abs=2)
+    assert interval.high == pytest.approx(61, abs=2)
+
+
+def test_a_higher_confidence_gives_a_wider_interval() -> None:
+    values = [float(value % 17) for value in range(200)]
+    narrow, wide = median_interval(values, 0.5), median_interval(values, 0.99)
+    assert wide.low < narrow.low <= narrow.high < wide.high
+
+
+def test_the_interval_repeats() -> None:
+    values = [float(value % 7) for value in range(60)]
+    assert median_interval(values) == median_interval(values)
+
+
+@pytest.mark.parametrize("statistic", [median, median_interval, lambda v: percentile(v, 0.99)])
+def test_no_values_are_an_error_that_says_so(statistic) -> None:
+    with pytest.raises(ConfigError, match="nothing was measured"):
+        statistic([])

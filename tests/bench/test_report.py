@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.report import EMULATED, figure, report, surroundings
+from bench.results import SuiteResult
+
+
+def test_the_report_holds_ratios_with_their_meaning_and_every_row() -> None:
+    text = report(SuiteResult("demo", (), {"demo_throughput_64": 2.5}))
+    assert "demo_throughput_64 = 2.5\n    answers/s accelerated / answers/s plain" in text
+
+
+def test_rows_are_printed_in_columns(result: SuiteResult) -> None:
+    lines = report(result).splitlines()
+    assert lines[-1].split() == ["64", "users", "answers_per_s", "accelerated", "160", "5"]
+    assert lines[-4].split()[-3:] == ["12.5", "40", "256"]
+
+
+def test_a_report_of_an_emulated_accelerator_says_so(result: SuiteResult) -> None:
+    assert EMULATED in report(replace(result, emulated=True)).splitlines()[0]
+
+
+def test_the_surroundings_fit_on_one_line(result: SuiteResult) -> None:
+    line = surroundings(result)
+    assert line.startswith("quick run, 2026-01-01T00:00:00+00:00, A processor, 2 cores")
+    assert line.endswith("load average at start 0.1")
+
+
+def test_a_result_without_surroundings_is_printed_all_the_same() -> None:
+    assert "unknown processor" in report(SuiteResult("sample", (), {}))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (2.0, "2"), (0.123456, "0.1235"), (1234.5, "1234"), (-0.02, "-0.02"), (0.0, "0")],
+)
+def test_figures_have_four_significant_digits(value: float | None, text: str) -> None:
+    assert figure(value) == text

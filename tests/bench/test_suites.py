@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable, RunnablePassthrough
+
+from bench.arms import at_threads, bench_accelerator, best_torch_threads, thread_candidates
+from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
+from bench.no_op_graph import ENGINE, NoOpEngine, answer_nothing, line_graph
+from bench.results import Row, SuiteResult, as_json, from_json
+from bench.suites import demo, embedding_concurrency, overhead, ratio_definitions
+from langchain_rag_accel.demo.material import Material, local_embeddings
+from rag_accel.accelerator import Accelerator
+from rag_accel.errors import ConfigError, EngineError
+
+TINY_OVERHEAD = overhead.Sizes(
+    leaf_pairs=3,
+    chain_pairs=3,
+    retrieval_pairs=2,
+    graph_runs=2,
+    warm_up=1,
+    concurrent=4,
+    concurrent_repeats=2,
+    tuning_questions=2,
+)
+TINY_DEMO = demo.Sizes(users=(1, 64), questions=4, tuning_questions=2, repeats=2)
+TINY_EMBEDDING = embedding_concurrency.Sizes(
+    threads=(1, 64), texts=(2, 4), tuning_texts=2, repeats=2
+)
+
+
+def _only(found: SuiteResult, system: str, workload: str, metric: str) -> Row:
+    (row,) = [
+        row
+        for row in found.rows
+        if (row.system, row.workload, row.metric) == (system, workload, metric)
+    ]
+    return row
+
+
+def _check(found: SuiteResult) -> None:
+    """Check what holds for every suite: valid JSON, distinct rows, every ratio defined."""
+    assert from_json(as_json(found), found.suite) == found
+    names = Counter((row.system, row.workload, row.metric) for row in found.rows)
+    assert max(names.values()) == 1
+    assert set(found.ratios) == set(ratio_definitions(found.suite))
+    assert not found.emulated
+
+
+def test_overhead_measures_every_workload_sync_and_async(material: Material) -> None:
+    found = overhead.run(True, TINY_OVERHEAD, material)
+    _check(found)
+    for name in ("chat model", "retriever", "one-shot chain", "retrieval chain"):
+        for call in ("invoke", "ainvoke"):
+            plain = _only(found, "plain", f"{name}, {call}", "latency_ms")
+            fast = _only(found, "accelerated", f"{name}, {call}", "latency_ms")
+            assert plain.n == fast.n == (2 if name == "retrieval chain" else 3)
+    for call in ("run", "arun"):
+        for system in ("owned engine", "borrowed engine"):
+            assert _only(found, system, f"10-node RAGraph, {call}", "latency_ms").n == 2
+
+
+def test_the_ratios_of_overhead_are_the_worst_of_its_rows(material: Material) -> None:
+    found = overhead.run(True, TINY_OVERHEAD, material)
+    of_calls = [row for row in found.rows if row.system == "accelerated / plain"]
+    chains = [row.median for row in of_calls if "chain" in row.workload]
+    assert found.ratios["nothing_helps"] == max(chains)
+    extra = {row.workload: row.median for row in found.rows if row.system == "accelerated - plain"}
+    leaves = [value for name, value in extra.items() if "chain" not in name]
+    assert found.ratios["leaf_overhead_ms"] == max(leaves)
+    graphs = [row.median for row in found.rows if "RAGraph" in row.workload]
+    assert found.ratios["noop_graph_ms"] == max(graphs)
+    low, high = found.ratios["nothing_helps_low"], found.ratios["nothing_helps_high"]
+    assert low <= found.ratios["nothing_helps"] <= high
+
+
+def test_demo_compares_every_answer_in_both_shapes(material: Material) -> None:
+    found = demo.run(True, TINY_DEMO, material)
+    _check(found)
+    for users in (1, 64):
+        for shape in ("invoke from threads", "ainvoke from tasks"):
+            workload = f"{users} {'user' if users == 1 else 'users'}, {shape}"
+            assert _only(found, "plain", workload, "latency_ms").n == 8
+            assert _only(found, "accelerated", workload, "answers_per_s").n == 2
+            same = _only(found, "accelerated", workload, "identical_answers")
+            assert (same.median, same.n) == (8, 8)
+            assert _only(found, "accelerated", workload, "different_answers").median == 0
+    share = _only(found, "plain", "1 user, invoke from threads", "reader_share")
+    assert 0 < share.median < 1
+
+
+def test_a_reader_that_takes_too_much_of_the_time_is_warned_of(
+    material: Material, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "MAX_READER_SHARE", 0.0)
+    demo.run(True, demo.Sizes((1,), 2, 1, 1), material)
+    assert "the reader takes" in caplog.text
+
+
+def test_embedding_compares_every_vector() -> None:
+    texts = ["one text", "another text", "a third text", "the last text"]
+    embeddings = DeterministicFakeEmbedding(size=8)
+    found = embedding_concurrency.run(True, TINY_EMBEDDING, embeddings, texts)
+    _check(found)
+    difference = _only(found, "accelerated - plain", "64 threads", "max_abs_difference")
+    assert (difference.median, difference.n) == (0.0, 8)
+    assert _only(found, "plain", "1 thread", "latency_ms").n == 4
+    assert _only(found, "accelerated", "64 threads", "texts_per_s").n == 2
+
+
+def test_an_answer_that_differs_is_counted(
+    material: Material, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(chain: Runnable[str, dict[str, Any]], accelerator: object) -> Any:
+        return chain | RunnablePassthrough.assign(answer=lambda _: "something else")
+
+    monkeypatch.setattr(demo, "accelerate", change)
+    found = demo.run(True, demo.Sizes((1,), 3, 1, 2), material)
+    workload = "1 user, invoke from threads"
+    assert _only(found, "accelerated", workload, "identical_answers").median == 0
+    assert _only(found, "accelerated", workload, "different_answers").median == 6
+
+
+def test_vectors_that_differ_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Zeros(DeterministicFakeEmbedding):
+        def embed_query(self, text: str) -> list[float]:
+            return [0.0] * self.size
+
+    monkeypatch.setattr(embedding_concurrency, "accelerate", lambda _, accelerator: Zeros(size=8))
+    plain = DeterministicFakeEmbedding(size=8)
+    texts = ["one text", "another text"]
+    found = embedding_concurrency.run(
+        True, embedding_concurrency.Sizes((1,), (2,), 1, 1), plain, texts
+    )
+    largest = max(abs(value) for text in texts for value in plain.embed_query(text))
+    row = _only(found, "accelerated - plain", "1 thread", "max_abs_difference")
+    assert (row.median, row.n) == (largest, 2)
+
+
+@pytest.mark.slow
+def test_embedding_batches_the_real_model_and_keeps_its_vectors() -> None:
+    texts = [f"how does text number {number} differ from the others" for number in range(8)]
+    sizes = embedding_concurrency.Sizes((1, 64), (4, 8), 4, 1)
+    found = embedding_concurrency.run(True, sizes, local_embeddings(), texts)
+    _check(found)
+    for workload in ("1 thread", "64 threads"):
+        assert _only(found, "accelerated", workload, "mean_batch").median >= 1
+        difference = _only(found, "accelerated - plain", workload, "max_abs_difference")
+        assert difference.median < 1e-6
+
+
+def test_the_distinct_texts_are_questions_of_8_to_25_words() -> None:
+    texts = embedding_concurrency.distinct_texts(20, chunks=60)
+    assert len(set(texts)) == 20
+    assert all(8 <= len(text.split()) <= 25 for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])]
+)
+def test_thread_counts_are_powers_of_two_and_all_cores(cores: int, counts: list[int]) -> None:
+    assert thread_candidates(cores) == counts
+
+
+def test_the_plain_arm_gets_the_thread_count_of_its_best_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bench.arms.usable_cores", lambda: 4)
+    rates: Iterator[float] = iter([1.0, 3.0, 2.0, 1.0, 1.0, 9.0])
+    assert best_torch_threads(lambda: next(rates)) == 4
+
+
+def test_only_the_plain_arm_runs_on_its_best_thread_count() -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    arm = at_threads(before + 1, lambda turn: (turn, torch.get_num_threads()))
+    assert arm(7) == (7, before + 1)
+    assert torch.get_num_threads() == before
+
+
+def test_one_core_needs_no_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.arms.usable_cores", lambda: 1)
+    assert best_torch_threads(lambda: pytest.fail("nothing to try")) == 1
+
+
+def test_results_are_worked_out_every_time_in_the_accelerated_arm() -> None:
+    with bench_accelerator() as accelerator:
+        assert accelerator.options.single_flight is False
+
+
+def test_a_leaf_that_ran_plainly_spoils_the_measurement() -> None:
+    with pytest.raises(EngineError, match="ran plainly"), bench_accelerator() as accelerator:
+        accelerator.count_bypass("embed_query", "EngineLostError")
+
+
+def test_a_switched_off_accelerator_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    with pytest.raises(ConfigError, match="switched off"), bench_accelerator():
+        pytest.fail("measured")
+
+
+async def test_the_leaves_that_do_nothing_are_real_leaves() -> None:
+    model, retriever = NoOpChatModel(), NoOpRetriever()
+    assert isinstance(model, BaseChatModel)
+    assert model.invoke("?").content == (await model.ainvoke("?")).content == "nothing"
+    assert retriever.invoke("?") == await retriever.ainvoke("?")
+    assert one_shot_chain().invoke({"question": "?"}) == "nothing"
+
+
+@pytest.mark.parametrize("engine", [NoOpEngine, lambda: answer_nothing])
+def test_every_node_of_the_graph_runs(engine) -> None:
+    graph = line_graph(10)
+    with Accelerator(engines={ENGINE: engine()}) as accelerator:
+        found = accelerator.run(graph, outputs=["stage1", "stage10"], input="?")
+    assert found == {"stage1": "nothing", "stage10": "nothing"}
+    assert len(graph.by_name) == 10

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.report import EMULATED
+from bench.results import Row, SuiteResult, save
+from bench.table import BEGIN, END, main, table, write_table
+from rag_accel.errors import ConfigError
+
+
+def test_the_table_replaces_what_stands_between_the_markers(
+    result: SuiteResult, tmp_path: Path
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_table(readme, [result])
+    text = readme.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n**sample**")
+    assert text.endswith(f"</details>\n{END}\nafter\n")
+    assert "old" not in text
+
+
+def test_writing_the_same_results_again_changes_nothing(
+    result: SuiteResult, tmp_path: Path
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGIN}{END}")
+    write_table(readme, [result])
+    once = readme.read_text()
+    write_table(readme, [result])
+    assert readme.read_text() == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no markers", BEGIN, END, f"{END} {BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}{END}"],
+)
+def test_a_file_without_a_clear_place_is_refused_and_kept(
+    result: SuiteResult, tmp_path: Path, text: str
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(text)
+    with pytest.raises(ConfigError, match="no place"):
+        write_table(readme, [result])
+    assert readme.read_text() == text
+
+
+def test_no_results_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no results"):
+        write_table(tmp_path / "README.md", [])
+
+
+def test_the_systems_stand_side_by_side(result: SuiteResult) -> None:
+    lines = table([result]).splitlines()
+    assert "| workload | metric | plain | accelerated |" in lines
+    assert "| 64 users | latency_ms | 12.5 (40), n=256 | 6.25 (20), n=256 |" in lines
+    assert "| 64 users | answers_per_s | 80, n=5 | 160, n=5 |" in lines
+
+
+def test_figures_of_other_systems_have_a_table_of_their_own(result: SuiteResult) -> None:
+    rows = (*result.rows, Row("accelerated", "64 users", "mean_batch", 8.5, None, 3))
+    lines = table([replace(result, rows=rows)]).splitlines()
+    at = lines.index("| workload | metric | accelerated |")
+    assert lines[at - 1] == ""
+    assert lines[at + 1 : at + 3] == [
+        "| --- | --- | ---: |",
+        "| 64 users | mean_batch | 8.5, n=3 |",
+    ]
+
+
+def test_a_result_without_rows_has_no_table_of_figures() -> None:
+    assert "| workload |" not in table([SuiteResult("sample", (), {"speed": 2.0})])
+
+
+def test_ratios_stand_with_their_definitions() -> None:
+    text = table([SuiteResult("demo", (), {"demo_p99_64": 0.4321})])
+    assert "| `demo_p99_64` | 0.4321 | 99th percentile of a request's latency" in text
+
+
+def test_bars_in_names_do_not_break_the_table() -> None:
+    rows = (Row("plain", "prompt | model", "latency_ms", 1.0, None, 1),)
+    assert "| prompt \\| model |" in table([SuiteResult("sample", rows, {})])
+
+
+def test_a_result_of_an_emulated_accelerator_says_so(result: SuiteResult) -> None:
+    assert EMULATED in table([replace(result, emulated=True)])
+    assert EMULATED not in table([result])
+
+
+def test_the_command_reads_the_folder_and_writes_the_file(
+    result: SuiteResult, tmp_path: Path
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGIN}\n{END}\n")
+    save(tmp_path / "results" / "sample.json", [result])
+    assert main([str(readme), "--results", str(tmp_path / "results")]) == 0
+    assert "sample_throughput_64" in readme.read_text()
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "README.md"), "--results", str(tmp_path)]) == 2
+    assert "no results" in capsys.readouterr().err
