@@ -63,11 +63,11 @@ def _leave_step(state: SchedulerState, event: StepEnded | StepFailed) -> EngineS
             found=f"step {event.step} while {engine.step} runs",
             hint="an engine worker must report each step once",
         )
+    engine.learn_step(event.duration_s)
     engine.step = None
     engine.threads = 0
     engine.interrupted = False
     engine.lost = False
-    engine.learn_step(event.duration_s)
     state.dirty[engine.name] = None
     return engine
 

@@ -12,6 +12,7 @@ from rag_accel.scheduler.messages import (
     StartStep,
     StepId,
 )
+from rag_accel.scheduler.pace import size_class
 from rag_accel.scheduler.queueing import admit_pending
 from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
@@ -87,7 +88,10 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
         _enter(state, engine, node, now, f"step {state.steps}")
     engine.step = StepId(state.steps)
     engine.step_started = now
-    engine.threads = grant_threads(state, engine)
+    engine.step_items = sum(node.spec.size for node in engine.running.values())
+    engine.step_grant = grant_threads(state, engine)
+    pace = engine.paces.get(size_class(engine.step_items))
+    engine.threads = pace.choose(engine.step_grant) if pace else engine.step_grant
     admitted = tuple(node.key for node in batch)
     out.append(StartStep(engine.name, engine.step, admitted, engine.threads))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
 from rag_accel.scheduler.node_queue import NodeQueue
+from rag_accel.scheduler.pace import Pace, size_class
 from rag_accel.scheduler.runs import NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048
@@ -35,6 +36,10 @@ class EngineState:
     step: StepId | None = None
     step_started: float = 0.0
     threads: int = 0
+    #: what the step's size and its grant were, and what such steps have taught
+    step_items: int = 0
+    step_grant: int = 0
+    paces: dict[int, Pace] = field(default_factory=dict[int, Pace])
     interrupted: bool = False
     lost: bool = False
     base_s: float = 0.0
@@ -55,6 +60,9 @@ class EngineState:
     def learn_step(self, duration_s: float) -> None:
         """Take the duration of a step into account."""
         self.step_mean_s = running_mean(self.step_mean_s, duration_s)
+        if self.threads and self.max_threads > 1:
+            pace = self.paces.setdefault(size_class(self.step_items), Pace())
+            pace.learn(self.threads, self.step_grant, self.step_items, duration_s)
 
     def learn_node(self, duration_s: float) -> None:
         """Take the time that one node spent here into account."""

@@ -1,0 +1,55 @@
+"""Learn how many threads serve a step best: all that are granted, or one.
+
+A parallel step waits for its slowest thread. Where the cores are also busy with the program's own
+threads, which no ledger sees, a second thread can make a small step many times slower; on idle
+cores it makes a large one faster. So both are tried, per engine and size of step, and the better
+one is kept; the other is tried again, ever more rarely as long as it loses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FIRST_PATIENCE = 16
+LAST_PATIENCE = 1024
+
+
+@dataclass(slots=True)
+class Pace:
+    """Follow the steps of one size class of one engine."""
+
+    #: running mean of seconds per item, by number of threads
+    seconds: dict[int, float] = field(default_factory=dict[int, float])
+    #: steps since the losing number was tried last
+    since_trial: int = 0
+    #: steps after which it is tried again
+    patience: int = FIRST_PATIENCE
+
+    def choose(self, most: int) -> int:
+        """Return how many of at most ``most`` threads the next step should use."""
+        if most <= 1 or most not in self.seconds:
+            return most
+        if 1 not in self.seconds:
+            return 1
+        best, other = (most, 1) if self.seconds[most] <= self.seconds[1] else (1, most)
+        return other if self.since_trial >= self.patience else best
+
+    def learn(self, threads: int, most: int, items: int, duration_s: float) -> None:
+        """Take a step's duration into account; ``most`` is what ``choose`` was asked with."""
+        each = duration_s / max(1, items)
+        before = self.seconds.get(threads)
+        is_trial = self.since_trial >= self.patience
+        # What a trial finds may have changed altogether since the last one.
+        weight = 1 if is_trial else 8
+        self.seconds[threads] = each if before is None else before + (each - before) / weight
+        self.since_trial += 1
+        if is_trial:
+            rival = self.seconds.get(1 if threads == most else most, each)
+            lost = self.seconds[threads] >= rival
+            self.patience = min(2 * self.patience, LAST_PATIENCE) if lost else FIRST_PATIENCE
+            self.since_trial = 0
+
+
+def size_class(items: int) -> int:
+    """Return the class of a step's size: one per power of two."""
+    return items.bit_length()

@@ -1,0 +1,62 @@
+"""How many threads a step gets, once steps of its size have been seen."""
+
+from __future__ import annotations
+
+import itertools
+
+from core_harness import Core
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_accel.scheduler.messages import StartStep
+from rag_accel.scheduler.pace import FIRST_PATIENCE, LAST_PATIENCE, Pace, size_class
+
+
+def _play(pace: Pace, cost: dict[int, float], steps: int, most: int = 2) -> list[int]:
+    chosen: list[int] = []
+    for _ in range(steps):
+        threads = pace.choose(most)
+        chosen.append(threads)
+        pace.learn(threads, most, 4, 4 * cost[threads])
+    return chosen
+
+
+def test_both_numbers_are_tried_and_the_faster_is_kept() -> None:
+    assert _play(Pace(), {1: 0.02, 2: 0.01}, 10) == [2, 1, *[2] * 8]
+    assert _play(Pace(), {1: 0.01, 2: 0.30}, 10) == [2, 1, *[1] * 8]
+
+
+def test_the_loser_is_tried_again_ever_more_rarely() -> None:
+    chosen = _play(Pace(), {1: 0.01, 2: 0.02}, 5000)
+    trials = [place for place, threads in enumerate(chosen) if threads == 2][1:]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(trials)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] > FIRST_PATIENCE
+    assert gaps[-1] == LAST_PATIENCE + 1
+
+
+def test_a_change_of_the_machine_is_noticed() -> None:
+    pace = Pace()
+    _play(pace, {1: 0.01, 2: 0.30}, 40)
+    assert _play(pace, {1: 0.02, 2: 0.01}, 400)[-20:] == [2] * 20
+
+
+def test_a_single_granted_thread_is_not_experimented_with() -> None:
+    pace = Pace({2: 0.001, 1: 9.0})
+    assert pace.choose(1) == 1
+
+
+@given(st.integers(0, 10_000))
+def test_sizes_of_one_class_differ_less_than_twofold(items: int) -> None:
+    assert size_class(items) == size_class(items + 1) or (items + 1) & items == 0
+
+
+def test_an_engine_learns_per_size_of_step() -> None:
+    core = Core(cores=2)
+    core.own(max_threads=2)
+    granted: list[int] = []
+    for number in range(6):
+        (step,) = [c for c in core.leaf(number, "a") if isinstance(c, StartStep)]
+        granted.append(step.threads)
+        core.end_step(took=0.5 if step.threads == 2 else 0.01)
+    assert granted == [2, 1, 1, 1, 1, 1]
