@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-FIRST_PATIENCE = 16
-LAST_PATIENCE = 1024
+FIRST_PATIENCE = 64
+LAST_PATIENCE = 4096
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Pace:
         if is_trial:
             rival = self.seconds.get(1 if threads == most else most, each)
             lost = self.seconds[threads] >= rival
-            self.patience = min(2 * self.patience, LAST_PATIENCE) if lost else FIRST_PATIENCE
+            self.patience = min(4 * self.patience, LAST_PATIENCE) if lost else FIRST_PATIENCE
             self.since_trial = 0
 
 

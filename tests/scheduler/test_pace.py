@@ -27,7 +27,7 @@ def test_both_numbers_are_tried_and_the_faster_is_kept() -> None:
 
 
 def test_the_loser_is_tried_again_ever_more_rarely() -> None:
-    chosen = _play(Pace(), {1: 0.01, 2: 0.02}, 5000)
+    chosen = _play(Pace(), {1: 0.01, 2: 0.02}, 20_000)
     trials = [place for place, threads in enumerate(chosen) if threads == 2][1:]
     gaps = [later - earlier for earlier, later in itertools.pairwise(trials)]
     assert gaps == sorted(gaps)
@@ -37,8 +37,8 @@ def test_the_loser_is_tried_again_ever_more_rarely() -> None:
 
 def test_a_change_of_the_machine_is_noticed() -> None:
     pace = Pace()
-    _play(pace, {1: 0.01, 2: 0.30}, 40)
-    assert _play(pace, {1: 0.02, 2: 0.01}, 400)[-20:] == [2] * 20
+    _play(pace, {1: 0.01, 2: 0.30}, 100)
+    assert _play(pace, {1: 0.02, 2: 0.01}, 1000)[-20:] == [2] * 20
 
 
 def test_a_single_granted_thread_is_not_experimented_with() -> None:
