@@ -52,6 +52,10 @@ class PendingWork(Generic[ItemT, ResultT]):
         self._works: dict[WorkId, _Work[ItemT, ResultT]] = {}
         self._outputs: list[EngineOutput] = []
 
+    def __len__(self) -> int:
+        """Return how much work has not been handed out as ended yet."""
+        return len(self._works) + len(self._outputs)
+
     def add(self, request: EngineRequest, items: Sequence[ItemT], costs: Sequence[int]) -> None:
         """Take the items of one request with an estimated cost (at least 1) for each.
 

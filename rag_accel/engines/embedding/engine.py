@@ -107,6 +107,11 @@ class EmbeddingEngine(EngineBase):
         """Return what this engine does."""
         return self._profile
 
+    @property
+    def num_unfinished(self) -> int:
+        """Return how much work the next steps have to end."""
+        return len(self._pending)
+
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work; what is not a ``TextBatch`` of strings is reported by the next step."""
         for request in work:

@@ -38,7 +38,11 @@ def read_frame(pipe: BinaryIO) -> tuple[dict[str, Any], bytes]:
 
 
 def _exactly(pipe: BinaryIO, count: int) -> bytes:
-    data = pipe.read(count)
-    if len(data) < count:
-        raise EOFError("the other side of the pipe is gone")
-    return data
+    parts: list[bytes] = []
+    while count > 0:
+        part = pipe.read(count)  # an unbuffered pipe gives what is there
+        if not part:
+            raise EOFError("the other side of the pipe is gone")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

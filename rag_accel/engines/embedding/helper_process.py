@@ -1,19 +1,21 @@
-"""Start, watch and stop the process that embeds for this one."""
+"""Start, feed, watch and stop the process that embeds for this one."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import select
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rag_accel.engine_api import TextBatch
+from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
 from rag_accel.engines.embedding.frames import read_frame, write_frame
 from rag_accel.engines.embedding.vectors import Vector
 
@@ -23,6 +25,14 @@ STOP_S = 2.0
 #: The helper must give the model's own vectors of these, to this accuracy, before it is used.
 _PROBES = ("a", "What does this helper have to show before it is trusted?", "one two three " * 40)
 _TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Hold ``vectors: [texts, dim], float32`` by work, and the works that failed."""
+
+    vectors: Mapping[WorkId, Vector]
+    failed: tuple[WorkId, ...]
 
 
 class HelperProcess:
@@ -35,7 +45,7 @@ class HelperProcess:
     Args:
         model: a ``SentenceTransformer`` on the CPU.
         query_kwargs, document_kwargs: arguments of ``encode`` by role.
-        max_threads: most threads of a step.
+        threads: compute threads of the helper.
         reproducible: as the engine's.
     """
 
@@ -45,50 +55,81 @@ class HelperProcess:
         query_kwargs: Mapping[str, Any],
         document_kwargs: Mapping[str, Any],
         *,
-        max_threads: int,
+        threads: int,
         reproducible: bool,
     ) -> None:
         self._model = model
         self._start = {
             "query_kwargs": dict(query_kwargs),
             "document_kwargs": dict(document_kwargs),
-            "max_threads": max_threads,
+            "threads": threads,
             "reproducible": reproducible,
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
         self.is_ready = False
         self._thread = threading.Thread(target=self._open, name="rag-accel-helper", daemon=True)
         self._thread.start()
 
-    def embed(
-        self, works: Sequence[TextBatch], threads: int
-    ) -> tuple[dict[int, Vector], list[int]]:
-        """Return ``vectors: [texts, dim], float32`` by place of the work, and places that failed.
+    def send(self, works: Sequence[EngineRequest]) -> None:
+        """Give works to the helper.
 
         Raises:
-            OSError, EOFError, ValueError: the helper is gone; it is not ready any more.
+            OSError, EOFError: the helper is gone.
         """
-        try:
-            return self._ask(works, threads)
-        except BaseException:
-            self.is_ready = False
-            self._kill()
-            raise
+        asked = [
+            {"id": one.id, "texts": one.payload.texts, "role": one.payload.role} for one in works
+        ]
+        self._write({"works": asked})
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Take works back; raises like ``send``."""
+        self._write({"cancel": list(ids)})
+
+    def wait(self, timeout_s: float) -> Answer | None:
+        """Return what the helper sends next, or ``None`` when interrupted or after the timeout.
+
+        Raises:
+            OSError, EOFError, ValueError: the helper is gone.
+        """
+        pipe = self._running().stdout
+        assert pipe is not None, "the helper's output is a pipe"
+        ready, _, _ = select.select([pipe, self._wake_read], [], [], timeout_s)
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        return self._read_answer() if pipe in ready else None
+
+    def interrupt(self) -> None:
+        """Make ``wait`` return; from any thread."""
+        with contextlib.suppress(OSError):  # full means that a wake-up is on its way already
+            os.write(self._wake_write, b"w")
+
+    def fail(self) -> None:
+        """Give the helper up."""
+        self.is_ready = False
+        self._kill()
 
     def close(self) -> None:
         """Stop the helper; it also stops by itself when this process ends."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             self.is_ready = False
         self._kill()
+        # A thread that still computes when the interpreter ends would abort the process.
+        self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _open(self) -> None:
         try:
             self._launch()
             self._write({"model": _source(self._model), **self._start})
-            self._read()
+            read_frame(self._running().stdout)  # pyright: ignore[reportArgumentType]
             self._prove()
         except Exception as error:
             logger.info("embedding stays in this process: %s: %s", type(error).__name__, error)
@@ -103,6 +144,7 @@ class HelperProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                bufsize=0,
                 env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
@@ -110,51 +152,48 @@ class HelperProcess:
         for role in ("query", "document"):
             kwargs = self._start[f"{role}_kwargs"]
             expected = self._model.encode(list(_PROBES), show_progress_bar=False, **kwargs)
-            found, _ = self._ask([TextBatch(_PROBES, role)], 1)  # pyright: ignore[reportArgumentType]
-            if np.abs(found[0] - np.asarray(expected)).max() > _TOLERANCE:
+            probe = TextBatch(_PROBES, role)  # pyright: ignore[reportArgumentType]
+            self.send([EngineRequest(WorkId("probe"), "", PrimitiveKind.EMBEDDING, probe)])
+            found = self._read_answer().vectors[WorkId("probe")]
+            if np.abs(found - np.asarray(expected)).max() > _TOLERANCE:
                 raise ValueError("the helper's vectors differ from the model's")
         with self._lock:
             self.is_ready = not self._closed
 
-    def _ask(self, works: Sequence[TextBatch], threads: int) -> tuple[dict[int, Vector], list[int]]:
-        asked = [{"texts": work.texts, "role": work.role} for work in works]
-        self._write({"threads": threads, "works": asked})
-        header, body = self._read()
+    def _read_answer(self) -> Answer:
+        header, body = read_frame(self._running().stdout)  # pyright: ignore[reportArgumentType]
         flat = np.frombuffer(body, dtype=np.float32)
-        vectors: dict[int, Vector] = {}
+        vectors: dict[WorkId, Vector] = {}
         used = 0
-        for place, (rows, dim) in header["shapes"].items():
-            vectors[int(place)] = flat[used : used + rows * dim].reshape(rows, dim)
+        for work, rows, dim in header["shapes"]:
+            vectors[WorkId(work)] = flat[used : used + rows * dim].reshape(rows, dim)
             used += rows * dim
-        return vectors, header["failed"]
+        return Answer(vectors, tuple(WorkId(work) for work in header["failed"]))
 
     def _write(self, header: dict[str, Any]) -> None:
-        process = self._process
-        if process is None or process.stdin is None:
-            raise EOFError("the helper is not running")
-        write_frame(process.stdin, header)  # pyright: ignore[reportArgumentType]
+        write_frame(self._running().stdin, header)  # pyright: ignore[reportArgumentType]
 
-    def _read(self) -> tuple[dict[str, Any], bytes]:
+    def _running(self) -> subprocess.Popen[bytes]:
         process = self._process
-        if process is None or process.stdout is None:
+        if process is None:
             raise EOFError("the helper is not running")
-        return read_frame(process.stdout)  # pyright: ignore[reportArgumentType]
+        return process
 
     def _kill(self) -> None:
         with self._lock:
             process, self._process = self._process, None
         if process is None:
             return
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
         process.terminate()
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
 
 def _source(model: Any) -> str:
@@ -163,8 +202,8 @@ def _source(model: Any) -> str:
     Raises:
         ValueError: it was put together in memory.
     """
-    name = getattr(getattr(model[0], "auto_model", None), "config", None)
-    path = getattr(name, "_name_or_path", "")
+    config = getattr(getattr(model[0], "auto_model", None), "config", None)
+    path = getattr(config, "_name_or_path", "")
     if not path:
         raise ValueError("the model was not loaded from anywhere")
     return str(path)

@@ -152,6 +152,14 @@ class DocumentIndex:
             labels = self._documents.labels_of(wanted)
             return [copy_document(self._documents[label]) for label in labels]
 
+    def vectors(self, ids: Iterable[str]) -> dict[str, Vectors]:
+        """Return copies of the vectors of these ids, ``[dim]`` each, leaving out unknown ids."""
+        wanted = _as_list(ids)
+        with self._lock.reading():
+            labels = self._documents.labels_of(wanted)
+            rows = self._vectors.gather(np.asarray(labels, dtype=np.int64))
+            return {self._documents[label].id: row for label, row in zip(labels, rows, strict=True)}
+
     def search(
         self,
         vectors: Any,

@@ -18,8 +18,10 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
+from rag_accel.engines.embedding.helper_process import Answer
 from rag_accel.engines.embedding.loading import load_model
 from rag_accel.engines.embedding.offloaded import (
+    CALM,
     OffloadedEmbeddingEngine,
     offloaded_sentence_transformer,
 )
@@ -39,15 +41,32 @@ class _FakeHelper:
         self.dies = dies
         self.asked: list[int] = []
         self.closed = False
+        self._works: list[EngineRequest] = []
+        self._woken = threading.Event()
 
-    def embed(self, works: Sequence[TextBatch], threads: int) -> Any:
-        if self.dies:
-            self.is_ready = False
-            raise EOFError("gone")
+    def send(self, works: Sequence[EngineRequest]) -> None:
         self.asked.append(len(works))
-        failed = [place for place, work in enumerate(works) if self.refuses in work.texts]
-        good = {p: _vectors(w.texts) for p, w in enumerate(works) if p not in failed}
-        return good, failed
+        self._works += works
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        self._works = [one for one in self._works if one.id not in ids]
+
+    def wait(self, timeout_s: float) -> Answer | None:
+        if self.dies:
+            raise EOFError("gone")
+        if not self._works:
+            self._woken.wait(timeout_s)
+            return None
+        works, self._works = self._works, []
+        failed = [one.id for one in works if self.refuses in one.payload.texts]
+        good = {one.id: _vectors(one.payload.texts) for one in works if one.id not in failed}
+        return Answer(good, tuple(failed))
+
+    def interrupt(self) -> None:
+        self._woken.set()
+
+    def fail(self) -> None:
+        self.is_ready = False
 
     def close(self) -> None:
         self.closed = True
@@ -114,10 +133,31 @@ def test_what_is_no_text_never_reaches_the_helper() -> None:
     assert helper.asked == [1]
 
 
-def test_a_long_queue_is_cut_so_that_newcomers_join_soon() -> None:
+def test_what_is_taken_back_from_the_helper_is_not_reported() -> None:
     helper = _FakeHelper()
-    _finish(_engine(helper), [_work(str(i), *["t"] * 60) for i in range(5)])
-    assert helper.asked == [2, 2, 1]
+    engine = _engine(helper)
+    engine.submit([_work("a", "x"), _work("b", "y")])
+    engine.cancel([WorkId("a")])
+    assert [one.id for one in engine.step(StepBudget(None, 1))] == ["b"]
+
+
+def test_a_step_that_waits_for_the_helper_can_be_interrupted() -> None:
+    helper = _FakeHelper()
+    engine = _engine(helper)
+    engine.submit([_work("a", "x")])
+    helper.cancel([WorkId("a")])  # the helper is busy with it and says nothing
+    engine.interrupt()
+    assert engine.step(StepBudget(60.0, 1)) == ()
+
+
+def test_a_caller_who_stays_alone_is_served_here_again() -> None:
+    helper = _FakeHelper()
+    engine = _engine(helper)
+    for number in range(2 * CALM):
+        _finish(engine, [_work(str(number), "x")])
+    assert sum(helper.asked) < CALM
+    _finish(engine, [_work("a", "x"), _work("b", "y")])
+    assert helper.asked[-1] == 2
 
 
 def test_closing_stops_the_helper() -> None:
