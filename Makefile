@@ -1,17 +1,35 @@
+# Two commands matter: `make demo` and `make test`. Everything runs without the network once
+# installed. Use another interpreter with PY=python3.12, another environment with VENV=path.
+
 VENV ?= .venv
 PY ?= python3
 BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
 export HF_HUB_OFFLINE ?= 1
+export TRANSFORMERS_OFFLINE ?= 1
+export HF_HUB_DISABLE_TELEMETRY ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .PHONY: install demo test test-slow check bench clean
 
-install: $(VENV)/.installed
+install: $(STAMP)
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(PY) -m venv $(VENV)
+# The stamp is written last and names the checkout. An environment without it was never finished,
+# one with another checkout's name was moved, one without a working python lost its interpreter:
+# each of them is made anew.
+SOUND := $(shell grep -qsxF '$(CURDIR)' $(STAMP) && $(BIN)/python -c '' 2>/dev/null && echo yes)
+ifneq ($(SOUND),yes)
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): pyproject.toml constraints.txt
+ifneq ($(SOUND),yes)
+	$(PY) -m venv --clear $(VENV)
+endif
+	@rm -f $@
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[check]"
-	touch $@
+	@echo '$(CURDIR)' > $@
 
 demo: install
 	$(BIN)/rag-accel demo
@@ -26,7 +44,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tests/smoke/check_wheel.py
 
 bench: install

@@ -1,0 +1,125 @@
+"""Build the wheel, install it where the checkout cannot be seen, and use it as its users do.
+
+The throw-away environment borrows the packages of the running one, so that this takes seconds:
+the wheel comes first on its path, and the running environment's own ``.pth`` files, which lead to
+the checkout, are not read there.
+
+    python tests/smoke/check_wheel.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SNIPPET = Path(__file__).with_name("user_snippet.py")
+PACKAGES = {
+    "langchain_rag_accel": ROOT / "integrations/langchain_rag_accel",
+    "rag_accel": ROOT / "rag_accel",
+    "rag_accel_adapters": ROOT / "adapters/rag_accel_adapters",
+}
+
+
+def main() -> int:
+    """Run every check; the first that fails ends the program with its output."""
+    with tempfile.TemporaryDirectory(prefix="rag-accel-wheel-") as folder:
+        place = Path(folder)
+        wheel = build(place)
+        check_contents(wheel)
+        python = install(wheel, place / "venv")
+        check_origin(python, place)
+        check_commands(python.with_name("rag-accel"), place)
+        script = Path(shutil.copy(SNIPPET, place))
+        check_types(python, script)
+        run([python, script], place)
+    print("the wheel is sound: contents, origin, commands, types and a run")
+    return 0
+
+
+def build(place: Path) -> Path:
+    """Return the wheel, built into ``place``."""
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", place, ROOT], place)
+    (wheel,) = place.glob("*.whl")
+    return wheel
+
+
+def check_contents(wheel: Path) -> None:
+    """Refuse a wheel that holds anything but the packages, all of them whole and typed."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    inside = {name.partition("/")[0] for name in names}
+    meta = {name for name in inside if name.endswith(".dist-info")}
+    expect(inside - meta == set(PACKAGES), f"the wheel holds {sorted(inside - meta)}")
+    expect(len(meta) == 1, f"the wheel holds the metadata {sorted(meta)}")
+    for package, folder in PACKAGES.items():
+        expect(f"{package}/py.typed" in names, f"{package} is not marked as typed")
+        files = (path for path in folder.rglob("*") if path.is_file())
+        for path in files:
+            name = f"{package}/{path.relative_to(folder).as_posix()}"
+            expect("__pycache__" in name or name in names, f"{name} is not in the wheel")
+
+
+def install(wheel: Path, place: Path) -> Path:
+    """Return the python of a new environment that holds the wheel and borrows everything else."""
+    venv.create(place)
+    python = place / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
+    run([*pip, "--no-index", wheel], place)
+    scheme = {"base": str(place), "platbase": str(place)}
+    site = Path(sysconfig.get_path("purelib", "venv", scheme))
+    site.joinpath("borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def check_origin(python: Path, place: Path) -> None:
+    """Make sure that what is imported is the installed wheel and not the checkout."""
+    code = "import sys, importlib as i, json; names = sys.argv[1:]"
+    code += "; print(json.dumps([i.import_module(name).__file__ for name in names]))"
+    for file in json.loads(run([python, "-c", code, *PACKAGES], place)):
+        expect(Path(file).is_relative_to(place.resolve()), f"imported from {file}")
+
+
+def check_commands(program: Path, place: Path) -> None:
+    """Make sure that the command line and the commands that join by entry point are there."""
+    found = json.loads(run([program, "doctor", "--json"], place))
+    incomplete = {name: missing for name, missing in found["extras"].items() if missing}
+    expect(not incomplete, f"doctor misses {incomplete}")
+    expect("--questions" in run([program, "demo", "--help"], place), "demo is not available")
+
+
+def check_types(python: Path, script: Path) -> None:
+    """Check the user's snippet strictly against the types that the wheel carries."""
+    settings = script.with_name("pyrightconfig.json")
+    settings.write_text(json.dumps({"include": [script.name], "typeCheckingMode": "strict"}))
+    pyright = Path(sys.executable).with_name("pyright")
+    run([pyright, "--project", settings, "--pythonpath", python], script.parent)
+
+
+def run(command: list[str | Path], place: Path) -> str:
+    """Return a command's output, run outside the checkout; end the program if it fails."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "RAG_ACCEL"))}
+    done = subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+    said = f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
+    expect(done.returncode == 0, f"exit status {done.returncode}: {said}")
+    return done.stdout
+
+
+def expect(holds: bool, complaint: str) -> None:
+    """End the program with a complaint unless a condition holds."""
+    if not holds:
+        sys.exit(f"check_wheel: {complaint}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

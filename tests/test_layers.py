@@ -1,0 +1,99 @@
+"""The layers hold, and every contract breaks when it is broken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("rag_accel", "integrations", "adapters")
+
+#: contract -> what breaks it: the file it is planted in and the module imported there
+VIOLATIONS = {
+    "distribution": ("adapters/rag_accel_adapters/planted.py", "langchain_rag_accel"),
+    "rooms": ("rag_accel/registry_planted.py", "rag_accel.errors"),
+    "frameworks": ("rag_accel/engines/planted.py", "langchain_core.documents"),
+    "pure": ("rag_accel/passes/planted.py", "torch"),
+    "time": ("rag_accel/scheduler/planted.py", "asyncio"),
+    "driver": ("rag_accel/scheduler/planted_too.py", "rag_accel.scheduler.driver"),
+    "adapters": ("adapters/rag_accel_adapters/planted_too.py", "rag_accel.accelerator"),
+    "explain": ("rag_accel/explain/planted.py", "rag_accel.engines.pending"),
+}
+
+
+def _contracts() -> dict[str, str]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    found = settings["tool"]["importlinter"]["contracts"]
+    return {contract["id"]: contract["name"] for contract in found}
+
+
+def _lint(root: Path) -> str:
+    """Return what import-linter says about a checkout."""
+    program = Path(sys.executable).with_name("lint-imports")
+    paths = (root, root / "integrations", root / "adapters")
+    done = subprocess.run(
+        [program, "--no-cache"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the sources, so that they may be spoiled."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", root)
+    return root
+
+
+def test_every_contract_is_kept(checkout: Path) -> None:
+    report = _lint(checkout)
+    for name in _contracts().values():
+        assert f"{name} KEPT" in report, report
+
+
+def test_every_contract_has_a_violation_to_be_tried_with() -> None:
+    assert set(VIOLATIONS) == set(_contracts())
+
+
+@contextmanager
+def _planted(file: Path, imported: str) -> Iterator[None]:
+    file.write_text(f"import {imported}\n")
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+@pytest.mark.parametrize("contract", VIOLATIONS)
+def test_a_contract_breaks_when_it_is_broken(contract: str, checkout: Path) -> None:
+    path, imported = VIOLATIONS[contract]
+    with _planted(checkout / path, imported):
+        report = _lint(checkout)
+    assert f"{_contracts()[contract]} BROKEN" in report, report
+    assert Path(path).stem in report.partition("Broken contracts")[2], report
+
+
+@pytest.mark.parametrize(
+    ("room", "imported"),
+    [("scheduler", "rag_accel.engines.pending"), ("graph", "rag_accel.scheduler.state")],
+    ids=["a sibling", "a higher room"],
+)
+def test_a_room_must_not_import(room: str, imported: str, checkout: Path) -> None:
+    with _planted(checkout / "rag_accel" / room / "planted.py", imported):
+        report = _lint(checkout)
+    assert f"{_contracts()['rooms']} BROKEN" in report, report
