@@ -1,5 +1,7 @@
 """Make the RAG application you already have answer sooner and carry more load."""
 
+import logging
+
 from rag_accel.accelerator import Accelerator, shutdown
 from rag_accel.config import Options
 from rag_accel.errors import (
@@ -22,8 +24,15 @@ from rag_accel.errors import (
     SchedulingError,
     TranslationError,
 )
+from rag_accel.graph.nodes import END, START
+from rag_accel.graph.ragraph import RAGraph
+
+# A library says nothing unless the program listens.
+logging.getLogger("rag_accel").addHandler(logging.NullHandler())
 
 __all__ = [
+    "END",
+    "START",
     "Accelerator",
     "BusyError",
     "ClosedError",
@@ -39,6 +48,7 @@ __all__ = [
     "InvalidTransitionError",
     "Options",
     "PassError",
+    "RAGraph",
     "RagAccelError",
     "RemoteEngineError",
     "RequestCancelledError",

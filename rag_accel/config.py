@@ -66,6 +66,9 @@ class Options:
     max_loops: int = _option(64, "times a loop of a RAGraph may turn", 1, 1_000_000)
     namespace: str = _option("", "tenant whose results are never shared with another's")
     reproducible: bool = _option(False, "fix batch shapes so that floats repeat bit by bit")
+    embedding_helper: bool = _option(
+        True, "embed in a helper process once many callers wait at the same time"
+    )
     capture_content: bool = _option(False, "let prompts and documents enter traces")
     trace_events: int = _option(8192, "trace events kept in memory", 0, 10_000_000)
 

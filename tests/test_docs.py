@@ -1,0 +1,169 @@
+"""Nothing that a user can name is undocumented, and what the documents show runs as shown."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import langchain_rag_accel
+import rag_accel
+from rag_accel import errors, registry
+from rag_accel.cli import main
+from rag_accel.config import Options
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "changes").glob("*.md"))]
+SHOWN = [*DOCUMENTS, *sorted((ROOT / "cookbook").glob("*"))]
+README = (ROOT / "README.md").read_text()
+TEXT = "\n".join(path.read_text() for path in DOCUMENTS)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+KINDS = ("added", "changed", "deprecated", "fixed", "removed", "security")
+#: Folders that exist on one machine only.
+HERE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|srv|tmp|Users|work)/")
+
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def _codes() -> dict[str, str]:
+    return {
+        name: value.code
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.RagAccelError)
+    }
+
+
+def _verbs(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out.partition("COMMAND\n")[2]
+    return re.findall(r"^    (\w+)", listed, re.MULTILINE)
+
+
+@pytest.mark.parametrize("option", [spec.name for spec in fields(Options)])
+def test_every_option_has_a_row(option: str) -> None:
+    assert f"\n| `{option}` | " in README
+
+
+@pytest.mark.parametrize(
+    ("option", "default"),
+    [(s.name, s.default) for s in fields(Options) if isinstance(s.default, int | float)],
+)
+def test_a_documented_default_is_the_real_one(option: str, default: float) -> None:
+    row = next(line for line in README.splitlines() if line.startswith(f"| `{option}` |"))
+    said = row.split("|")[2].strip().strip("`")
+    assert said == str(default) if isinstance(default, bool) else float(said) == default
+
+
+@pytest.mark.parametrize(("error", "code"), _codes().items())
+def test_every_error_has_a_row_with_its_code(error: str, code: str) -> None:
+    assert f"\n| `{error}` | {code} | " in TEXT
+
+
+def test_error_codes_are_unique() -> None:
+    codes = list(_codes().values())
+    assert len(set(codes)) == len(codes)
+
+
+def test_every_command_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    verbs = _verbs(capsys)
+    assert {"demo", "doctor"} <= set(verbs)
+    for verb in verbs:
+        assert f"| `rag-accel {verb}` |" in README
+
+
+@pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
+def test_every_extra_is_described(extra: str) -> None:
+    assert re.search(rf"^\| [^|]*`{extra}`", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "group",
+    sorted({registry.ENGINES, registry.ADAPTERS, registry.COMMANDS, *PROJECT["entry-points"]}),
+)
+def test_every_entry_point_group_is_described(group: str) -> None:
+    assert f"\n| `{group}` | " in TEXT
+
+
+@pytest.mark.parametrize("group", PROJECT["entry-points"])
+def test_every_built_in_plugin_is_named(group: str) -> None:
+    row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{group}` |"))
+    for name in PROJECT["entry-points"][group]:
+        assert f"`{name}`" in row
+
+
+def test_every_public_name_is_mentioned() -> None:
+    names = {*rag_accel.__all__, *langchain_rag_accel.__all__}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", TEXT)] == []
+
+
+def test_every_make_target_is_described() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (install .*)$", makefile, re.MULTILINE)
+    assert targets is not None
+    for target in targets[1].split():
+        assert f"| `make {target}` |" in TEXT
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_runs_as_printed(example: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    shown = re.search(re.escape(example) + r"```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
+    assert shown is None or done.stdout == shown[1]
+
+
+def test_the_first_example_of_the_readme_shows_its_output_and_is_short() -> None:
+    first = next(example for example in EXAMPLES if example in README)
+    assert re.search(re.escape(first) + r"```\n\n```text\n", README)
+    assert "accelerate(" in first
+    assert len([line for line in first.splitlines() if line.strip()]) <= 10
+
+
+def test_the_results_have_one_place() -> None:
+    assert len(re.findall("<!-- results -->.*?<!-- /results -->", README, re.DOTALL)) == 1
+    assert TEXT.count("<!-- results -->") == 1
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.name)
+def test_no_document_speaks_of_folders_of_one_machine(path: Path) -> None:
+    assert not HERE.search(path.read_text())
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_inside_the_documents_leads_somewhere(path: Path) -> None:
+    text = path.read_text()
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert target.startswith("https://") or (path.parent / target).exists(), target
+    headings = {_anchor(line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in (ROOT / "changes").iterdir() if path.name != "README.md"],
+    ids=lambda path: path.name,
+)
+def test_a_change_fragment_has_a_kind_and_something_to_say(path: Path) -> None:
+    slug, kind, suffix = path.name.split(".")
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
+    assert kind in KINDS
+    assert suffix == "md"
+    assert path.read_text().strip()
+
+
+def test_the_changelog_has_room_for_what_is_unreleased() -> None:
+    assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
