@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from rag_accel.engine_api import EngineOutput, EngineRequest
 from rag_accel.scheduler.driver.outcome import Result
@@ -15,7 +15,11 @@ Signal = Literal["granted", "ended"]
 
 
 class LeafClient(Protocol):
-    """Be told about one primitive. All methods run on the driver's thread and must not block."""
+    """Be told about one primitive.
+
+    ``granted`` and ``ended`` run on the driver's thread and must not block; ``request`` and
+    ``partial`` run on the thread of the engine that takes the work.
+    """
 
     def request(self, node: NodeKey) -> EngineRequest:
         """Build the work for an owned engine."""
@@ -26,7 +30,7 @@ class LeafClient(Protocol):
         ...
 
     def partial(self, node: NodeKey, output: EngineOutput) -> None:
-        """Learn of an increment; runs on the engine's worker thread."""
+        """Learn of an increment."""
         ...
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
@@ -90,27 +94,37 @@ class SyncLeaf(_Leaf):
 
 
 class AsyncLeaf(_Leaf):
-    """Suspend a task of the running loop until the primitive may run or has ended."""
+    """Suspend a task of the running loop until the primitive may run or has ended.
 
-    __slots__ = ("_future", "_later", "loop")
+    Args:
+        later: runs a call on a loop, or another one if that loop is closed.
+        build: builds the work; only for owned engines.
+        lost: called in place of waking a task whose loop is closed.
+    """
+
+    __slots__ = ("_future", "_later", "_lost", "loop")
 
     def __init__(
         self,
-        later: Callable[[asyncio.AbstractEventLoop, Callable[[], None]], None],
+        later: Callable[
+            [asyncio.AbstractEventLoop, Callable[[], None], Callable[[], None] | None], None
+        ],
         build: Callable[[NodeKey], EngineRequest] | None = None,
+        lost: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(build)
         self.loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] = self.loop.create_future()
         self._later = later
+        self._lost = lost
 
     async def wait(self) -> None:
         """Return once ``signal`` is set; cancelling the task raises CancelledError here."""
         await self._future
 
     def _wake(self) -> None:
-        self._later(self.loop, self._resolve)
+        self._later(self.loop, self._resolve, self._lost)
 
-    def _resolve(self) -> Any:
+    def _resolve(self) -> None:
         if not self._future.done():
             self._future.set_result(None)

@@ -3,85 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engine_api import (
-    BorrowedEngine,
-    Engine,
-    EngineOutput,
-    EngineRequest,
-    Handle,
-    StepBudget,
-)
-from rag_accel.errors import ClosedError, ConfigError, ForkedError, SchedulingError
+from rag_accel.engine_api import BorrowedEngine, Engine, EngineOutput, Handle
+from rag_accel.errors import ClosedError, ConfigError, ForkedError
+from rag_accel.scheduler.driver.clients import GraphClient
+from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.leaf import LeafClient
 from rag_accel.scheduler.driver.outcome import Result
-from rag_accel.scheduler.driver.worker import EngineWorker
+from rag_accel.scheduler.driver.worker import Check, EngineWorker
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
-    CancelWork,
     Closing,
-    Command,
-    EndNode,
-    EndRequest,
     EngineName,
     Event,
-    InterruptStep,
     LeafArrived,
     NodeKey,
-    Outcome,
     OwnedEngineAdded,
     RequestArrived,
     RequestId,
-    StartCall,
-    StartStep,
     Tick,
-    WakeAt,
 )
-from rag_accel.scheduler.state import CoreOptions, SchedulerState
-from rag_accel.scheduler.transitions import handle
+from rag_accel.scheduler.state import CoreOptions
 
-logger = logging.getLogger("rag_accel.scheduler")
+T = TypeVar("T")
 
-Results = dict[NodeKey, Result]
-
-
-class GraphClient(LeafClient, Protocol):
-    """Be told about a whole request as well as about its primitives."""
-
-    def request_ended(self, outcome: Outcome, node: NodeKey | None) -> None:
-        """Learn that the request is over; ``node`` is the one that failed it."""
-        ...
-
-
-class Observer(Protocol):
-    """See every event with the commands it led to, on the driver's thread."""
-
-    def observe(
-        self, event: Event, commands: list[Command], now: float, state: SchedulerState
-    ) -> None:
-        """Record; must neither block nor raise, nor change the state."""
-        ...
-
-
-def _trust(request: EngineRequest, output: EngineOutput) -> EngineOutput:
-    return output
+#: the mailbox cannot wait for ever, and an early look at the clock costs nothing
+MAX_WAIT_S = 3600.0
 
 
 class Driver:
     """Own the scheduler's thread, its clock, and one worker per owned engine.
 
     Args:
-        options: bounds of the core.
-        clock: monotonic seconds.
         check: looks at each final output of an owned engine and may turn it into an error.
         observer: sees everything that happens.
     """
@@ -91,43 +55,47 @@ class Driver:
         options: CoreOptions,
         *,
         clock: Clock | None = None,
-        check: Callable[[EngineRequest, EngineOutput], EngineOutput] = _trust,
+        check: Check = lambda request, output: output,
         observer: Observer | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._check = check
-        self._observer = observer
-        self._state = SchedulerState(options)
+        self._handler = EventHandler(options, self._clock, observer)
+        #: an event with what belongs to it; without an event, a question, or ``None`` to stop
         self._mailbox: SimpleQueue[tuple[Event | None, Any]] = SimpleQueue()
-        self._workers: dict[EngineName, EngineWorker] = {}
         self._names: set[EngineName] = set()
         self._names_lock = threading.Lock()
-        self._leaves: dict[NodeKey, LeafClient] = {}
-        self._graphs: dict[RequestId, GraphClient] = {}
         self._ids: Iterator[int] = count(1)
-        self._wakeups: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         self._pid = os.getpid()
         self._closing = threading.Event()
-        #: errors of our own that were survived; zero unless there is a bug
-        self.internal_errors = 0
+        self._ended = False
+        self._drain_lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="rag-accel-driver", daemon=True)
         self._thread.start()
 
     # Called from any thread ----------------------------------------------------------------
 
     def new_request(self) -> RequestId:
-        """Return a fresh request id."""
+        """Return a fresh request id; ForkedError in a forked child."""
+        self._require_own_process()
         return RequestId(next(self._ids))
 
     def add_engine(self, name: str, engine: Engine) -> EngineName:
         """Take over an owned engine and start its worker.
 
         Raises:
-            ConfigError: if the name is taken.
+            ConfigError: if the name is taken, or the engine takes no work at all.
+            ClosedError: after ``close``.
+            ForkedError: in a forked child.
         """
-        key = self._claim(name)
-        worker = EngineWorker(key, engine, self._post_step, self._pass_partial, self._check)
+        self._require_usable()
         profile = engine.profile
+        if profile.max_batch < 1:
+            raise ConfigError(
+                "an engine takes no work", where=name, found=profile.max_batch, valid="from 1"
+            )
+        key = self._claim(name)
+        worker = EngineWorker(key, engine, self._put, self._pass_partial, self._check)
         event = OwnedEngineAdded(
             key,
             profile.max_batch,
@@ -137,44 +105,86 @@ class Driver:
             profile.stepped,
             profile.interruptible,
         )
-        self._post(event, worker)
+        self._put(event, worker)
         return key
 
     def add_borrowed(self, engine: BorrowedEngine) -> EngineName:
         """Let calls of a user's object be admitted under this name.
 
         Raises:
-            ConfigError: if the name is taken.
+            ConfigError: if the name is taken, or no call at all would be let in.
+            ForkedError: in a forked child.
         """
+        self._require_own_process()
+        limit = engine.max_concurrency
+        if limit is not None and limit < 1:
+            raise ConfigError(
+                "an engine lets no call in", where=engine.name, found=limit, valid="from 1"
+            )
         key = self._claim(engine.name)
-        self._post(BorrowedEngineAdded(key, engine.max_concurrency))
+        self._put(BorrowedEngineAdded(key, limit))
         return key
 
     def submit(self, event: LeafArrived | RequestArrived, client: LeafClient | GraphClient) -> None:
-        """Bring in a leaf or a request; its client hears of it from now on."""
-        self._post(event, client)
+        """Bring in a leaf or a request; its client hears of it from now on.
+
+        Raises:
+            ClosedError: after ``close``.
+            ForkedError: in a forked child.
+        """
+        self._require_usable()
+        self._put(event, client)
 
     def post(self, event: Event) -> None:
-        """Tell the core that something happened."""
-        self._post(event)
+        """Tell the core that something happened; in a forked child nothing did."""
+        if os.getpid() == self._pid:
+            self._put(event)
 
     def report_call(self, event: CallEnded, result: Result) -> None:
         """Tell the core that a borrowed call of a graph has ended, and hand over its result."""
-        self._post(event, {event.node: result})
+        if os.getpid() == self._pid:
+            self._put(event, {event.node: result})
 
     def release(self, engine: EngineName, handles: tuple[Handle, ...]) -> None:
         """Let an owned engine free its handles."""
-        worker = self._workers.get(engine)
+        worker = self._handler.workers.get(engine)
         if worker is not None:
             worker.release(handles)
 
-    def later(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """Run ``call`` on a caller's loop; one wake-up per loop and event. Driver thread only."""
-        self._wakeups.setdefault(loop, []).append(call)
+    def later(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: Callable[[], None],
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        """Run ``call`` on a caller's loop, or ``lost`` if it is closed. Driver thread only."""
+        self._handler.wakeups.add(loop, call, lost)
 
     def now(self) -> float:
         """Return the driver's clock in seconds."""
         return self._clock.now()
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Return the answer to a question asked on the driver's thread, between two events.
+
+        Everything posted before by this thread has been dealt with by then.
+        """
+        self._require_own_process()
+        if threading.current_thread() is self._thread:
+            return question()
+        answer: Future[T] = Future()
+        self._put(None, partial(_settle, answer, question))
+        return answer.result()
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing lives: no request, no queue, no running step, nobody who waits."""
+        return self.ask(lambda: self._handler.is_idle)
+
+    @property
+    def internal_errors(self) -> int:
+        """Return how many errors of our own were survived; zero unless there is a bug."""
+        return self._handler.internal_errors
 
     @property
     def closed(self) -> bool:
@@ -184,22 +194,36 @@ class Driver:
     def close(self, timeout_s: float) -> bool:
         """End every request with ClosedError, stop all threads; tell whether they all ended.
 
-        In a forked child, where none of the threads exists, this does nothing.
+        In a forked child, where none of the threads exists, this does nothing. A thread of the
+        driver's own that closes it is not waited for.
         """
         if os.getpid() != self._pid:
             return True
         if not self._closing.is_set():
             self._closing.set()
-            self._mailbox.put((Closing(), None))
-            self._mailbox.put((None, None))
+            self._put(Closing())
+            self._put(None)
         if threading.current_thread() is self._thread:
             return False
-        until = self._clock.now() + timeout_s
-        self._thread.join(timeout_s)
-        ended = not self._thread.is_alive()
-        for worker in self._workers.values():
-            ended = worker.join(max(0.0, until - self._clock.now())) and ended
+        until = time.monotonic() + timeout_s
+        ended = _join(self._thread, timeout_s)
+        for worker in list(self._handler.workers.values()):
+            ended = _join(worker.thread, max(0.0, until - time.monotonic())) and ended
         return ended
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                "an accelerator made before fork() was used in the child",
+                found=f"process {os.getpid()}",
+                valid=f"process {self._pid}",
+                hint="make the Accelerator in the child, or use the process default",
+            )
+
+    def _require_usable(self) -> None:
+        self._require_own_process()
+        if self._closing.is_set():
+            raise ClosedError("the accelerator is closed", hint="make a new one")
 
     def _claim(self, name: str) -> EngineName:
         key = EngineName(name)
@@ -213,23 +237,14 @@ class Driver:
             self._names.add(key)
         return key
 
-    def _post(self, event: Event, attached: Any = None) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedError(
-                "an accelerator made before fork() was used in the child",
-                found=f"process {os.getpid()}",
-                valid=f"process {self._pid}",
-                hint="make the Accelerator in the child, or use the process default",
-            )
-        if self._closing.is_set() and isinstance(event, LeafArrived | RequestArrived):
-            raise ClosedError("the accelerator is closed", hint="make a new one")
+    def _put(self, event: Event | None, attached: Any = None) -> None:
         self._mailbox.put((event, attached))
-
-    def _post_step(self, event: Any, results: Results) -> None:
-        self._mailbox.put((event, results))
+        # Nobody reads the mailbox after the driver's last look, so whoever came too late does.
+        if self._ended:
+            self._drain()
 
     def _pass_partial(self, node: NodeKey, output: EngineOutput) -> None:
-        client = self._leaves.get(node) or self._graphs.get(node.request)
+        client = self._handler.clients.find(node)
         if client is not None:
             client.partial(node, output)
 
@@ -238,117 +253,51 @@ class Driver:
     def _run(self) -> None:
         while True:
             event, attached = self._next()
-            if event is None:
+            if event is not None:
+                self._handler.handle(event, attached)
+            elif attached is not None:
+                attached()
+            else:
                 break
-            try:
-                self._apply(event, attached)
-            except Exception as error:
-                self._survive(event, attached, error)
-            self._flush_wakeups()
+            # The next get() may block for long: nothing of this event may stay alive with it.
             del event, attached
-        for worker in self._workers.values():
-            worker.stop()
+        self._ended = True
+        self._drain()
 
     def _next(self) -> tuple[Event | None, Any]:
-        wake_at = self._state.wake_at
+        wake_at = self._handler.state.wake_at
         if wake_at is None:
             return self._mailbox.get()
+        wait_s = min(MAX_WAIT_S, max(0.0, wake_at - self._clock.now()))
         try:
-            return self._mailbox.get(timeout=max(0.0, wake_at - self._clock.now()))
+            return self._mailbox.get(timeout=wait_s)
         except Empty:
             return Tick(), None
 
-    def _apply(self, event: Event, attached: Any) -> None:
-        results: Results = {}
-        if isinstance(event, LeafArrived):
-            self._leaves[NodeKey(event.request, event.node.name)] = attached
-        elif isinstance(event, RequestArrived):
-            self._graphs[event.request] = attached
-        elif isinstance(event, OwnedEngineAdded):
-            self._workers[event.engine] = attached
-        elif attached is not None:
-            results = attached
-        now = self._clock.now()
-        commands = handle(self._state, event, now)
-        if self._observer is not None:
-            self._observer.observe(event, commands, now, self._state)
-        for command in commands:
-            _EXECUTE[type(command)](self, command, results)
-
-    def _survive(self, event: Event, attached: Any, error: Exception) -> None:
-        """Keep running after an error of our own: its request fails, nobody else's does."""
-        self.internal_errors += 1
-        logger.exception("the scheduler failed on %s", type(event).__name__)
-        wrapped = SchedulingError("the scheduler failed", where=type(event).__name__, found=error)
-        wrapped.__cause__ = error
-        if isinstance(event, LeafArrived):
-            key = NodeKey(event.request, event.node.name)
-            if (client := self._leaves.pop(key, None)) is not None:
-                client.ended(key, "failed", Result(error=wrapped), False)
-        elif isinstance(event, RequestArrived):
-            graph = self._graphs.pop(event.request, None)
-            if graph is not None:
-                graph.request_ended("failed", None)
-
-    def _start_step(self, command: StartStep, results: Results) -> None:
-        work: dict[NodeKey, EngineRequest] = {}
-        spoiled: dict[NodeKey, BaseException] = {}
-        for node in command.admitted:
-            client = self._leaves.get(node) or self._graphs[node.request]
-            try:
-                work[node] = client.request(node)
-            except Exception as error:
-                spoiled[node] = error
-        budget = StepBudget(command.time_s, command.threads)
-        self._workers[command.engine].start(command.step, work, spoiled, budget)
-
-    def _start_call(self, command: StartCall, results: Results) -> None:
-        node = command.node
-        (self._leaves.get(node) or self._graphs[node.request]).granted(node)
-
-    def _end_node(self, command: EndNode, results: Results) -> None:
-        node = command.node
-        client = self._leaves.pop(node, None) or self._graphs.get(node.request)
-        if client is not None:
-            result = results.get(command.leader or node)
-            client.ended(node, command.outcome, result, command.leader is not None)
-
-    def _end_request(self, command: EndRequest, results: Results) -> None:
-        client = self._graphs.pop(command.request, None)
-        if client is not None:
-            client.request_ended(command.outcome, command.node)
-
-    def _cancel_work(self, command: CancelWork, results: Results) -> None:
-        self._workers[command.engine].cancel(command.nodes)
-
-    def _interrupt_step(self, command: InterruptStep, results: Results) -> None:
-        self._workers[command.engine].interrupt()
-
-    def _wake_at(self, command: WakeAt, results: Results) -> None:
-        """Do nothing: ``_next`` reads the time from the state."""
-
-    def _flush_wakeups(self) -> None:
-        if not self._wakeups:
-            return
-        wakeups, self._wakeups = self._wakeups, {}
-        for loop, calls in wakeups.items():
-            try:
-                loop.call_soon_threadsafe(_run_all, calls)
-            except RuntimeError:
-                logger.debug("a caller's loop was closed before its result arrived")
+    def _drain(self) -> None:
+        """Turn away what came after the driver's last look; any thread once it has ended."""
+        with self._drain_lock:
+            while True:
+                try:
+                    event, attached = self._mailbox.get_nowait()
+                except Empty:
+                    break
+                if event is not None:
+                    self._handler.take_in(event, attached)
+                elif attached is not None:
+                    attached()
+            self._handler.close()
 
 
-def _run_all(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
+def _settle(answer: Future[T], question: Callable[[], T]) -> None:
+    try:
+        answer.set_result(question())
+    except BaseException as error:
+        answer.set_exception(error)
 
 
-_EXECUTE: dict[type, Callable[[Driver, Any, Results], None]] = {
-    StartStep: Driver._start_step,  # pyright: ignore[reportPrivateUsage]
-    StartCall: Driver._start_call,  # pyright: ignore[reportPrivateUsage]
-    EndNode: Driver._end_node,  # pyright: ignore[reportPrivateUsage]
-    EndRequest: Driver._end_request,  # pyright: ignore[reportPrivateUsage]
-    CancelWork: Driver._cancel_work,  # pyright: ignore[reportPrivateUsage]
-    InterruptStep: Driver._interrupt_step,  # pyright: ignore[reportPrivateUsage]
-    WakeAt: Driver._wake_at,  # pyright: ignore[reportPrivateUsage]
-}
+def _join(thread: threading.Thread, timeout_s: float) -> bool:
+    if thread is threading.current_thread():
+        return False
+    thread.join(timeout_s)
+    return not thread.is_alive()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from rag_accel.engine_api import Engine, EngineOutput, EngineRequest, Handle, StepBudget, WorkId
-from rag_accel.errors import EngineOutputError
+from rag_accel.errors import EngineOutputError, SchedulingError
+from rag_accel.scheduler.driver.leaf import LeafClient
 from rag_accel.scheduler.driver.outcome import Result
 from rag_accel.scheduler.messages import (
     EngineName,
@@ -26,14 +27,13 @@ logger = logging.getLogger("rag_accel.scheduler")
 Report = Callable[[StepEnded | StepFailed, dict[NodeKey, Result]], None]
 Partial = Callable[[NodeKey, EngineOutput], None]
 Check = Callable[[EngineRequest, EngineOutput], EngineOutput]
+Members = Sequence[tuple[NodeKey, LeafClient | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     step: StepId
-    work: Mapping[NodeKey, EngineRequest]
-    #: members whose payload could not even be built, with the reason
-    spoiled: Mapping[NodeKey, BaseException]
+    members: Members
     budget: StepBudget
 
 
@@ -51,7 +51,22 @@ class _Release:
 class _Held:
     node: NodeKey
     request: EngineRequest
-    streamed: bool = field(default=False)
+    streamed: bool = False
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """Gather what one step led to."""
+
+    reports: list[NodeReport] = field(default_factory=list[NodeReport])
+    results: dict[NodeKey, Result] = field(default_factory=dict[NodeKey, Result])
+    #: engine-owned state that nobody was told of
+    unclaimed: list[Handle] = field(default_factory=list[Handle])
+
+    def fail(self, node: NodeKey, error: BaseException) -> None:
+        """Note that a member ended with an error."""
+        self.results[node] = Result(error=error)
+        self.reports.append(NodeReport(node, "error"))
 
 
 class EngineWorker:
@@ -63,6 +78,10 @@ class EngineWorker:
         report: told about every step, on the worker's thread.
         partial: told about every partial output, on the worker's thread.
         check: looks at every final output and may turn it into an error.
+
+    Attributes:
+        step: the last step that was asked for.
+        given: work that was handed over and whose end was not reported; the driver's to keep.
     """
 
     def __init__(
@@ -75,22 +94,24 @@ class EngineWorker:
         self._check = check
         self._mailbox: SimpleQueue[_Step | _Cancel | _Release | None] = SimpleQueue()
         self._held: dict[WorkId, _Held] = {}
-        self._thread = threading.Thread(target=self._run, name=f"rag-accel-{name}", daemon=True)
-        self._thread.start()
+        self._stopping = False
+        self.step: StepId | None = None
+        self.given: set[NodeKey] = set()
+        self.thread = threading.Thread(target=self._run, name=f"rag-accel-{name}", daemon=True)
+        self.thread.start()
 
-    def start(
-        self,
-        step: StepId,
-        work: Mapping[NodeKey, EngineRequest],
-        spoiled: Mapping[NodeKey, BaseException],
-        budget: StepBudget,
-    ) -> None:
-        """Ask for a step that first takes ``work``."""
-        self._mailbox.put(_Step(step, work, spoiled, budget))
+    def start(self, step: StepId, members: Members, budget: StepBudget) -> None:
+        """Ask for a step that first takes the work of new members."""
+        self.step = step
+        self.given.update(node for node, _ in members)
+        self._mailbox.put(_Step(step, members, budget))
 
     def cancel(self, nodes: tuple[NodeKey, ...]) -> None:
-        """Ask the engine to forget work, after the running step."""
+        """Ask the engine to forget work, after the running step, which stops waiting."""
+        self.given.difference_update(nodes)
         self._mailbox.put(_Cancel(nodes))
+        if self.engine.profile.interruptible:
+            self.interrupt()
 
     def release(self, handles: tuple[Handle, ...]) -> None:
         """Ask the engine to free handles, after the running step."""
@@ -98,17 +119,17 @@ class EngineWorker:
 
     def interrupt(self) -> None:
         """Make a waiting step return soon."""
-        self.engine.interrupt()
+        try:
+            self.engine.interrupt()
+        except Exception:
+            logger.exception("engine %s failed to be interrupted", self.name)
 
     def stop(self) -> None:
-        """Ask the worker to end after what is already in its mailbox."""
-        self._mailbox.put(None)
-        self.engine.interrupt()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end; tell whether it did."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        """Ask the worker to end after what is already in its mailbox; may be repeated."""
+        if not self._stopping:
+            self._stopping = True
+            self._mailbox.put(None)
+            self.interrupt()
 
     def _run(self) -> None:
         while (message := self._mailbox.get()) is not None:
@@ -118,83 +139,108 @@ class EngineWorker:
                 self._quietly(message)
             # The next get() may block for long: nothing of this message may stay alive with it.
             del message
+        self._held.clear()
         try:
             self.engine.close()
         except Exception:
             logger.exception("engine %s failed to close", self.name)
 
     def _step(self, message: _Step) -> None:
+        outcome = _Outcome()
+        work = self._take(message.members, outcome)
         started = time.monotonic()
-        for node, request in message.work.items():
-            self._held[request.id] = _Held(node, request)
         try:
-            outputs: Sequence[EngineOutput] = ()
-            if message.work:
-                self.engine.submit(list(message.work.values()))
+            if work:
+                self.engine.submit(work)
             if self._held:
-                outputs = self.engine.step(message.budget)
-            reports, results = self._collect(outputs)
+                self._collect(self.engine.step(message.budget), outcome)
         except BaseException as error:
-            self._fail(message, started, error)
+            self._fail(message.step, outcome, started, error)
             return
-        for node, error in message.spoiled.items():
-            results[node] = Result(error=error)
-            reports.append(NodeReport(node, "error"))
+        if outcome.unclaimed:
+            self._quietly(_Release(tuple(outcome.unclaimed)))
         duration = time.monotonic() - started
-        self._report(StepEnded(self.name, message.step, tuple(reports), duration), results)
+        self._report(
+            StepEnded(self.name, message.step, tuple(outcome.reports), duration), outcome.results
+        )
 
-    def _collect(
-        self, outputs: Sequence[EngineOutput]
-    ) -> tuple[list[NodeReport], dict[NodeKey, Result]]:
-        reports: list[NodeReport] = []
-        results: dict[NodeKey, Result] = {}
-        for raw in outputs:
-            held = self._held.get(raw.id)
-            if held is None:
+    def _take(self, members: Members, outcome: _Outcome) -> list[EngineRequest]:
+        """Build the work of new members; one that cannot be built fails alone."""
+        work: list[EngineRequest] = []
+        for node, client in members:
+            try:
+                if client is None:
+                    raise SchedulingError("nobody waits for this work", where=node.node)
+                request = client.request(node)
+            except BaseException as error:  # the caller's own code may run here
+                outcome.fail(node, error)
+            else:
+                self._held[request.id] = _Held(node, request)
+                work.append(request)
+        return work
+
+    def _collect(self, outputs: Sequence[EngineOutput], outcome: _Outcome) -> None:
+        for output in outputs:
+            held = self._held.get(output.id)
+            if held is not None and output.kind in ("final", "error"):
+                self._end(held, self._checked(held.request, output), outcome)
                 continue
-            if raw.kind == "partial":
-                self._pass_on(held, raw, reports)
-            elif raw.kind in ("final", "error"):
-                output = self._check(held.request, raw)
-                self._end(held, output, reports, results)
+            if output.handle is not None:
+                outcome.unclaimed.append(output.handle)
+            if held is not None and output.kind == "partial":
+                self._pass_on(held, output, outcome)
         if not self.engine.profile.stepped:
             for held in list(self._held.values()):
-                self._end(held, _missing(held.request), reports, results)
-        return reports, results
+                self._end(held, _missing(held.request), outcome)
 
-    def _pass_on(self, held: _Held, output: EngineOutput, reports: list[NodeReport]) -> None:
-        self._partial(held.node, output)
+    def _pass_on(self, held: _Held, output: EngineOutput, outcome: _Outcome) -> None:
+        try:
+            self._partial(held.node, output)
+        except Exception as error:
+            self.engine.cancel([held.request.id])
+            self._end(held, EngineOutput(held.request.id, "error", error=error), outcome)
+            return
         if not held.streamed:
             held.streamed = True
-            reports.append(NodeReport(held.node, "partial"))
+            outcome.reports.append(NodeReport(held.node, "partial"))
 
-    def _end(
-        self,
-        held: _Held,
-        output: EngineOutput,
-        reports: list[NodeReport],
-        results: dict[NodeKey, Result],
-    ) -> None:
+    def _checked(self, request: EngineRequest, output: EngineOutput) -> EngineOutput:
+        try:
+            return self._check(request, output)
+        except Exception as error:
+            return EngineOutput(request.id, "error", error=error, handle=output.handle)
+
+    def _end(self, held: _Held, output: EngineOutput, outcome: _Outcome) -> None:
         del self._held[held.request.id]
-        failed = output.kind == "error"
+        if output.kind != "error":
+            outcome.results[held.node] = Result(output.value, handle=output.handle)
+            outcome.reports.append(NodeReport(held.node, "final"))
+            return
         error = output.error
-        if failed and error is None:
+        if error is None:
             error = EngineOutputError("the engine reported an error without one", where=self.name)
-        results[held.node] = Result(output.value, error if failed else None, output.handle)
-        reports.append(NodeReport(held.node, "error" if failed else "final"))
+        if output.handle is not None:
+            outcome.unclaimed.append(output.handle)
+        outcome.fail(held.node, error)
 
-    def _fail(self, message: _Step, started: float, error: BaseException) -> None:
-        members = {held.node: Result(error=error) for held in self._held.values()}
-        for node, reason in message.spoiled.items():
-            members[node] = Result(error=reason)
+    def _fail(self, step: StepId, outcome: _Outcome, started: float, error: BaseException) -> None:
+        """Report a step that raised; what it had ended until then is lost with it."""
+        nodes = [*outcome.results, *(held.node for held in self._held.values())]
+        members = {node: Result(error=error) for node in nodes}
+        for node, result in outcome.results.items():
+            if result.error is not None:
+                members[node] = result
+            elif result.handle is not None:
+                outcome.unclaimed.append(result.handle)
         ids = list(self._held)
         self._held.clear()
         try:
             self.engine.cancel(ids)
+            self.engine.release(outcome.unclaimed)
         except Exception:
             logger.exception("engine %s failed to cancel after a failed step", self.name)
         duration = time.monotonic() - started
-        self._report(StepFailed(self.name, message.step, duration), members)
+        self._report(StepFailed(self.name, step, duration), members)
 
     def _quietly(self, message: _Cancel | _Release) -> None:
         try:

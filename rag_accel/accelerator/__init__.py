@@ -1,0 +1,16 @@
+"""Compose scheduler and engines into what users hold: the ``Accelerator``."""
+
+from rag_accel.accelerator.accelerator import Accelerator
+from rag_accel.accelerator.default import default_accelerator, shutdown
+from rag_accel.accelerator.identity import RequestIdentity, current_request
+from rag_accel.accelerator.leaves import Leaves, Work
+
+__all__ = [
+    "Accelerator",
+    "Leaves",
+    "RequestIdentity",
+    "Work",
+    "current_request",
+    "default_accelerator",
+    "shutdown",
+]

@@ -1,0 +1,338 @@
+"""Join the scheduler and the engines: the composition root."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Any, Literal
+
+from rag_accel.accelerator.bound import ROLES, BoundEngine, role_engine
+from rag_accel.accelerator.calls import CallPool
+from rag_accel.accelerator.checks import check_output
+from rag_accel.accelerator.execution import Execution, Graph, RunHandle
+from rag_accel.accelerator.graph_run import USER_CODE
+from rag_accel.accelerator.identity import RequestIdentity
+from rag_accel.accelerator.leaves import Leaves
+from rag_accel.accelerator.observer import SchedulerObserver
+from rag_accel.config import Options
+from rag_accel.engine_api import BorrowedEngine, Engine, PrimitiveKind
+from rag_accel.explain.plan import explain_graph
+from rag_accel.machine import usable_cores
+from rag_accel.scheduler.driver import Driver
+from rag_accel.scheduler.messages import EngineName, RequestClosed, RequestOpened
+from rag_accel.scheduler.state import CoreOptions
+from rag_accel.telemetry import Metrics, Tracer
+
+_USER_CODE_KINDS = frozenset({PrimitiveKind.FUNCTION, PrimitiveKind.CONDITION})
+
+_live: weakref.WeakSet[Accelerator] = weakref.WeakSet()
+
+
+@atexit.register
+def close_all() -> None:
+    """Close every accelerator still open; runs at interpreter exit."""
+    for accelerator in list(_live):
+        accelerator.close()
+
+
+@dataclass(slots=True)
+class _Adopted:
+    engine: EngineName
+    #: keeps an id from meaning another object after its own was collected
+    alive: weakref.ref[Any] | None
+
+
+class Accelerator:
+    """Schedule the work of many requests over shared engines.
+
+    Args:
+        llm, embedder, index, reranker: engines of the stages that name no other; each an
+            ``Engine``, a ``DocumentIndex`` or a callable, see ``accelerator.bound``.
+        engines: more of them, by the names that stages use.
+        options: an ``Options``; or give single options as keyword arguments.
+
+    Raises:
+        ConfigError: on an unknown option, a bad value, or something that is no engine.
+    """
+
+    def __init__(
+        self,
+        *,
+        llm: Any = None,
+        embedder: Any = None,
+        index: Any = None,
+        reranker: Any = None,
+        engines: Mapping[str, Any] | None = None,
+        options: Options | None = None,
+        **arguments: Any,
+    ) -> None:
+        self.options = options.merged(**arguments) if options else Options.load(**arguments)
+        self.cores = self.options.threads or usable_cores()
+        self.metrics = Metrics()
+        self.tracer = Tracer(self.options.trace_events)
+        self._driver = Driver(
+            _core_options(self.options, self.cores),
+            check=check_output,
+            observer=SchedulerObserver(self.metrics, self.tracer),
+        )
+        self.leaves = Leaves(self._driver, self.options)
+        self.calls = CallPool(self.options.call_threads)
+        self._lock = threading.Lock()
+        self._engines: dict[tuple[int, str], _Adopted] = {}
+        self._numbers = count(1)
+        self._borrowed: dict[str, EngineName] = {}
+        self._bypassed: Counter[tuple[str, str]] = Counter()
+        self._bound: dict[str, BoundEngine] = {}
+        self._driver.add_borrowed(BorrowedEngine(USER_CODE, _USER_CODE_KINDS))
+        self._execution = Execution(self._driver, self.calls, self.options, lambda: self._bound)
+        self._pid = os.getpid()
+        # The driver's thread keeps the driver alive, not this object: nobody else would stop it.
+        weakref.finalize(self, self._driver.close, 0.0).atexit = False
+        given = {"llm": llm, "embedder": embedder, "index": index, "reranker": reranker}
+        try:
+            for name, engine in {**given, **(engines or {})}.items():
+                if engine is not None:
+                    self.add_engine(name, engine)
+        except BaseException:
+            self.close()
+            raise
+        _live.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What arrives elsewhere has the options, and threads and engines of its own.
+        return (_with_options, (self.options,))
+
+    def __copy__(self) -> Accelerator:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Accelerator:
+        return self
+
+    def add_engine(self, name: str, engine: Any, kind: PrimitiveKind | None = None) -> None:
+        """Let stages use an engine under this name.
+
+        Args:
+            name: what stages call it.
+            engine: an ``Engine``, a ``DocumentIndex`` or a callable.
+            kind: what a callable does; known from the name for the four standard ones.
+
+        Raises:
+            ConfigError: if the name is taken, or this cannot serve as an engine.
+        """
+        taken = role_engine(name, engine)
+        if isinstance(taken, Engine):
+            self._bound[name] = BoundEngine(self._driver.add_engine(name, taken), taken.profile)
+            return
+        does = kind or ROLES.get(name, PrimitiveKind.DECODING)
+        borrowed = BorrowedEngine(name, frozenset({does}))
+        self._bound[name] = BoundEngine(self._driver.add_borrowed(borrowed), borrowed, taken)
+
+    def run(
+        self,
+        graph: Graph,
+        /,
+        *,
+        outputs: Sequence[str] | None = None,
+        deadline_s: float | None = None,
+        **inputs: Any,
+    ) -> Any:
+        """Run a graph and return its result: the value before END, or ``outputs`` as a dict.
+
+        Functions and borrowed engines run in this thread as far as it is free, else in ours.
+
+        Raises:
+            GraphError: if the graph breaks a rule, or the inputs do not fit.
+            DeadlineError: if ``deadline_s`` passes first.
+            Exception: whatever a stage raised, the same object.
+        """
+        return self._execution.run(graph, inputs, outputs, deadline_s)
+
+    async def arun(
+        self,
+        graph: Graph,
+        /,
+        *,
+        outputs: Sequence[str] | None = None,
+        deadline_s: float | None = None,
+        **inputs: Any,
+    ) -> Any:
+        """Run a graph without blocking the loop; async stages run on it. Raises as ``run``."""
+        return await self._execution.arun(graph, inputs, outputs, deadline_s)
+
+    def stream(
+        self, graph: Graph, /, *, deadline_s: float | None = None, **inputs: Any
+    ) -> Iterator[str]:
+        """Yield the text of the graph's last generation as it is made. Raises as ``run``."""
+        return self._execution.stream(graph, inputs, deadline_s)
+
+    def astream(
+        self, graph: Graph, /, *, deadline_s: float | None = None, **inputs: Any
+    ) -> AsyncIterator[str]:
+        """Yield the text of the graph's last generation on this loop. Raises as ``run``."""
+        return self._execution.astream(graph, inputs, deadline_s)
+
+    def submit(
+        self,
+        graph: Graph,
+        /,
+        *,
+        outputs: Sequence[str] | None = None,
+        deadline_s: float | None = None,
+        **inputs: Any,
+    ) -> RunHandle:
+        """Start a graph and return a handle at once.
+
+        Raises:
+            BusyError: if ``max_requests`` requests are live.
+            GraphError: if the graph breaks a rule, or the inputs do not fit.
+        """
+        return self._execution.submit(graph, inputs, outputs, deadline_s)
+
+    def explain(self, graph: Graph, stage: Literal["ragraph", "p-graph"] = "ragraph") -> str:
+        """Return a graph as text, with how each of its engines is driven."""
+        profiles = {name: bound.profile for name, bound in self._bound.items()}
+        return explain_graph(graph, profiles, stage)
+
+    def own(self, obj: Any, name: str, make: Callable[[], Engine], variant: str = "") -> EngineName:
+        """Return the owned engine that runs ``obj``, made on first use.
+
+        One object is one engine, unless it is used under different settings (``variant``).
+        """
+        key = (id(obj), variant)
+        known = self._engines.get(key)
+        if known is not None and (known.alive is None or known.alive() is obj):
+            return known.engine
+        with self._lock:
+            known = self._engines.get(key)
+            if known is None or (known.alive is not None and known.alive() is not obj):
+                engine = self._driver.add_engine(f"{name}#{next(self._numbers)}", make())
+                known = self._engines[key] = _Adopted(engine, _weak(obj))
+            return known.engine
+
+    def borrow(
+        self, name: str, kind: PrimitiveKind, max_concurrency: int | None = None
+    ) -> EngineName:
+        """Return the borrowed engine of this name, joined on first use."""
+        known = self._borrowed.get(name)
+        if known is not None:
+            return known
+        with self._lock:
+            if name not in self._borrowed:
+                engine = BorrowedEngine(name, frozenset({kind}), max_concurrency)
+                self._borrowed[name] = self._driver.add_borrowed(engine)
+            return self._borrowed[name]
+
+    def open_request(self, program: str, deadline_s: float | None = None) -> RequestIdentity:
+        """Start a run of an intercepted program; ``close_request`` must follow."""
+        now = self._driver.now()
+        limit = self.options.deadline_s if deadline_s is None else deadline_s
+        deadline = None if limit is None else now + limit
+        request = self._driver.new_request()
+        self._driver.post(RequestOpened(request, program, now, deadline))
+        return RequestIdentity(self, request, now, deadline, program)
+
+    def close_request(self, identity: RequestIdentity) -> None:
+        """End a run of an intercepted program."""
+        identity.end()
+        self._driver.post(RequestClosed(identity.request))
+
+    @contextmanager
+    def request(self, program: str) -> Iterator[RequestIdentity]:
+        """Run a block as one request."""
+        identity = self.open_request(program)
+        try:
+            yield identity
+        finally:
+            self.close_request(identity)
+
+    def anonymous(self) -> RequestIdentity:
+        """Return an identity for a single call that belongs to no known run."""
+        now = self._driver.now()
+        limit = self.options.deadline_s
+        deadline = None if limit is None else now + limit
+        return RequestIdentity(self, self._driver.new_request(), now, deadline)
+
+    def count_bypass(self, where: str, reason: str) -> None:
+        """Count a leaf that ran plainly because of an error of ours."""
+        self.metrics.counter("bypassed", where, reason).add()
+        with self._lock:
+            self._bypassed[where, reason] += 1
+
+    @property
+    def bypassed(self) -> dict[tuple[str, str], int]:
+        """Return how many leaves ran plainly, by place and reason."""
+        with self._lock:
+            return dict(self._bypassed)
+
+    @property
+    def forked(self) -> bool:
+        """Tell whether this process is a child forked after this was made: its threads are gone."""
+        return os.getpid() != self._pid
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether ``close`` was called."""
+        return self._driver.closed
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing lives here: no request, no running work, nobody who waits.
+
+        Work that an engine could not cancel counts until its step returns.
+
+        Raises:
+            ForkedError: in a forked child.
+        """
+        return self._driver.is_idle
+
+    def close(self) -> None:
+        """End what still runs with ClosedError and stop all threads within ``shutdown_s``.
+
+        A forked child has nothing to close: all of it is the parent's.
+        """
+        if self.forked:
+            return
+        self._driver.close(self.options.shutdown_s)
+        self.calls.close()
+        self.tracer.close()
+
+    def __enter__(self) -> Accelerator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _with_options(options: Options) -> Accelerator:
+    return Accelerator(options=options)
+
+
+def _core_options(options: Options, cores: int) -> CoreOptions:
+    return CoreOptions(
+        max_requests=options.max_requests,
+        max_batch=options.max_batch,
+        batch_wait_s=options.batch_wait_ms / 1000,
+        ageing_s=options.ageing_s,
+        hang_s=options.hang_s,
+        cores=cores,
+    )
+
+
+def _weak(obj: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return None

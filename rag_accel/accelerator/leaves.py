@@ -1,0 +1,220 @@
+"""Pass intercepted calls through the scheduler: borrowed ones are admitted, owned ones computed.
+
+A borrowed call waits for a permit and then runs exactly where its caller is: same thread, same
+loop, same context. An owned call hands its payload to an engine and waits for the value.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rag_accel.accelerator.identity import RequestIdentity
+from rag_accel.config import Options
+from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
+from rag_accel.scheduler.driver import AsyncLeaf, Driver, SyncLeaf, error_for
+from rag_accel.scheduler.messages import (
+    CallEnded,
+    EngineName,
+    LeafArrived,
+    NodeCancelled,
+    NodeKey,
+    NodeSpec,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Describe a leaf for an owned engine.
+
+    ``share`` is the single-flight key; it must hold everything the result depends on.
+    """
+
+    engine: EngineName
+    kind: PrimitiveKind
+    payload: Any
+    size: int = 1
+    share: Hashable | None = None
+
+
+class Leaves:
+    """Submit leaves to one driver and wait for them in the caller's thread or task."""
+
+    def __init__(self, driver: Driver, options: Options) -> None:
+        self._driver = driver
+        self._options = options
+
+    def call(
+        self,
+        identity: RequestIdentity,
+        engine: EngineName,
+        kind: PrimitiveKind,
+        fn: Callable[[], T],
+    ) -> T:
+        """Run ``fn`` here once a permit is there. Its exceptions pass through untouched."""
+        with self.permit(identity, engine, kind):
+            return fn()
+
+    async def acall(
+        self,
+        identity: RequestIdentity,
+        engine: EngineName,
+        kind: PrimitiveKind,
+        fn: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Await ``fn()`` here, on the caller's loop, once a permit is there."""
+        async with self.apermit(identity, engine, kind):
+            return await fn()
+
+    @contextmanager
+    def permit(
+        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
+    ) -> Iterator[None]:
+        """Hold a permit of a borrowed engine while the block runs."""
+        event = self._event(identity, NodeSpec(identity.next_leaf(), engine, kind))
+        key = NodeKey(event.request, event.node.name)
+        leaf = SyncLeaf()
+        ok = False
+        try:
+            self._driver.submit(event, leaf)
+            self._wait(leaf, key)
+            _raise_unless_granted(leaf, engine)
+            yield
+            ok = True
+        finally:
+            self._driver.post(CallEnded(key, engine, ok))
+
+    def apermit(
+        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold a permit of a borrowed engine while the block runs on the caller's loop."""
+        event = self._event(identity, NodeSpec(identity.next_leaf(), engine, kind))
+        return _AsyncPermit(self._driver, event)
+
+    def compute(self, identity: RequestIdentity, work: Work) -> Any:
+        """Return the value an owned engine computes; raises what it raised."""
+        (value,) = self.compute_all(identity, [work])
+        return value
+
+    def compute_all(self, identity: RequestIdentity, works: Sequence[Work]) -> list[Any]:
+        """Return the values of several works, all submitted before the first is waited for."""
+        waiting: deque[tuple[SyncLeaf, NodeKey, EngineName]] = deque()
+        values: list[Any] = []
+        try:
+            for work in works:
+                event, key = self._owned(identity, work)
+                leaf = SyncLeaf(self._builder(work))
+                self._driver.submit(event, leaf)
+                waiting.append((leaf, key, work.engine))
+            while waiting:
+                leaf, _, engine = waiting[0]
+                leaf.wait()
+                waiting.popleft()
+                values.append(_value(leaf, engine))
+        finally:
+            for _, key, _ in waiting:
+                self._driver.post(NodeCancelled(key))
+        return values
+
+    async def acompute(self, identity: RequestIdentity, work: Work) -> Any:
+        """Return the value an owned engine computes, without blocking the loop."""
+        event, key = self._owned(identity, work)
+        leaf = AsyncLeaf(self._driver.later, self._builder(work))
+        self._driver.submit(event, leaf)
+        await _settled(self._driver, leaf, key)
+        return _value(leaf, work.engine)
+
+    def _wait(self, leaf: SyncLeaf, key: NodeKey) -> None:
+        try:
+            leaf.wait()
+        except BaseException:
+            self._driver.post(NodeCancelled(key))
+            raise
+
+    def _owned(self, identity: RequestIdentity, work: Work) -> tuple[LeafArrived, NodeKey]:
+        share = work.share if self._options.single_flight else None
+        if share is not None:
+            share = (self._options.namespace, work.kind, share)
+            hash(share)  # what cannot be a key is this caller's error
+        spec = NodeSpec(identity.next_leaf(), work.engine, work.kind, size=work.size, share=share)
+        return self._event(identity, spec), NodeKey(identity.request, spec.name)
+
+    def _event(self, identity: RequestIdentity, spec: NodeSpec) -> LeafArrived:
+        return LeafArrived(
+            identity.request, spec, identity.arrived_at, identity.deadline, self._options.on_full
+        )
+
+    def _builder(self, work: Work) -> Callable[[NodeKey], EngineRequest]:
+        def build(node: NodeKey) -> EngineRequest:
+            return EngineRequest(
+                id=WorkId(f"{node.request}/{node.node}"),
+                request_id=str(node.request),
+                kind=work.kind,
+                payload=work.payload,
+                namespace=self._options.namespace,
+                size=work.size,
+            )
+
+        return build
+
+
+class _AsyncPermit:
+    """Hold a permit for the length of an ``async with``.
+
+    A class, because a coroutine that is closed while it waits in an async generator leaves that
+    generator to the loop, which may be closed itself.
+    """
+
+    __slots__ = ("_driver", "_event", "_key")
+
+    def __init__(self, driver: Driver, event: LeafArrived) -> None:
+        self._driver = driver
+        self._event = event
+        self._key = NodeKey(event.request, event.node.name)
+
+    async def __aenter__(self) -> None:
+        leaf = AsyncLeaf(self._driver.later, lost=lambda: self._give_back(ok=False))
+        self._driver.submit(self._event, leaf)
+        try:
+            await _settled(self._driver, leaf, self._key)
+            _raise_unless_granted(leaf, self._event.node.engine)
+        except BaseException:
+            self._give_back(ok=False)
+            raise
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._give_back(ok=kind is None)
+
+    def _give_back(self, ok: bool) -> None:
+        self._driver.post(CallEnded(self._key, self._event.node.engine, ok))
+
+
+async def _settled(driver: Driver, leaf: AsyncLeaf, key: NodeKey) -> None:
+    try:
+        await leaf.wait()
+    except BaseException:  # cancelled, or closed with its loop
+        driver.post(NodeCancelled(key))
+        raise
+
+
+def _raise_unless_granted(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> None:
+    if leaf.signal != "granted":
+        assert leaf.outcome is not None, "a leaf ended without an outcome"
+        error = error_for(leaf.outcome, leaf.result, engine)
+        assert error is not None, "a permit ended as done before it was granted"
+        raise error
+
+
+def _value(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> Any:
+    assert leaf.outcome is not None, "a leaf ended without an outcome"
+    error = error_for(leaf.outcome, leaf.result, engine)
+    if error is not None:
+        raise error
+    assert leaf.result is not None, "an owned leaf ended as done without a result"
+    return copy.deepcopy(leaf.result.value) if leaf.shared else leaf.result.value

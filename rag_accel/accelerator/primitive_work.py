@@ -1,0 +1,158 @@
+"""Turn a primitive and the request's values into an engine's payload or a call of the user's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rag_accel.accelerator.bound import BoundEngine, documents_from, plain_documents, scored
+from rag_accel.accelerator.checks import checked_vectors
+from rag_accel.accelerator.rendering import as_text, generation_input
+from rag_accel.accelerator.values import Values
+from rag_accel.engine_api import (
+    GenerationInput,
+    GenerationOutput,
+    PrimitiveKind,
+    RerankBatch,
+    SearchQuery,
+    TextBatch,
+)
+from rag_accel.errors import RequestCancelledError
+from rag_accel.graph.primitives import Primitive
+
+
+def payload(primitive: Primitive, values: Values) -> Any:
+    """Return the payload of a primitive's kind.
+
+    Raises:
+        GraphError: if a value it reads was not written.
+    """
+    match primitive.kind:
+        case PrimitiveKind.EMBEDDING:
+            return TextBatch((as_text(values.read(primitive.inputs[0])),), "query")
+        case PrimitiveKind.SEARCHING:
+            where = dict(primitive.attribute("where", ())) or None
+            vector = values.read(primitive.inputs[0])
+            return SearchQuery(vector, primitive.attribute("top_k", 5), where)
+        case PrimitiveKind.RERANKING:
+            query, documents = (values.read(name) for name in primitive.inputs)
+            top_n = primitive.attribute("top_n")
+            return RerankBatch(as_text(query), plain_documents(documents), top_n)
+        case _:
+            return _generation(primitive, values)
+
+
+class UserCall:
+    """Call code of the user's, with arguments that are only gathered where it runs.
+
+    What it reads may be folded by a reducer, and the reducer is the user's code as well.
+    """
+
+    __slots__ = ("_arguments", "_is_wanted", "func")
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        arguments: Callable[[], tuple[Any, ...]],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self.func = func
+        self._arguments = arguments
+        self._is_wanted = is_wanted
+
+    def __call__(self) -> Any:
+        """Call it.
+
+        Raises:
+            RequestCancelledError: if its request has ended meanwhile.
+            GraphError: if a value it reads was not written.
+        """
+        if not self._is_wanted():
+            raise RequestCancelledError("the request ended before this could run")
+        return self.func(*self._arguments())
+
+
+def user_call(
+    primitive: Primitive,
+    values: Values,
+    engines: Mapping[str, BoundEngine],
+    is_wanted: Callable[[], bool],
+) -> UserCall:
+    """Return the call of a function, a condition or a borrowed engine."""
+
+    def everything() -> tuple[Any, ...]:
+        return (values.snapshot(),)
+
+    def inputs() -> tuple[Any, ...]:
+        return tuple(values.read(name) for name in primitive.inputs)
+
+    def asked() -> tuple[Any, ...]:
+        return _arguments(primitive, payload(primitive, values))
+
+    if primitive.kind is PrimitiveKind.CONDITION:
+        return UserCall(primitive.attribute("condition"), everything, is_wanted)
+    if primitive.kind is PrimitiveKind.FUNCTION:
+        gather = everything if primitive.reads_all else inputs
+        return UserCall(primitive.attribute("fn"), gather, is_wanted)
+    assert primitive.engine is not None, "only user code has no engine"
+    call = engines[primitive.engine].call
+    assert call is not None, "a borrowed engine has a callable"
+    options = _options(primitive)
+    return UserCall(functools.partial(call, **options) if options else call, asked, is_wanted)
+
+
+def checked(primitive: Primitive, values: Values, value: Any) -> Any:
+    """Return what a borrowed call returned in the shape an owned engine would give.
+
+    Raises:
+        EngineOutputError: if it cannot be that.
+    """
+    match primitive.kind:
+        case PrimitiveKind.SEARCHING:
+            return documents_from(value, primitive.stage)
+        case PrimitiveKind.RERANKING:
+            asked: RerankBatch = payload(primitive, values)
+            return scored(asked.documents, value, asked.top_n)
+        case PrimitiveKind.EMBEDDING:
+            return checked_vectors(value, payload(primitive, values), primitive.stage)
+        case _:
+            return value
+
+
+def stored(primitive: Primitive, value: Any) -> Any:
+    """Return a primitive's result as the value that later stages read."""
+    if primitive.kind is PrimitiveKind.EMBEDDING:
+        return np.asarray(value)[0]
+    return value.text if isinstance(value, GenerationOutput) else value
+
+
+def _generation(primitive: Primitive, values: Values) -> GenerationInput:
+    if primitive.attribute("prompt") is not None:
+        return generation_input(primitive, values.read)
+    begun: GenerationInput = values.read(primitive.inputs[0])
+    stop, max_tokens = primitive.attribute("stop", ()), primitive.attribute("max_tokens")
+    return GenerationInput(begun.messages, stop, max_tokens)
+
+
+def _options(primitive: Primitive) -> dict[str, Any]:
+    """Return what a stage asks of a borrowed engine beyond its plain arguments."""
+    named = {name: primitive.attribute(name) for name in ("where", "stop", "max_tokens")}
+    options = {name: value for name, value in named.items() if value is not None}
+    if "where" in options:
+        options["where"] = dict(options["where"])
+    return options
+
+
+def _arguments(primitive: Primitive, asked: Any) -> tuple[Any, ...]:
+    match primitive.kind:
+        case PrimitiveKind.EMBEDDING:
+            return (list(asked.texts),)
+        case PrimitiveKind.SEARCHING:
+            return (asked.vector, asked.k)
+        case PrimitiveKind.RERANKING:
+            return (asked.query, [document.text for document in asked.documents])
+        case _:
+            return ("\n\n".join(message.content for message in asked.messages),)

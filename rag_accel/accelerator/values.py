@@ -1,0 +1,99 @@
+"""Keep the values of one request: what its stages wrote, folded where several write one output."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from threading import Lock
+from typing import Any
+
+from rag_accel.errors import GraphError
+from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.growth import stage_of
+from rag_accel.graph.nodes import TURN_MARK, Reducer
+
+_Place = tuple[int, int]
+
+
+class Values:
+    """Hold inputs and outputs by name. Thread-safe.
+
+    Reducers are the user's code: they run in whatever thread reads, never in one that writes.
+    """
+
+    def __init__(self, graph: FrozenRAGraph, inputs: Mapping[str, Any]) -> None:
+        self._reducers: dict[str, Reducer] = {str(name): fn for name, fn in graph.reducers}
+        self._order = {name: place for place, name in enumerate(graph.by_name)}
+        self._lock = Lock()
+        #: of each reduced output what every run of a stage wrote, by turn and by stage order
+        self._written: dict[str, dict[_Place, Any]] = {}
+        self._now: dict[str, Any] = dict(inputs)
+
+    def write(self, output: str, instance: str, value: Any) -> None:
+        """Store what one run of a stage wrote."""
+        with self._lock:
+            if output not in self._reducers:
+                self._now[output] = value
+                return
+            turn = int(instance.partition(TURN_MARK)[2] or 1)
+            written = self._written.setdefault(output, {})
+            written[turn, self._order.get(stage_of(instance), 0)] = value
+            self._now.pop(output, None)
+
+    def needs_fold(self, names: Iterable[str]) -> bool:
+        """Tell whether reading one of these may run a reducer."""
+        return not self._reducers.keys().isdisjoint(names)
+
+    def read(self, name: str) -> Any:
+        """Return a value, folded by turn, then by stage order.
+
+        Raises:
+            GraphError: if nothing has written it yet on the path taken.
+            Exception: whatever the reducer raised.
+        """
+        with self._lock:
+            written = self._written.get(name, {}).copy()
+            if name in self._now:
+                return self._now[name]
+        if not written:
+            raise GraphError(
+                "a value was read before anything wrote it",
+                where=name,
+                valid=", ".join(sorted(self._names())),
+                hint="every path to this stage must write the value first",
+            )
+        folded = _fold(self._reducers[name], written)
+        with self._lock:
+            if len(self._written[name]) == len(written):
+                self._now[name] = folded
+        return folded
+
+    def fold(self, names: Iterable[str]) -> None:
+        """Run the reducers of these values now, so that reading them runs none."""
+        for name in names:
+            self.read(name)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all values as they are now. Raises what a reducer raised."""
+        return {name: self.read(name) for name in self._names()}
+
+    def has(self, name: str) -> bool:
+        """Tell whether something wrote a value."""
+        return name in self._names()
+
+    def _names(self) -> dict[str, None]:
+        with self._lock:
+            return dict.fromkeys((*self._now, *self._written))
+
+
+def _fold(reducer: Reducer, written: Mapping[_Place, Any]) -> Any:
+    parts = [part for _, part in sorted(written.items(), key=lambda item: item[0])]
+    if len(parts) == 1:
+        return parts[0]
+    folded = parts[0]
+    # Later turns fold the same parts again, and a reducer may add to its left argument in place.
+    if isinstance(folded, list | dict | set):
+        folded = copy.copy(folded)
+    for part in parts[1:]:
+        folded = reducer(folded, part)
+    return folded

@@ -1,0 +1,63 @@
+"""``rag-accel``: the command line. Further commands join by entry point ``rag_accel.commands``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from rag_accel.doctor import examine, format_examination
+from rag_accel.errors import RagAccelError
+from rag_accel.registry import command_registry
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; our own errors are printed without a trace."""
+    parser = argparse.ArgumentParser(prog="rag-accel", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    doctor = commands.add_parser("doctor", help="show devices, versions, extras and options")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.set_defaults(run=_doctor)
+    for name in command_registry().names():
+        _add_plugin(commands, name)
+    arguments = parser.parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except (RagAccelError, ImportError) as error:
+        print(f"rag-accel: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _add_plugin(commands: Any, name: str) -> None:
+    """Add a command of a plugin; one that cannot be imported says so when it is called."""
+    try:
+        run = command_registry().get(name)
+        module = import_module(run.__module__.rpartition(".")[0] or run.__module__)
+    except (RagAccelError, ImportError) as error:
+        reason = error
+        parser = commands.add_parser(name, help="unavailable", add_help=False)
+        parser.add_argument("rest", nargs="*")
+
+        def fail(_: argparse.Namespace) -> int:
+            raise reason
+
+        parser.set_defaults(run=fail)
+        return
+    parser = commands.add_parser(name, help=getattr(module, "HELP", None))
+    getattr(module, "add_arguments", lambda _: None)(parser)
+    parser.set_defaults(run=run)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    found = examine()
+    print(json.dumps(found, indent=2) if arguments.json else format_examination(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""Whoever leaves takes his request along: nothing of it runs, waits or is held any more."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from accel_harness import (
+    DECODER,
+    PATIENCE_S,
+    Gate,
+    become_idle,
+    chain,
+    function_graph,
+    generation_graph,
+    opened,
+    reply,
+    settle,
+)
+
+from rag_accel import END, START, RAGraph, RequestCancelledError
+from rag_accel.testing import FakeEngine
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_arun_cancelled_in_the_queue_of_an_engine() -> None:
+    async def main() -> None:
+        running = acc.submit(generation_graph(), input="running")
+        await asyncio.to_thread(gate.wait_until_entered)
+        task = asyncio.ensure_future(acc.arun(generation_graph(), input="queued"))
+        await asyncio.sleep(0)
+        settle(acc)
+        await cancelled(task)
+        gate.open()
+        assert running.result(PATIENCE_S) == reply("running")
+
+    engine = FakeEngine(compute=(gate := Gate()))
+    with gate, opened(llm=engine) as acc:
+        asyncio.run(main())
+    prompts = {request.payload.messages[-1].content for (request,) in engine.served}
+    assert prompts == {"running"}
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_arun_cancelled_while_its_engine_works(steps: int) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(acc.arun(generation_graph(), input="x"))
+        await asyncio.to_thread(gate.wait_until_entered)
+        await cancelled(task)
+        gate.open()
+        await asyncio.to_thread(become_idle, acc)
+
+    engine = FakeEngine(DECODER, steps=steps, compute=(gate := Gate()))
+    with gate, opened(llm=engine) as acc:
+        asyncio.run(main())
+    assert len(engine.served) == 1
+
+
+def test_a_coroutine_learns_of_its_cancellation_and_cleans_up_before_the_caller_goes_on() -> None:
+    seen: list[str] = []
+    began: asyncio.Event
+
+    async def work(text: str) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            seen.append("cleaned up")
+            raise
+
+    async def main() -> None:
+        nonlocal began
+        began = asyncio.Event()
+        task = asyncio.ensure_future(acc.arun(function_graph(work), input="x"))
+        await began.wait()
+        await cancelled(task)
+        assert seen == ["cleaned up"]
+
+    with opened() as acc:
+        asyncio.run(main())
+
+
+def test_a_coroutine_that_is_cancelled_before_it_began_is_reported_all_the_same() -> None:
+    async def work(text: str) -> None:
+        raise AssertionError("it never began")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(acc.arun(function_graph(work), input="x"))
+        await asyncio.sleep(0)
+        # The loop stands still meanwhile, so that the call and the cancellation reach it at once.
+        settle(acc)
+        settle(acc)
+        await cancelled(task)
+        await asyncio.to_thread(become_idle, acc)
+
+    with opened() as acc:
+        for _ in range(20):
+            asyncio.run(main())
+
+
+def test_arun_cancelled_while_a_sync_function_runs() -> None:
+    async def main() -> None:
+        graph = chain(
+            lambda g, name: g.add_function(name, lambda text: gate(), inputs="input"),
+            lambda g, name: g.add_function(name, after.append, inputs="s0"),
+        )
+        task = asyncio.ensure_future(acc.arun(graph, input="x"))
+        await asyncio.to_thread(gate.wait_until_entered)
+        await cancelled(task)
+        gate.open()
+
+    after: list[Any] = []
+    with Gate() as gate, opened() as acc:
+        asyncio.run(main())
+    assert not after
+
+
+def test_arun_under_a_timeout_of_the_callers() -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await acc.arun(generation_graph(), input="x")
+        gate.open()
+        assert await acc.arun(generation_graph(), input="y") == reply("y")
+
+    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
+        asyncio.run(main())
+
+
+def test_a_task_group_that_fails_takes_its_requests_along() -> None:
+    async def fail() -> None:
+        await asyncio.to_thread(gate.wait_until_entered)
+        raise LookupError("elsewhere")
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            for n in range(10):
+                group.create_task(acc.arun(generation_graph(), input=str(n)))
+            group.create_task(fail())
+
+    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
+        with pytest.raises(ExceptionGroup):
+            asyncio.run(main())
+        gate.open()
+
+
+@pytest.mark.parametrize("where", ["queued", "running", "in a function", "ended"])
+def test_a_handle_can_be_cancelled_anywhere(where: str) -> None:
+    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
+        graph = function_graph(lambda text: gate()) if "function" in where else generation_graph()
+        first = acc.submit(graph, input="x")
+        gate.wait_until_entered()
+        handle = acc.submit(graph, input="y") if where == "queued" else first
+        if where == "ended":
+            gate.open()
+            assert handle.result(PATIENCE_S) == reply("x")
+            handle.cancel()
+            assert handle.result(PATIENCE_S) == reply("x")
+            return
+        handle.cancel()
+        with pytest.raises(RequestCancelledError):
+            handle.result(PATIENCE_S)
+        assert handle.done
+        gate.open()
+
+
+def test_a_request_that_fails_stops_what_runs_beside_it() -> None:
+    gate = Gate(is_open=True)
+    unwound: list[str] = []
+
+    async def slow(text: str) -> None:
+        gate()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            unwound.append(text)
+
+    async def fail(text: str) -> None:
+        await asyncio.to_thread(gate.wait_until_entered)
+        raise LookupError("no")
+
+    graph = RAGraph()
+    graph.add_function("slow", slow, inputs="input").add_function("fail", fail, inputs="input")
+    graph.add_edge(START, ["slow", "fail"]).add_edge(["slow", "fail"], END)
+    with opened() as acc, pytest.raises(LookupError):
+        asyncio.run(acc.arun(graph, input="x"))
+    assert unwound == ["x"]
+
+
+def test_a_sync_caller_whose_request_failed_leaves_no_call_behind() -> None:
+    """Of two calls given to one thread the first fails the request before the second begins."""
+    ran: list[str] = []
+
+    def fail(text: str) -> None:
+        raise LookupError("no")
+
+    graph = RAGraph()
+    graph.add_generation("slow", prompt="{input}")
+    graph.add_function("after", ran.append, inputs="slow")
+    graph.add_function("fail", fail, inputs="input")
+    graph.add_edge(START, ["slow", "fail"])
+    graph.add_edge("slow", "after").add_edge(["after", "fail"], END)
+    with opened(llm=FakeEngine()) as acc:
+        for _ in range(100):
+            with pytest.raises(LookupError):
+                acc.run(graph, input="x")
+
+
+@pytest.mark.parametrize("way", ["arun", "astream"])
+def test_a_loop_closed_under_a_request_leaves_nothing_of_it(way: str) -> None:
+    """``asyncio.run`` cancels its tasks first; a loop that is just closed does not."""
+
+    async def never(text: str) -> None:
+        await asyncio.Event().wait()
+
+    async def consume() -> None:
+        async for _ in acc.astream(function_graph(never), input="x"):
+            pass
+
+    def closing(start: Callable[[], Any]) -> None:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(start())
+        for _ in range(20):
+            loop.run_until_complete(asyncio.sleep(0.001))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        for other in asyncio.all_tasks(loop):
+            other._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+
+    with opened() as acc:
+        start = consume if way == "astream" else lambda: acc.arun(function_graph(never), input="x")
+        closing(start)
+        gc.collect()
+        become_idle(acc)

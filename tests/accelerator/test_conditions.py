@@ -1,0 +1,170 @@
+"""Conditions choose what runs next: branches, loops, wrong answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from accel_harness import TEXT_WAYS, WAYS, Gate, opened, reply
+
+from rag_accel import END, START, GraphError, RAGraph
+from rag_accel.testing import FakeEngine
+
+Way = Callable[..., Any]
+anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+any_text_way = pytest.mark.parametrize("way", TEXT_WAYS.values(), ids=TEXT_WAYS.keys())
+
+
+def counting_loop(turns: int) -> RAGraph:
+    """Append the turn to a text until there are enough."""
+    graph = RAGraph(inputs="text")
+    graph.add_function("add", lambda text: text + "+", inputs="text", output="text")
+    graph.add_edge(START, "add")
+    graph.add_edge("add", lambda values: END if values["text"].count("+") == turns else "add")
+    return graph
+
+
+def decide(answer: Any, targets: Any = None) -> RAGraph:
+    graph = RAGraph()
+    for name in ("left", "right"):
+        graph.add_function(name, lambda text, name=name: f"{name} {text}", inputs="input")
+        graph.add_edge(name, END)
+    condition = answer if callable(answer) else lambda values: answer
+    graph.add_edge(START, condition, targets)
+    return graph
+
+
+@any_text_way
+def test_a_condition_takes_one_of_two_branches(way: Way) -> None:
+    graph = decide(lambda values: "left" if values["input"] == "l" else "right")
+    with opened() as acc:
+        assert way(acc, graph, input="l") == "left l"
+        assert way(acc, graph, input="r") == "right r"
+
+
+@anyhow
+def test_a_condition_may_take_both_branches(way: Way) -> None:
+    with opened() as acc:
+        found = way(acc, decide(["right", "left"]), input="x")
+        assert found == {"left": "left x", "right": "right x"}
+
+
+@anyhow
+def test_a_condition_may_be_async(way: Way) -> None:
+    async def choose(values: Any) -> str:
+        return "left"
+
+    with opened() as acc:
+        assert way(acc, decide(choose), input="x") == "left x"
+
+
+@any_text_way
+def test_a_loop_turns_until_its_condition_ends_it(way: Way) -> None:
+    with opened() as acc:
+        assert way(acc, counting_loop(5), text="") == "+++++"
+
+
+@any_text_way
+def test_a_loop_through_an_owned_engine_reads_what_the_last_turn_wrote(way: Way) -> None:
+    graph = RAGraph(inputs="text")
+    graph.add_generation("ask", prompt="{text}", output="text")
+    graph.add_edge(START, "ask")
+    graph.add_edge("ask", lambda values: END if values["text"].count("reply") == 3 else "ask")
+    with opened(llm=FakeEngine(steps=2)) as acc:
+        assert way(acc, graph, text="x") == reply(reply(reply("x")))
+
+
+@anyhow
+def test_a_loop_that_turns_too_often_is_named(way: Way) -> None:
+    with opened(max_loops=3) as acc, pytest.raises(GraphError, match="turned too often"):
+        way(acc, counting_loop(10), text="")
+
+
+@anyhow
+def test_a_condition_that_raises_fails_its_request_with_the_same_object(way: Way) -> None:
+    error = LookupError("no idea")
+
+    def choose(values: Any) -> str:
+        raise error
+
+    with opened() as acc:
+        with pytest.raises(LookupError) as caught:
+            way(acc, decide(choose), input="x")
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("answer", ["nowhere", None, 3.5, ["left", "nowhere"], "START"])
+def test_an_answer_that_names_no_stage_is_refused(answer: Any) -> None:
+    with opened() as acc, pytest.raises(GraphError, match="may not choose"):
+        acc.run(decide(answer), input="x")
+
+
+def test_an_answer_outside_the_declared_targets_is_refused() -> None:
+    graph = decide("right", targets=["left", END])
+    graph.add_edge("left", "right")
+    with opened() as acc, pytest.raises(GraphError, match="may not choose"):
+        acc.run(graph, input="x")
+
+
+def test_the_result_is_what_led_to_the_end_on_the_path_taken() -> None:
+    graph = RAGraph()
+    graph.add_function("draft", lambda text: f"draft {text}", inputs="input")
+    graph.add_function("better", lambda text: f"better {text}", inputs="draft")
+    graph.add_edge(START, "draft")
+    graph.add_edge("draft", lambda values: END if values["input"] == "easy" else "better")
+    graph.add_edge("better", END)
+    with opened() as acc:
+        assert acc.run(graph, input="easy") == "draft easy"
+        assert acc.run(graph, input="hard") == "better draft hard"
+
+
+def test_an_answer_of_nothing_ends_there() -> None:
+    graph = RAGraph()
+    graph.add_function("draft", lambda text: f"draft {text}", inputs="input")
+    graph.add_edge(START, "draft").add_edge("draft", lambda values: [], ["draft", END])
+    with opened() as acc:
+        assert acc.run(graph, input="x") == "draft x"
+
+
+def test_a_value_that_was_not_written_on_the_path_taken_is_named() -> None:
+    graph = RAGraph()
+    graph.add_function("maybe", lambda text: text, inputs="input")
+    graph.add_function("reader", lambda text: text, inputs="maybe")
+    graph.add_edge(START, lambda values: "reader", ["maybe", "reader"])
+    graph.add_edge("maybe", "reader").add_edge("reader", END)
+    with opened() as acc:
+        with pytest.raises(GraphError, match="before anything wrote it"):
+            acc.run(graph, input="x")
+        with pytest.raises(GraphError, match="before anything wrote it"):
+            acc.run(decide("left"), outputs=["right"], input="x")
+
+
+def test_conditions_that_are_decided_at_the_same_time_grow_one_request_together() -> None:
+    """What grows later waits for what grew earlier, so the core must hear of it in that order."""
+    graph = RAGraph()
+    graph.add_function("join", lambda values: "joined")
+    for place in range(8):
+        graph.add_function(f"n{place}", lambda text: text, inputs="input")
+        graph.add_function(f"m{place}", lambda text: text, inputs="input")
+        graph.add_edge(START, f"n{place}")
+        graph.add_edge(f"n{place}", lambda values, place=place: f"m{place}", [f"m{place}"])
+        graph.add_edge(f"m{place}", "join")
+    graph.add_edge("join", END)
+    with opened() as acc:
+        for _ in range(30):
+            assert acc.submit(graph, input="x").result(20) == "joined"
+
+
+def test_a_failing_branch_stops_a_loop_beside_it() -> None:
+    gate = Gate()
+    graph = RAGraph()
+    graph.add_function("spin", lambda text: gate() or text, inputs="input")
+    graph.add_function("fail", lambda text: 1 / 0, inputs="input")
+    graph.add_edge(START, ["spin", "fail"])
+    graph.add_edge("spin", lambda values: "spin", ["spin", END])
+    graph.add_edge("fail", END)
+    with opened() as acc, gate:
+        handle = acc.submit(graph, input="x")
+        with pytest.raises(ZeroDivisionError):
+            handle.result(20)

@@ -1,0 +1,241 @@
+"""What user code raises reaches its caller as the same object, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from accel_harness import (
+    PATIENCE_S,
+    TEXT_WAYS,
+    WAYS,
+    Gate,
+    chain,
+    function_graph,
+    generation_graph,
+    opened,
+    reply,
+)
+
+from rag_accel import END, START, EngineError, EngineOutputError, GraphError, RAGraph
+from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall, Faults
+
+Way = Callable[..., Any]
+anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+any_text_way = pytest.mark.parametrize("way", TEXT_WAYS.values(), ids=TEXT_WAYS.keys())
+
+
+class Falsy(Exception):
+    """An error that is not true."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Unprintable:
+    """A value that no prompt can show."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __str__(self) -> str:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [LookupError("no"), Falsy("no")], ids=["plain", "falsy"])
+@pytest.mark.parametrize("kind", [FakeSyncCall, FakeAsyncCall], ids=["sync", "async"])
+@any_text_way
+def test_an_error_of_a_function(way: Way, kind: Any, error: Exception) -> None:
+    def fail(text: str) -> None:
+        raise error
+
+    with opened() as acc:
+        with pytest.raises(type(error)) as caught:
+            way(acc, function_graph(kind(fail)), input="x")
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("kind", [FakeSyncCall, FakeAsyncCall], ids=["sync", "async"])
+@any_text_way
+def test_an_error_of_a_borrowed_engine(way: Way, kind: Any) -> None:
+    error = ConnectionError("gone")
+
+    def fail(prompt: str) -> None:
+        raise error
+
+    with opened(llm=kind(fail)) as acc:
+        with pytest.raises(ConnectionError) as caught:
+            way(acc, generation_graph(), input="x")
+        assert caught.value is error
+
+
+@any_text_way
+def test_an_error_of_an_owned_engine(way: Way) -> None:
+    error = OverflowError("too long")
+    with opened(llm=FakeEngine(faults=Faults(lambda request: error))) as acc:
+        with pytest.raises(OverflowError) as caught:
+            way(acc, generation_graph(), input="x")
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("llm", [FakeEngine, lambda: reply], ids=["owned", "borrowed"])
+@any_text_way
+def test_a_prompt_that_cannot_be_rendered(way: Way, llm: Callable[[], Any]) -> None:
+    error = UnicodeError("unprintable")
+    with opened(llm=llm()) as acc:
+        with pytest.raises(UnicodeError) as caught:
+            way(acc, generation_graph(), input=Unprintable(error))
+        assert caught.value is error
+        assert way(acc, generation_graph(), input="fine") == reply("fine")
+
+
+def test_a_prompt_that_cannot_be_rendered_harms_nobody_in_its_batch() -> None:
+    gate = Gate()
+    with gate, opened(llm=FakeEngine(compute=gate)) as acc:
+        first = acc.submit(generation_graph(), input="first")
+        gate.wait_until_entered()
+        good = [acc.submit(generation_graph(), input=str(n)) for n in range(5)]
+        bad = acc.submit(generation_graph(), input=Unprintable(UnicodeError("no")))
+        gate.open()
+        for n, handle in enumerate(good):
+            assert handle.result(PATIENCE_S) == reply(str(n))
+        with pytest.raises(UnicodeError):
+            bad.result(PATIENCE_S)
+        assert first.result(PATIENCE_S) == reply("first")
+
+
+@pytest.mark.parametrize("fault", ["raise", "error", "silent", LookupError("one of many")])
+def test_a_poison_request_harms_nobody_in_its_batch(fault: Any) -> None:
+    def poison(request: Any) -> Any:
+        return fault if request.payload.messages[-1].content == "7" else None
+
+    engine = FakeEngine(faults=Faults(poison))
+    with opened(llm=engine) as acc, ThreadPoolExecutor(16) as pool:
+
+        def ask(n: int) -> Any:
+            try:
+                return acc.run(generation_graph(), input=str(n % 20))
+            except (EngineError, LookupError) as error:
+                return type(error)
+
+        found = list(pool.map(ask, range(100)))
+    expected = {"raise": EngineError, "error": EngineError, "silent": EngineOutputError}
+    wrong = expected[fault] if isinstance(fault, str) else LookupError
+    for n, one in enumerate(found):
+        assert one == (wrong if n % 20 == 7 else reply(str(n % 20)))
+
+
+def test_vectors_of_one_request_that_are_nan_harm_nobody_in_its_batch() -> None:
+    def poison(request: Any) -> Any:
+        return "nan" if request.payload.texts == ("bad",) else None
+
+    embedder = FakeEngine(faults=Faults(poison))
+    graph = chain(lambda g, name: g.add_retrieval(name, top_k=1))
+    with opened(embedder=embedder, index=FakeEngine()) as acc:
+        handles = [acc.submit(graph, input=text) for text in ("good", "bad", "fine")]
+        for handle, text in zip(handles, ("good", "bad", "fine"), strict=True):
+            if text == "bad":
+                with pytest.raises(EngineOutputError):
+                    handle.result(PATIENCE_S)
+            else:
+                assert len(handle.result(PATIENCE_S)) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=repr)
+def test_what_ends_programs_passes_through_run(error: BaseException) -> None:
+    def stop(text: str) -> None:
+        raise error
+
+    with opened() as acc:
+        with pytest.raises(type(error)) as caught:
+            acc.run(function_graph(stop), input="x")
+        assert caught.value is error
+
+
+@anyhow
+def test_a_stop_iteration_ends_its_request(way: Way) -> None:
+    def stop(text: str) -> None:
+        raise StopIteration(5)
+
+    with opened() as acc, pytest.raises((StopIteration, RuntimeError)):
+        way(acc, function_graph(stop), input="x")
+
+
+def test_a_coroutine_that_cancels_itself_cancels_its_caller() -> None:
+    async def cancel(text: str) -> None:
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await acc.arun(function_graph(cancel), input="x")
+
+    with opened() as acc:
+        asyncio.run(main())
+
+
+def test_each_caller_of_a_broken_function_gets_his_own_error() -> None:
+    def fail(text: str) -> None:
+        raise LookupError(text)
+
+    with opened() as acc, ThreadPoolExecutor(8) as pool:
+
+        def ask(n: int) -> str:
+            with pytest.raises(LookupError) as caught:
+                acc.run(function_graph(fail), input=str(n))
+            return caught.value.args[0]
+
+        assert list(pool.map(ask, range(50))) == [str(n) for n in range(50)]
+
+
+def test_the_first_error_of_two_is_the_one() -> None:
+    release = threading.Event()
+
+    def fail(text: str) -> None:
+        raise LookupError("first")
+
+    def fail_later(text: str) -> None:
+        release.wait(PATIENCE_S)
+        raise OSError("later")
+
+    graph = RAGraph()
+    graph.add_function("first", fail, inputs="input").add_function("later", fail_later, "input")
+    graph.add_edge(START, ["first", "later"]).add_edge(["first", "later"], END)
+    with opened() as acc:
+        handle = acc.submit(graph, input="x")
+        with pytest.raises(LookupError):
+            handle.result(PATIENCE_S)
+        release.set()
+        with pytest.raises(LookupError):
+            handle.result(PATIENCE_S)
+
+
+@anyhow
+def test_inputs_must_be_those_of_the_graph(way: Way) -> None:
+    with opened(llm=FakeEngine()) as acc:
+        for inputs in ({}, {"input": "x", "other": 1}, {"question": "x"}):
+            with pytest.raises(GraphError, match="inputs do not fit"):
+                way(acc, generation_graph(), **inputs)
+
+
+@anyhow
+def test_a_graph_that_breaks_a_rule_is_refused_before_it_starts(way: Way) -> None:
+    graph = RAGraph()
+    graph.add_generation("lost", prompt="{nothing}", engine="nobody")
+    with opened(llm=FakeEngine()) as acc:
+        with pytest.raises(GraphError) as caught:
+            way(acc, graph, input="x")
+        lines = "\n".join(caught.value.offenders)
+        for rule in ("known-engines", "known-values", "entry"):
+            assert rule in lines
+
+
+def test_outputs_must_be_those_of_the_graph() -> None:
+    with opened(llm=FakeEngine()) as acc:
+        with pytest.raises(GraphError, match="nothing writes these outputs"):
+            acc.run(generation_graph(), outputs=["s0", "s1"], input="x")
+        with pytest.raises(GraphError, match="nothing writes these outputs"):
+            acc.submit(generation_graph(), outputs=["s1"], input="x")

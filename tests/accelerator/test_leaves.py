@@ -1,0 +1,443 @@
+"""Intercepted calls pass through the scheduler: permits, computed values, shared runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from accel_harness import PATIENCE_S, Gate, become_idle, opened, settle
+
+from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError
+from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall, Faults, vector_of
+
+EMBEDDING, DECODING = PrimitiveKind.EMBEDDING, PrimitiveKind.DECODING
+
+
+class Model:
+    """Be an object that an engine runs."""
+
+
+def own(acc: Accelerator, engine: FakeEngine) -> Callable[..., Work]:
+    """Join an engine and return what makes work for it."""
+    name = acc.own(engine, "embedding", lambda: engine)
+
+    def work(*texts: str, share: Any = None) -> Work:
+        return Work(name, EMBEDDING, TextBatch(texts), len(texts), share)
+
+    return work
+
+
+def thread(target: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Start a thread and return it with what it gives, or raises."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(target())
+        except BaseException as error:
+            found.append(error)
+
+    started = threading.Thread(target=run)
+    started.start()
+    return started, found
+
+
+# Permits ----------------------------------------------------------------------------------------
+
+
+def test_a_call_runs_in_the_callers_thread_and_context() -> None:
+    user: ContextVar[str] = ContextVar("user")
+    user.set("alice")
+    call = FakeSyncCall(context_var=user)
+    with opened() as acc:
+        engine = acc.borrow("chat", DECODING)
+        identity = acc.anonymous()
+        assert acc.leaves.call(identity, engine, DECODING, partial(call, "x")) == "x"
+    assert call.calls[0].thread_id == threading.get_ident()
+    assert call.calls[0].context_value == "alice"
+
+
+def test_64_async_calls_are_in_flight_at_once() -> None:
+    barrier: asyncio.Barrier
+
+    async def meet() -> None:
+        await asyncio.wait_for(barrier.wait(), PATIENCE_S)
+
+    async def main() -> None:
+        nonlocal barrier
+        barrier = asyncio.Barrier(64)
+        engine = acc.borrow("chat", DECODING)
+        calls = [acc.leaves.acall(acc.anonymous(), engine, DECODING, meet) for _ in range(64)]
+        await asyncio.gather(*calls)
+
+    with opened() as acc:
+        asyncio.run(main())
+
+
+def test_a_borrowed_limit_is_never_exceeded() -> None:
+    async def main() -> None:
+        engine = acc.borrow("chat", DECODING, 3)
+        calls = [
+            acc.leaves.acall(acc.anonymous(), engine, DECODING, partial(call, n)) for n in range(30)
+        ]
+        assert await asyncio.gather(*calls) == list(range(30))
+
+    call = FakeAsyncCall(duration_s=0.001)
+    with opened() as acc:
+        asyncio.run(main())
+    assert call.peak == 3
+
+
+def test_what_a_call_raises_passes_through_and_the_permit_comes_back() -> None:
+    error = LookupError("no")
+
+    def fail() -> None:
+        raise error
+
+    with opened() as acc:
+        engine = acc.borrow("chat", DECODING, 1)
+        for _ in range(3):
+            with pytest.raises(LookupError) as caught:
+                acc.leaves.call(acc.anonymous(), engine, DECODING, fail)
+            assert caught.value is error
+
+
+def test_a_task_cancelled_while_it_waits_for_a_permit_gives_up_its_place() -> None:
+    async def main() -> None:
+        engine = acc.borrow("chat", DECODING, 1)
+        with acc.leaves.permit(acc.anonymous(), engine, DECODING):
+            waiting = asyncio.ensure_future(
+                acc.leaves.acall(acc.anonymous(), engine, DECODING, FakeAsyncCall())
+            )
+            await asyncio.sleep(0)
+            settle(acc)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        with acc.leaves.permit(acc.anonymous(), engine, DECODING):
+            pass
+
+    with opened() as acc:
+        asyncio.run(main())
+
+
+def test_a_task_cancelled_while_it_holds_a_permit_gives_it_back() -> None:
+    async def hold(began: asyncio.Event) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        engine = acc.borrow("chat", DECODING, 1)
+        began = asyncio.Event()
+        task = asyncio.ensure_future(
+            acc.leaves.acall(acc.anonymous(), engine, DECODING, partial(hold, began))
+        )
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with acc.leaves.apermit(acc.anonymous(), engine, DECODING):
+            pass
+
+    with opened() as acc:
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_loop_closed_under_a_permit_gives_it_back(granted: bool) -> None:
+    async def hold() -> None:
+        async with acc.leaves.apermit(acc.anonymous(), engine, DECODING):
+            await asyncio.Event().wait()
+
+    def abandon() -> None:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(hold())
+        for _ in range(20):
+            loop.run_until_complete(asyncio.sleep(0.001))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+
+    with opened() as acc:
+        engine = acc.borrow("chat", DECODING, 1)
+        if granted:
+            abandon()
+        else:
+            with acc.leaves.permit(acc.anonymous(), engine, DECODING):
+                abandon()
+        gc.collect()
+        with acc.leaves.permit(acc.anonymous(), engine, DECODING):
+            pass
+        gc.collect()
+
+
+def test_past_the_bound_callers_wait_or_are_refused() -> None:
+    with opened(max_requests=1, on_full="raise") as acc:
+        engine = acc.borrow("chat", DECODING)
+        with (
+            acc.leaves.permit(acc.anonymous(), engine, DECODING),
+            pytest.raises(BusyError),
+            acc.leaves.permit(acc.anonymous(), engine, DECODING),
+        ):
+            pass
+    with opened(max_requests=1) as acc:
+        engine = acc.borrow("chat", DECODING)
+        with acc.leaves.permit(acc.anonymous(), engine, DECODING):
+            waiting, found = thread(
+                lambda: acc.leaves.call(acc.anonymous(), engine, DECODING, lambda: "in")
+            )
+            settle(acc)
+            assert not found
+        waiting.join(PATIENCE_S)
+        assert found == ["in"]
+
+
+def test_a_deadline_of_a_program_ends_its_waiting_leaves() -> None:
+    with opened() as acc:
+        engine = acc.borrow("chat", DECODING, 1)
+        with acc.leaves.permit(acc.anonymous(), engine, DECODING):
+            identity = acc.open_request("program", deadline_s=0.05)
+            with pytest.raises(DeadlineError):
+                acc.leaves.call(identity, engine, DECODING, lambda: None)
+            acc.close_request(identity)
+
+
+# Computed values --------------------------------------------------------------------------------
+
+
+def test_a_computed_value_is_the_engines() -> None:
+    with opened() as acc:
+        work = own(acc, FakeEngine())
+        np.testing.assert_array_equal(
+            acc.leaves.compute(acc.anonymous(), work("a", "b")), [vector_of("a"), vector_of("b")]
+        )
+
+
+def test_several_works_of_one_caller_share_a_step() -> None:
+    gate = Gate()
+    engine = FakeEngine(compute=gate)
+    with gate, opened() as acc:
+        work = own(acc, engine)
+        first, _ = thread(lambda: acc.leaves.compute(acc.anonymous(), work("first")))
+        gate.wait_until_entered()
+        others, found = thread(
+            lambda: acc.leaves.compute_all(acc.anonymous(), [work(str(n)) for n in range(5)])
+        )
+        while _live(acc) < 6:
+            pass
+        gate.open()
+        first.join(PATIENCE_S)
+        others.join(PATIENCE_S)
+        for n, value in enumerate(found[0]):
+            np.testing.assert_array_equal(value, [vector_of(str(n))])
+    assert [len(batch) for batch in engine.batches] == [1, 5]
+
+
+def test_works_of_nothing_compute_nothing() -> None:
+    with opened() as acc:
+        assert acc.leaves.compute_all(acc.anonymous(), []) == []
+
+
+def test_if_one_of_several_works_fails_its_error_is_raised_and_the_rest_is_dropped() -> None:
+    error = LookupError("no")
+    faults = Faults(lambda request: error if request.payload.texts == ("bad",) else None)
+    with opened() as acc:
+        work = own(acc, FakeEngine(faults=faults))
+        works = [work("good"), work("bad"), work("late")]
+        with pytest.raises(LookupError) as caught:
+            acc.leaves.compute_all(acc.anonymous(), works)
+        assert caught.value is error
+
+
+def test_works_that_cannot_all_be_submitted_leave_nothing_behind() -> None:
+    gate = Gate()
+    with gate, opened() as acc:
+        work = own(acc, FakeEngine(compute=gate))
+
+        def works() -> Any:
+            yield work("first")
+            raise LookupError("no more")
+
+        with pytest.raises(LookupError):
+            acc.leaves.compute_all(acc.anonymous(), works())
+        gate.open()
+
+
+def test_awaited_values_come_without_blocking_the_loop() -> None:
+    async def main() -> None:
+        works = [work(str(n)) for n in range(50)]
+        values = await asyncio.gather(*(acc.leaves.acompute(acc.anonymous(), w) for w in works))
+        for n, value in enumerate(values):
+            np.testing.assert_array_equal(value, [vector_of(str(n))])
+
+    with opened() as acc:
+        work = own(acc, FakeEngine())
+        asyncio.run(main())
+
+
+def test_a_task_cancelled_while_it_waits_for_a_value_leaves_nothing() -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(acc.leaves.acompute(acc.anonymous(), work("x")))
+        await asyncio.to_thread(gate.wait_until_entered)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.open()
+        await asyncio.to_thread(become_idle, acc)
+
+    with Gate() as gate, opened() as acc:
+        work = own(acc, FakeEngine(compute=gate))
+        asyncio.run(main())
+
+
+def test_closing_ends_threads_and_tasks_that_wait_for_values_and_permits() -> None:
+    async def main() -> None:
+        waits = [
+            acc.leaves.acompute(acc.anonymous(), work("x")),
+            acc.leaves.acall(acc.anonymous(), chat, DECODING, FakeAsyncCall()),
+        ]
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        await asyncio.sleep(0)
+        settle(acc)
+        acc.close()
+        for task in tasks:
+            with pytest.raises(ClosedError):
+                await task
+
+    gate = Gate()
+    with gate, Accelerator(shutdown_s=0.1) as acc:
+        work = own(acc, FakeEngine(compute=gate))
+        chat = acc.borrow("chat", DECODING, 1)
+        busy, found = thread(lambda: acc.leaves.compute(acc.anonymous(), work("busy")))
+        gate.wait_until_entered()
+        with acc.leaves.permit(acc.anonymous(), chat, DECODING):
+            asyncio.run(main())
+        busy.join(PATIENCE_S)
+        assert isinstance(found[0], ClosedError)
+        with pytest.raises(ClosedError):
+            acc.leaves.compute(acc.anonymous(), work("late"))
+        gate.open()
+
+
+def test_one_object_is_one_engine_and_its_variants_are_others() -> None:
+    model, made = Model(), []
+
+    def make() -> FakeEngine:
+        made.append(FakeEngine())
+        return made[-1]
+
+    with opened() as acc:
+        first = acc.own(model, "embedding", make)
+        assert acc.own(model, "embedding", make) == first
+        assert acc.own(model, "embedding", make, variant="normalized") != first
+        assert acc.own(Model(), "embedding", make) != first
+        assert len(made) == 3
+
+
+# Single-flight ----------------------------------------------------------------------------------
+
+
+def share_behind_a_gate(
+    acc: Accelerator, gate: Gate, work: Work, others: int
+) -> list[tuple[threading.Thread, list[Any]]]:
+    """Let callers of equal work wait for one run, then let it go on."""
+
+    def compute(identity: RequestIdentity) -> Any:
+        return acc.leaves.compute(identity, work)
+
+    callers = [thread(partial(compute, acc.anonymous()))]
+    gate.wait_until_entered()
+    callers += [thread(partial(compute, acc.anonymous())) for _ in range(others)]
+    while _live(acc) < others + 1:
+        pass
+    gate.open()
+    for caller, _ in callers:
+        caller.join(PATIENCE_S)
+    return callers
+
+
+def _live(acc: Accelerator) -> int:
+    driver = acc._driver  # pyright: ignore[reportPrivateUsage]
+    return driver.ask(lambda: len(driver._handler.clients))  # pyright: ignore[reportPrivateUsage]
+
+
+def test_equal_work_is_computed_once_and_everybody_gets_a_copy_of_his_own() -> None:
+    gate = Gate()
+    engine = FakeEngine(compute=gate)
+    with gate, opened() as acc:
+        work = own(acc, engine)("same", share="same")
+        callers = share_behind_a_gate(acc, gate, work, 5)
+        values = [found[0] for _, found in callers]
+        assert len(engine.served) == 1
+        for place, value in enumerate(values):
+            value[:] = place  # nobody else sees it
+        assert [value[0][0] for value in values] == list(range(6))
+
+
+def test_a_copy_is_of_what_the_engine_returned_whoever_was_faster() -> None:
+    """The one whose work it was may change his value before another has copied it."""
+    gate = Gate()
+    with gate, opened() as acc:
+        work = own(acc, FakeEngine(compute=gate))("same", share="same")
+        original: list[Any] = []
+
+        def compute() -> Any:
+            value = acc.leaves.compute(acc.anonymous(), work)
+            original.append(value.copy())
+            value[:] = 0
+            return value
+
+        callers = [thread(compute)]
+        gate.wait_until_entered()
+        callers += [thread(compute) for _ in range(7)]
+        while _live(acc) < 8:
+            pass
+        gate.open()
+        for caller, _ in callers:
+            caller.join(PATIENCE_S)
+        for value in original:
+            np.testing.assert_array_equal(value, [vector_of("same")])
+
+
+def test_a_follower_takes_over_when_the_leader_fails() -> None:
+    gate, error = Gate(), LookupError("the first time")
+    first: dict[str, Any] = {}
+
+    def fail_first(request: Any) -> Any:
+        return error if first.setdefault("id", request.id) == request.id else None
+
+    engine = FakeEngine(compute=gate, faults=Faults(fail_first))
+    with gate, opened() as acc:
+        work = own(acc, engine)("same", share="same")
+        (_, (failed,)), *rest = share_behind_a_gate(acc, gate, work, 4)
+        assert failed is error
+        for _, (value,) in rest:
+            np.testing.assert_array_equal(value, [vector_of("same")])
+    assert len(engine.served) == 2
+
+
+@pytest.mark.parametrize("options", [{"single_flight": False}, {}])
+def test_work_is_shared_only_where_it_may_be(options: Any) -> None:
+    gate = Gate()
+    engine = FakeEngine(compute=gate)
+    with gate, opened(**options) as acc:
+        work = own(acc, engine)("same", share="same" if options else None)
+        share_behind_a_gate(acc, gate, work, 3)
+    assert sum(len(batch) for batch in engine.served) == 4
+
+
+def test_a_share_key_that_has_no_hash_fails_its_caller_only() -> None:
+    with Accelerator() as acc:
+        work = own(acc, FakeEngine())
+        with pytest.raises(TypeError):
+            acc.leaves.compute(acc.anonymous(), work("x", share=["no hash"]))
+        acc.leaves.compute(acc.anonymous(), work("y", share="fine"))
+        become_idle(acc)

@@ -1,0 +1,258 @@
+"""An internal error fails whom it concerns, is counted, and the driver lives on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from driver_harness import EMBEDDING, PATIENCE_S, Gate, LeafCall, Rig, held_back, stepped_profile
+
+from rag_accel.errors import RagAccelError, SchedulingError
+from rag_accel.scheduler import ending, transitions
+from rag_accel.scheduler.driver import handling
+from rag_accel.scheduler.messages import (
+    CallEnded,
+    Closing,
+    LeafArrived,
+    NodeCancelled,
+    NodeKey,
+    NodeSpec,
+    RequestArrived,
+    RequestCancelled,
+    RequestClosed,
+    RequestOpened,
+    StepEnded,
+    Tick,
+)
+from rag_accel.testing import FakeEngine, Faults
+
+Break = Callable[..., None]
+
+
+@pytest.fixture
+def break_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[Break]:
+    """Let the core raise once at an event: before it looks at it, or when it is done with it."""
+
+    def arm(kind: type, before: bool = True) -> None:
+        armed = [True]
+
+        def handle(state: Any, event: Any, now: float) -> Any:
+            hits = isinstance(event, kind) and armed[0]
+            if hits and before:
+                armed.clear()
+                armed.append(False)
+                raise ZeroDivisionError("a bug")
+            commands = transitions.handle(state, event, now)
+            if hits:
+                armed[0] = False
+                raise ZeroDivisionError("a bug")
+            return commands
+
+        monkeypatch.setattr(handling, "handle", handle)
+
+    return arm
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "rag_accel.scheduler")
+
+
+def fails_with_the_bug(call: LeafCall) -> None:
+    with pytest.raises(SchedulingError, match="a bug") as caught:
+        call.value()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_on_an_arriving_leaf_only_that_leaf_fails(break_once: Break, before: bool) -> None:
+    with Rig() as rig:
+        neighbour = rig.leaf(engine="b")
+        assert neighbour.may_run.wait(PATIENCE_S)
+        break_once(LeafArrived, before)
+        fails_with_the_bug(rig.leaf("broken"))
+        rig.leaf("fine").value()
+        rig.end_call(neighbour)
+        assert neighbour.outcome == "done"
+        rig.become_idle()
+        assert rig.driver.internal_errors == 1
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_on_an_arriving_request_only_that_request_fails(break_once: Break, before: bool) -> None:
+    with Rig() as rig:
+        break_once(RequestArrived, before)
+        broken = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
+        assert broken.over.wait(PATIENCE_S)
+        rig.settle()
+        assert broken.request_outcome == "failed"
+        fine = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
+        assert fine.over.wait(PATIENCE_S)
+        rig.become_idle()
+        assert fine.request_outcome == "done"
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("stepped", [True, False])
+def test_on_the_end_of_a_step_its_members_fail_and_the_engine_goes_on(
+    break_once: Break, before: bool, stepped: bool
+) -> None:
+    gate = Gate()
+    engine = FakeEngine(stepped_profile() if stepped else FakeEngine().profile, compute=gate)
+    with Rig(engine) as rig, held_back(gate):
+        member = rig.leaf("member")
+        gate.wait_until_entered()
+        request = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
+        queued = rig.leaf("queued")
+        rig.settle()
+        break_once(StepEnded, before)
+        gate.open()
+        fails_with_the_bug(member)
+        queued.value()
+        assert request.over.wait(PATIENCE_S)
+        rig.become_idle()
+        assert request.request_outcome == "done"
+        rig.leaf("next").value()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_on_the_end_of_a_call_the_permit_is_given_back(break_once: Break, before: bool) -> None:
+    with Rig(max_concurrency=1) as rig:
+        call, waiting = rig.leaf(engine="b"), rig.leaf(engine="b")
+        assert call.may_run.wait(PATIENCE_S)
+        break_once(CallEnded, before)
+        rig.end_call(call)
+        assert waiting.may_run.wait(PATIENCE_S)
+        rig.end_call(waiting)
+        rig.become_idle()
+
+
+@pytest.mark.parametrize("kind", [NodeCancelled, RequestCancelled, Tick])
+@pytest.mark.parametrize("before", [True, False])
+def test_on_a_cancellation_or_a_tick_everything_else_goes_on(
+    break_once: Break, kind: type, before: bool
+) -> None:
+    gate = Gate()
+    with Rig(FakeEngine(compute=gate)) as rig, held_back(gate):
+        neighbour = rig.leaf("neighbour")
+        gate.wait_until_entered()
+        leaf, request = rig.leaf("leaf"), rig.graph(NodeSpec("n", rig.e, EMBEDDING))
+        rig.settle()
+        break_once(kind, before)
+        rig.driver.post(NodeCancelled(leaf.key))
+        rig.driver.post(RequestCancelled(request.id))
+        rig.driver.post(Tick())
+        assert leaf.over.wait(PATIENCE_S)
+        assert request.over.wait(PATIENCE_S)
+        gate.open()
+        neighbour.value()
+        rig.become_idle()
+        assert rig.driver.internal_errors == 1
+
+
+def test_on_the_end_of_a_program_nothing_of_it_stays(break_once: Break) -> None:
+    with Rig() as rig:
+        rid = rig.driver.new_request()
+        rig.driver.post(RequestOpened(rid, "program", 0.0))
+        break_once(RequestClosed)
+        rig.driver.post(RequestClosed(rid))
+        rig.become_idle()
+
+
+def test_on_closing_everybody_is_told_all_the_same(break_once: Break) -> None:
+    rig = Rig()
+    call = rig.leaf(engine="b")
+    request = rig.graph(NodeSpec("n", rig.b, EMBEDDING))
+    assert call.may_run.wait(PATIENCE_S)
+    break_once(Closing)
+    assert rig.driver.close(PATIENCE_S)
+    assert call.outcome == "closed"
+    assert request.request_outcome == "closed"
+
+
+def test_an_observer_that_raises_changes_nothing() -> None:
+    class Broken:
+        def observe(self, *args: Any) -> None:
+            raise ZeroDivisionError("a bug")
+
+    with Rig(observer=Broken()) as rig:
+        rig.leaf().value()
+        rig.become_idle()
+        assert rig.driver.internal_errors > 0
+
+
+def test_a_client_that_raises_harms_nobody_else() -> None:
+    class Raising(LeafCall):
+        def granted(self, node: NodeKey) -> None:
+            raise ZeroDivisionError("a bug")
+
+    with Rig(max_concurrency=1) as rig:
+        key = NodeKey(rig.driver.new_request(), "n")
+        call = Raising(key, "text")
+        rig.driver.submit(LeafArrived(key.request, NodeSpec("n", rig.b, EMBEDDING), 0.0), call)
+        fails_with_the_bug(call)
+        fine = rig.leaf(engine="b")
+        assert fine.may_run.wait(PATIENCE_S)
+        rig.end_call(fine)
+        rig.become_idle()
+
+
+def test_it_is_logged_with_what_it_failed_on(
+    break_once: Break, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "rag_accel.scheduler")
+    with Rig() as rig:
+        break_once(LeafArrived)
+        fails_with_the_bug(rig.leaf())
+    assert "the scheduler failed on LeafArrived" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_everybody_hears_of_the_end_when_the_core_breaks_off_anywhere(
+    seed: int, stepped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raise at random in the middle of the core's work, when half of an event is done."""
+    rng = Random(seed)
+    whole = ending._finish  # pyright: ignore[reportPrivateUsage]
+
+    def finish(*args: Any) -> None:
+        if rng.random() < 0.1:
+            raise ZeroDivisionError("a bug")
+        whole(*args)
+        if rng.random() < 0.1:
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(ending, "_finish", finish)
+    profile = stepped_profile() if stepped else FakeEngine().profile
+    engine = FakeEngine(profile, faults=Faults(lambda request: _fault(request.payload.texts[0])))
+    with Rig(engine, max_requests=50) as rig:
+        leaves = [rig.leaf(str(n), share=n % 7 if n % 3 else None) for n in range(100)]
+        graphs = [
+            rig.graph(
+                NodeSpec("a", rig.e, EMBEDDING),
+                NodeSpec("b", rig.e, EMBEDDING),
+                NodeSpec("c", rig.e, EMBEDDING, ("a", "b")),
+            )
+            for _ in range(30)
+        ]
+        for call in leaves[::9]:
+            rig.driver.post(NodeCancelled(call.key))
+        for leaf in leaves:
+            try:
+                leaf.value()
+            except RagAccelError:
+                continue
+        for graph in graphs:
+            assert graph.over.wait(PATIENCE_S)
+        monkeypatch.undo()
+        rig.become_idle()
+        rig.leaf("next").value()
+
+
+def _fault(text: str) -> Any:
+    return "raise" if text.endswith("3") else None

@@ -1,0 +1,69 @@
+"""An engine that hangs loses its own work only, and is used again once it returns."""
+
+from __future__ import annotations
+
+import pytest
+from driver_harness import Gate, Rig, held_back, stepped_profile
+
+from rag_accel.engine_api import PrimitiveKind
+from rag_accel.errors import EngineLostError
+from rag_accel.scheduler.messages import EngineName, NodeSpec
+from rag_accel.testing import FakeEngine, ManualClock
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_work_of_a_hanging_step_is_lost_after_hang_s(stepped: bool) -> None:
+    gate, clock = Gate(), ManualClock()
+    engine = FakeEngine(stepped_profile() if stepped else FakeEngine().profile, compute=gate)
+    with Rig(engine, clock=clock, hang_s=10) as rig, held_back(gate):
+        hanging = rig.leaf("hanging")
+        gate.wait_until_entered()
+        queued = rig.leaf("queued")
+        rig.advance(clock, 9.9)
+        assert not hanging.over.is_set()
+        rig.advance(clock, 0.2)
+        for call in (hanging, queued):
+            with pytest.raises(EngineLostError):
+                call.value()
+        late = rig.leaf("late")
+        with pytest.raises(EngineLostError):
+            late.value()
+        gate.open()
+        rig.become_idle()
+        rig.leaf("again").value()
+
+
+def test_other_engines_go_on_while_one_hangs() -> None:
+    gate, clock = Gate(), ManualClock()
+    with Rig(FakeEngine(compute=gate), clock=clock, hang_s=10) as rig, held_back(gate):
+        rig.driver.add_engine("other", FakeEngine())
+        hanging = rig.leaf("hanging")
+        gate.wait_until_entered()
+        rig.advance(clock, 11)
+        assert hanging.outcome == "lost"
+        rig.leaf("fine", engine="other").value()
+        borrowed = rig.leaf(engine="b")
+        assert borrowed.may_run.wait(20)
+        rig.end_call(borrowed)
+        assert borrowed.outcome == "done"
+
+
+def test_a_request_whose_engine_is_lost_ends_as_a_whole() -> None:
+    gate, clock = Gate(), ManualClock()
+    with Rig(FakeEngine(compute=gate), clock=clock, hang_s=10) as rig, held_back(gate):
+        first = NodeSpec("first", rig.e, PrimitiveKind.EMBEDDING)
+        then = NodeSpec("then", EngineName("b"), PrimitiveKind.EMBEDDING, ("first",))
+        caller = rig.graph(first, then)
+        gate.wait_until_entered()
+        rig.advance(clock, 11)
+        assert caller.over.wait(20)
+        assert caller.request_outcome == "lost"
+        gate.open()
+        rig.become_idle()
+
+
+def test_no_time_is_too_far_away_for_the_mailbox() -> None:
+    with Rig(hang_s=float("inf")) as rig:
+        rig.leaf("text", deadline=float("inf")).value()
+        rig.leaf("text", deadline=1e30).value()
+        assert rig.driver.internal_errors == 0
