@@ -1,0 +1,42 @@
+"""Accelerate LangChain programs without changing them."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+try:
+    import langchain_core as _  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "langchain_rag_accel needs langchain-core: pip install 'rag-accel[langchain]'"
+    ) from error
+
+from langchain_rag_accel.accelerate import accelerate
+from langchain_rag_accel.activate import activate
+from langchain_rag_accel.explanation import explain
+
+if TYPE_CHECKING:
+    from langchain_rag_accel.embeddings import RagAccelEmbeddings
+    from langchain_rag_accel.retrievers import RagAccelRetriever
+    from langchain_rag_accel.vectorstores import RagAccelVectorStore
+
+__all__ = [
+    "RagAccelEmbeddings",
+    "RagAccelRetriever",
+    "RagAccelVectorStore",
+    "accelerate",
+    "activate",
+    "explain",
+]
+
+#: What needs NumPy or a model, by the module that defines it; imported when first asked for.
+_LAZY = {
+    "RagAccelEmbeddings": "embeddings",
+    "RagAccelRetriever": "retrievers",
+    "RagAccelVectorStore": "vectorstores",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,0 +1,56 @@
+"""Accelerate a LangChain object: the one verb a user needs."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+from langchain_core.runnables import Runnable
+
+from langchain_rag_accel.leaf_methods import SCHEDULED, leaf_base
+from langchain_rag_accel.runnables import AcceleratedRunnable
+from langchain_rag_accel.subclasses import twin
+from langchain_rag_accel.translated import TranslatedRunnable
+from rag_accel.accelerator import Accelerator
+from rag_accel.config import Options
+from rag_accel.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def accelerate(
+    obj: T, *, accelerator: Accelerator | None = None, options: Options | None = None
+) -> T:
+    """Return an object usable wherever ``obj`` is, whose work is scheduled.
+
+    A chat model, LLM, retriever, embeddings object, vector store or compressor gives an instance
+    of its own class that shares its state; any other runnable gives a ``RunnableBinding``.
+
+    Args:
+        obj: the object; it stays as it is and may be used beside the result.
+        accelerator: schedules the work; by default one that all objects of the process share.
+        options: options of an accelerator made for this object alone.
+
+    Raises:
+        ConfigError: if ``obj`` is nothing LangChain can run, or both arguments are given.
+        TranslationError: with ``mode="translate"``, if a part of a program is not understood.
+    """
+    if accelerator is not None and options is not None:
+        raise ConfigError("accelerate() takes an accelerator or options, not both")
+    if options is not None:
+        accelerator = Accelerator(options=options)
+    if getattr(type(obj), SCHEDULED, False):
+        return obj if accelerator is None else cast("Any", obj).scheduled_by(accelerator)
+    if leaf_base(type(obj)) is not None:
+        return twin(obj, accelerator)
+    if isinstance(obj, AcceleratedRunnable) and accelerator is None:
+        return obj
+    if isinstance(obj, Runnable):
+        mode = (accelerator.options if accelerator is not None else Options.load()).mode
+        wrapper = TranslatedRunnable if mode == "translate" else AcceleratedRunnable
+        return wrapper.wrap(obj, accelerator)
+    raise ConfigError(
+        "accelerate() does not know this object",
+        found=f"{type(obj).__module__}.{type(obj).__qualname__}",
+        valid="a Runnable, chat model, LLM, retriever, embeddings, vector store or compressor",
+        hint="wrap a function in RunnableLambda",
+    )

@@ -1,0 +1,72 @@
+"""Offer the extractive reader as an ordinary LangChain chat model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from rag_accel.engine_api import Message, Role
+from rag_accel.engines.llm.extractive import ExtractiveAnswer, ExtractiveReader
+from rag_accel.engines.llm.flat_prompt import parse_messages
+
+_ROLES: dict[str, Role] = {"system": "system", "ai": "assistant"}
+_READER = ExtractiveReader()
+
+
+class ExtractiveChatModel(BaseChatModel):
+    """Answer with the best-supported sentences of the passages in the prompt, with citations.
+
+    It needs no model files and no network. It generates nothing and reasons about nothing: each
+    sentence stands in a passage, and when no passage supports an answer it says so.
+    """
+
+    max_sentences: int = 3
+
+    @property
+    def _llm_type(self) -> str:
+        return "rag-accel-extractive"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        message = AIMessage(content=_cut(self._answer(messages).text, stop))
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        text = _cut(self._answer(messages).text, stop)
+        for part in _parts(text):
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=part))
+            if run_manager is not None:
+                run_manager.on_llm_new_token(part, chunk=chunk)
+            yield chunk
+
+    def _answer(self, messages: list[BaseMessage]) -> ExtractiveAnswer:
+        turns = [Message(_ROLES.get(m.type, "user"), str(m.text)) for m in messages]
+        question, passages = parse_messages(turns)
+        return _READER.answer(question, passages, self.max_sentences)
+
+
+def _cut(text: str, stop: list[str] | None) -> str:
+    ends = [at for word in stop or () if word and (at := text.find(word)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def _parts(text: str) -> Iterator[str]:
+    words = text.split(" ")
+    for index, word in enumerate(words):
+        yield word if index == len(words) - 1 else word + " "

@@ -1,0 +1,149 @@
+"""Meter how much of a program really passes the scheduler.
+
+LangChain's own callbacks tell of every model and retriever call, whoever makes it; the wrappers
+tell which calls held a permit or were computed by an engine. The difference passed through. Calls
+that have no callbacks (embeddings, stores, compressors) are known from the wrappers alone. A
+retriever that calls other retrievers is no leaf and not counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseLLM
+from langchain_core.messages import BaseMessage
+from langchain_core.tracers.context import register_configure_hook
+
+from langchain_rag_accel.leaf_methods import leaf_base
+
+_NAMES = {
+    "BaseChatModel": "chat model",
+    "LLM": "language model",
+    "BaseLLM": "language model",
+    "BaseRetriever": "retriever",
+    "VectorStore": "vector store",
+    "Embeddings": "embeddings",
+    "BaseDocumentCompressor": "compressor",
+}
+_WITH_CALLBACKS = ("chat model", "language model", "retriever")
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageRow:
+    """Count the leaf calls of one kind; ``passed_through`` ran without the scheduler."""
+
+    kind: str
+    seen: int
+    scheduled: int
+
+    @property
+    def passed_through(self) -> int:
+        """Return the calls that the scheduler never saw."""
+        return self.seen - self.scheduled
+
+
+class Coverage(BaseCallbackHandler):
+    """Count leaf calls by kind. An answer from LangChain's own cache is seen, never scheduled."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: Counter[str] = Counter()
+        self._scheduled: Counter[str] = Counter()
+        self._parents: dict[UUID, UUID | None] = {}
+        self._retrievers: set[UUID] = set()
+
+    def rows(self) -> list[CoverageRow]:
+        """Return one row per kind of leaf that was called, sorted by kind."""
+        with self._lock:
+            seen = self._seen + Counter({"retriever": len(self._retrievers - self._composites())})
+            kinds = sorted(seen | self._scheduled)
+            return [CoverageRow(kind, seen[kind], self._scheduled[kind]) for kind in kinds]
+
+    def _composites(self) -> set[UUID]:
+        """Return the retriever runs in which another one ran."""
+        found: set[UUID] = set()
+        for run in self._retrievers:
+            above = self._parents.get(run)
+            while above is not None:
+                found.add(above)
+                above = self._parents.get(above)
+        return found
+
+    @property
+    def passed_through(self) -> int:
+        """Return how many calls of all kinds the scheduler never saw."""
+        return sum(row.passed_through for row in self.rows())
+
+    def __str__(self) -> str:
+        lines = [f"{'leaf':<16}{'seen':>8}{'scheduled':>11}{'passed through':>16}"]
+        lines += [
+            f"{row.kind:<16}{row.seen:>8}{row.scheduled:>11}{row.passed_through:>16}"
+            for row in self.rows()
+        ]
+        return "\n".join(lines)
+
+    def on_chat_model_start(
+        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **kwargs: Any
+    ) -> None:
+        self._saw("chat model")
+
+    def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], **kwargs: Any) -> None:
+        self._saw("language model", len(prompts))
+
+    def on_retriever_start(self, serialized: dict[str, Any], query: str, **kwargs: Any) -> None:
+        with self._lock:
+            self._retrievers.add(kwargs["run_id"])
+            self._parents[kwargs["run_id"]] = kwargs.get("parent_run_id")
+
+    def on_chain_start(
+        self, serialized: dict[str, Any], inputs: dict[str, Any], **kwargs: Any
+    ) -> None:
+        with self._lock:
+            self._parents[kwargs["run_id"]] = kwargs.get("parent_run_id")
+
+    def note(self, obj: Any, args: Sequence[Any], scheduled: bool) -> None:
+        """Learn of a leaf call from its wrapper."""
+        base = leaf_base(type(obj))
+        kind = _NAMES[base.__name__] if base is not None else "other"
+        # A completion model takes many prompts in one call, and calls back for each.
+        many = isinstance(obj, BaseLLM) and args and isinstance(args[0], list)
+        number = len(args[0]) if many else 1
+        with self._lock:
+            self._scheduled[kind] += number if scheduled else 0
+            self._seen[kind] += 0 if kind in _WITH_CALLBACKS else number
+
+    def _saw(self, kind: str, number: int = 1) -> None:
+        with self._lock:
+            self._seen[kind] += number
+
+
+_meter: ContextVar[Coverage | None] = ContextVar("rag_accel_coverage", default=None)
+register_configure_hook(_meter, inheritable=True)
+
+
+@contextmanager
+def coverage() -> Iterator[Coverage]:
+    """Meter every leaf call made in the block, in this context and those copied from it."""
+    meter = Coverage()
+    token = _meter.set(meter)
+    try:
+        yield meter
+    finally:
+        _meter.reset(token)
+
+
+def note_leaf(obj: Any, args: Sequence[Any], scheduled: bool) -> None:
+    """Tell the meter, if there is one, of a leaf call and whether the scheduler let it run."""
+    meter = _meter.get()
+    if meter is not None:
+        meter.note(obj, args, scheduled)

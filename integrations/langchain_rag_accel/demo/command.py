@@ -1,0 +1,80 @@
+"""``rag-accel demo``: the main job, from documents to a comparison."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from langchain_rag_accel.accelerate import accelerate
+from langchain_rag_accel.demo.chain import build_chain
+from langchain_rag_accel.demo.compare import compare, total
+from langchain_rag_accel.demo.levels import measure
+from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from langchain_rag_accel.demo.report import as_json, samples, table, time_spent
+from langchain_rag_accel.explanation import explain
+from rag_accel.accelerator import Accelerator
+from rag_accel.config import Options
+
+HELP = "answer questions over real documents, plain and accelerated, and compare"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--docs", type=Path, help="folder of .txt, .md, .html and .pdf documents")
+    parser.add_argument("--questions", type=Path, help="file with one question a line, or JSON")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and no prose")
+    parser.add_argument("--cache", type=Path, help="folder of the cached index")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the demo; return the exit status: 1 if an answer differs."""
+    quiet = arguments.json
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr if quiet else sys.stdout, flush=True)
+
+    material = prepare(
+        arguments.docs,
+        arguments.questions,
+        arguments.cache or default_cache(),
+        progress=sys.stderr.isatty() and not quiet,
+    )
+    _introduce(material, tell)
+    # Results are neither cached nor shared: every answer is worked out.
+    options = Options.load(single_flight=False)
+    with Accelerator(options=options) as accelerator:
+        plain = build_chain(material.store)
+        fast = accelerate(plain, accelerator=accelerator)
+        levels = measure(plain, fast, material.questions, tell)
+        comparison = total(
+            compare(material.store, level.questions, level.plain.answers, level.accelerated.answers)
+            for level in levels
+        )
+        text = explain(fast)
+        spent = time_spent(accelerator.metrics.snapshot())
+    if quiet:
+        print(json.dumps(as_json(comparison, levels, text)))
+    else:
+        tell(samples(levels[-1].questions, levels[-1].plain.answers))
+        tell(f"\n{table(levels)}")
+        tell(
+            f"\nidentical answers: {comparison.identical} of {comparison.total}"
+            f" (score ties: {comparison.ties}), all levels together"
+        )
+        tell(f"\nwhere the accelerated arm's time went\n{spent}\n\n{text}")
+    return 1 if comparison.different else 0
+
+
+def _introduce(material: Material, tell: object) -> None:
+    assert callable(tell), "tell is a function"
+    cached = "cached" if material.index_was_cached else "made now"
+    tell(
+        f"{len(material.documents)} chunks (index {cached}), "
+        f"{len(material.questions)} distinct questions"
+    )
+    for skipped in material.skipped[:5]:
+        tell(f"  skipped {skipped}")
+    if len(material.skipped) > 5:
+        tell(f"  and {len(material.skipped) - 5} more skipped")

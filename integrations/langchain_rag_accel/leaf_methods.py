@@ -1,0 +1,184 @@
+"""List the methods in which LangChain objects do their work.
+
+Only these are ever replaced: in a subclass made for one accelerated object, or in their classes
+while a program needs it. What replaces them is made in ``wrappers``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from langchain_core.documents.compressor import BaseDocumentCompressor
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import LLM, BaseChatModel, BaseLLM
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
+from langchain_core.vectorstores import VectorStore
+
+from rag_accel.engine_api import PrimitiveKind
+
+Flavour = Literal["plain", "coroutine", "generator", "async_generator"]
+
+_ORIGINAL = "__rag_accel_original__"
+#: What a class sets that brings its work to the scheduler itself.
+SCHEDULED = "__rag_accel_scheduled__"
+
+DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
+EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
+
+
+@dataclass(frozen=True, slots=True)
+class LeafMethod:
+    """Name one method that does work.
+
+    Args:
+        name: the method's name.
+        kind: what the scheduler takes it for.
+        flavour: how it is called.
+        default: the class whose version does no work of its own.
+        sync: for an async method, the method that this default runs in an executor.
+    """
+
+    name: str
+    kind: PrimitiveKind
+    flavour: Flavour = "plain"
+    default: type | None = None
+    sync: str | None = None
+
+
+def _pair(
+    name: str, kind: PrimitiveKind, default: type, async_name: str | None = None
+) -> list[LeafMethod]:
+    other = async_name or f"a{name}"
+    return [LeafMethod(name, kind), LeafMethod(other, kind, "coroutine", default, sync=name)]
+
+
+def _model(base: type) -> list[LeafMethod]:
+    # LangChain decides whether a model streams by who defines these two, so they are never
+    # defined where the class did not.
+    return [
+        *_pair("_generate", DECODING, base, "_agenerate"),
+        LeafMethod("_stream", DECODING, "generator", base),
+        LeafMethod("_astream", DECODING, "async_generator", base),
+    ]
+
+
+_CHAT = [
+    *_model(BaseChatModel),
+    # Optional: a model may speak the newer event protocol itself.
+    LeafMethod("_stream_chat_model_events", DECODING, "generator"),
+    LeafMethod("_astream_chat_model_events", DECODING, "async_generator"),
+]
+
+_STORE = [
+    leaf
+    for name in (
+        "similarity_search",
+        "similarity_search_with_score",
+        "similarity_search_by_vector",
+        "max_marginal_relevance_search",
+        "max_marginal_relevance_search_by_vector",
+    )
+    for leaf in _pair(name, SEARCHING, VectorStore)
+]
+# Neither of these is done in an executor by default: each is made of the other searches.
+_SCORED = [
+    LeafMethod("similarity_search_with_relevance_scores", SEARCHING),
+    LeafMethod("asimilarity_search_with_relevance_scores", SEARCHING, "coroutine"),
+]
+
+#: The leaf methods of each kind of LangChain object; the first base that fits counts.
+LEAVES: dict[type, list[LeafMethod]] = {
+    BaseChatModel: _CHAT,
+    LLM: [*_model(BaseLLM), LeafMethod("_acall", DECODING, "coroutine", LLM, sync="_call")],
+    BaseLLM: _model(BaseLLM),
+    BaseRetriever: _pair(
+        "_get_relevant_documents", SEARCHING, BaseRetriever, "_aget_relevant_documents"
+    ),
+    VectorStore: [*_STORE, *_SCORED],
+    Embeddings: [
+        *_pair("embed_query", EMBEDDING, Embeddings),
+        *_pair("embed_documents", EMBEDDING, Embeddings),
+    ],
+    BaseDocumentCompressor: _pair(
+        "compress_documents", RERANKING, BaseDocumentCompressor, "acompress_documents"
+    ),
+}
+
+
+def leaf_base(cls: type) -> type | None:
+    """Return the LangChain base class whose leaf methods ``cls`` has, if any."""
+    return next((base for base in LEAVES if issubclass(cls, base)), None)
+
+
+def is_scheduled(cls: type) -> bool:
+    """Tell whether objects of this class schedule their work themselves."""
+    return bool(getattr(cls, "__rag_accel__", False) or getattr(cls, SCHEDULED, False))
+
+
+def plain_class(cls: type) -> type:
+    """Return the class a twin's class was made from; any other class is its own."""
+    return cls.__mro__[1] if cls.__dict__.get("__rag_accel__", False) else cls
+
+
+def engine_name(cls: type) -> str:
+    """Return the borrowed engine's name for objects of a class."""
+    plain = plain_class(cls)
+    return f"{plain.__module__}.{plain.__qualname__}"
+
+
+def is_composite(obj: Any) -> bool:
+    """Tell whether an object only has others of its kind, or models, do the work.
+
+    Those are the leaves then. A model is never composite: it may well call what it holds past the
+    methods known here.
+    """
+    parts = _PARTS.get(leaf_base(type(obj)) or object, ())
+    return bool(parts) and any(
+        isinstance(value, parts) or (isinstance(value, list | tuple) and _holds(value, parts))
+        for value in vars(obj).values()
+    )
+
+
+def _holds(values: Sequence[Any], parts: tuple[type, ...]) -> bool:
+    return bool(values) and isinstance(values[0], parts)
+
+
+_PARTS: dict[type, tuple[type, ...]] = {
+    BaseRetriever: (BaseRetriever,),
+    Embeddings: (Embeddings,),
+    BaseDocumentCompressor: (Runnable, Embeddings, BaseDocumentCompressor),
+}
+
+
+def is_default(cls: type, leaf: LeafMethod) -> bool:
+    """Tell whether ``cls`` inherits a version of the method that does no work of its own."""
+    if leaf.default is None:
+        return False
+    here = plain_method(cls, leaf.name)
+    # A retriever without ``run_manager`` gets a default of its own when its class is made.
+    made = f"{leaf.default.__qualname__}.__init_subclass__.<locals>.{leaf.name}"
+    return (
+        here is plain_method(leaf.default, leaf.name) or getattr(here, "__qualname__", "") == made
+    )
+
+
+def plain_method(cls: type, name: str) -> Callable[..., Any] | None:
+    """Return the method as the program wrote it, also while its class is patched."""
+    method = getattr(cls, name, None)
+    wrapper, original = getattr(method, _ORIGINAL, (None, None))
+    # ``functools.wraps`` copies attributes: somebody's wrapper of our wrapper is not ours.
+    return original if wrapper is not None and wrapper is method else method
+
+
+def mark(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Note in a wrapper what it wraps."""
+    setattr(wrapper, _ORIGINAL, (wrapper, original))
+    with contextlib.suppress(TypeError, ValueError):
+        # LangChain asks for it in every call, and finding it through a wrapper takes 60 us.
+        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return wrapper

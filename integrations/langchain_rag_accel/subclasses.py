@@ -1,0 +1,150 @@
+"""Make an accelerated twin of a model, retriever, store, embeddings object or compressor.
+
+The twin is an instance of a subclass of the object's class and shares the object's state (the same
+``__dict__``), so whatever is changed through one is seen through the other.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from langchain_core.retrievers import BaseRetriever
+
+from langchain_rag_accel.context import identity_for, scoped
+from langchain_rag_accel.interception import Interception, scheduled_method
+from langchain_rag_accel.leaf_methods import LEAVES, leaf_base, plain_class
+from langchain_rag_accel.wrappers import FindIdentity
+from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
+from rag_accel_adapters.langchain import leaves
+
+#: Where a twin keeps its accelerator: in the class, since its state belongs to the original too.
+_OWN = "__rag_accel_own__"
+
+_lock = threading.RLock()  # making a class runs code of its bases, which may accelerate something
+#: what a twin was made of, and the patches on what that holds, by the twin's id
+_origins: dict[int, tuple[Any, Interception]] = {}
+_classes: weakref.WeakValueDictionary[tuple[int, int], type] = weakref.WeakValueDictionary()
+
+
+def twin(obj: Any, accelerator: Accelerator | None) -> Any:
+    """Return the accelerated twin of ``obj``; a twin's twin is itself if nothing else is asked."""
+    cls = type(obj)
+    if plain_class(cls) is not cls:
+        if accelerator is None or getattr(cls, _OWN) is accelerator:
+            return obj
+        obj = _original(obj)
+    made = _sharing(obj, _subclass(type(obj), accelerator))
+    # What the object holds is scheduled too, for as long as the twin lives. So lives the object:
+    # its class may free what both of them use when it goes.
+    inner = Interception(found.obj for found in leaves(obj) if found.obj is not obj)
+    _origins[id(made)] = (obj, inner)
+    weakref.finalize(made, _origins.pop, id(made), None).atexit = False
+    return made
+
+
+def _sharing(obj: Any, cls: type) -> Any:
+    """Return an instance of ``cls`` with the state of ``obj``."""
+    made = object.__new__(cls)
+    for slot in _slots(type(obj)):
+        if hasattr(obj, slot):
+            object.__setattr__(made, slot, getattr(obj, slot))
+    return made
+
+
+def _slots(cls: type) -> Iterator[str]:
+    yield "__dict__"
+    for base in cls.__mro__:
+        names = base.__dict__.get("__slots__", ())
+        for name in [names] if isinstance(names, str) else names:
+            private = name.startswith("__") and not name.endswith("__")
+            if name not in ("__dict__", "__weakref__"):
+                yield f"_{base.__name__.lstrip('_')}{name}" if private else name
+
+
+def _original(made: Any) -> Any:
+    """Return what a twin was made of; one made by its own class gets an equal of its base."""
+    origin = _origins.get(id(made))
+    return origin[0] if origin is not None else _sharing(made, plain_class(type(made)))
+
+
+def _subclass(cls: type, accelerator: Accelerator | None) -> type:
+    """Return the one subclass for this class and accelerator; it goes with its last twin."""
+    key = (id(cls), id(accelerator))
+    with _lock:
+        known = _classes.get(key)
+        if known is None or known.__mro__[1] is not cls or getattr(known, _OWN) is not accelerator:
+            known = _classes[key] = _make_subclass(cls, accelerator)
+        return known
+
+
+def _make_subclass(cls: type, accelerator: Accelerator | None) -> type:
+    def find(obj: Any) -> RequestIdentity | None:
+        return identity_for(accelerator)
+
+    base = leaf_base(cls)
+    assert base is not None, "only leaf objects have twins"
+    body: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__rag_accel__": True,
+        _OWN: accelerator,
+        "__reduce_ex__": _reduce,
+        "__copy__": _copy,
+        "__deepcopy__": _deepcopy,
+    }
+    if hasattr(cls, "__del__"):
+        body["__del__"] = _keep  # the original frees what they share
+    for leaf in LEAVES[base]:
+        method = scheduled_method(cls, leaf, find)
+        if method is not None:
+            body[leaf.name] = method
+    if base is BaseRetriever:
+        body.update(_own_entries(cls, find))
+    return type(cls)(cls.__name__, (cls,), body)
+
+
+def _own_entries(cls: type[BaseRetriever], find: FindIdentity) -> dict[str, Any]:
+    """Return the entry methods of a retriever that does not use BaseRetriever's.
+
+    It need not pass its leaf method, so the run of what it calls begins here.
+    """
+    invoke, ainvoke = cls.invoke, cls.ainvoke
+
+    @functools.wraps(invoke)
+    def sync(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with scoped(current_request, find(self)):
+            return invoke(self, *args, **kwargs)
+
+    @functools.wraps(ainvoke)
+    async def coroutine(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with scoped(current_request, find(self)):
+            return await ainvoke(self, *args, **kwargs)
+
+    entries: dict[str, Any] = {}
+    if invoke is not BaseRetriever.invoke:
+        entries["invoke"] = sync
+    if ainvoke is not BaseRetriever.ainvoke:
+        entries["ainvoke"] = coroutine
+    return entries
+
+
+def _keep(made: Any) -> None:
+    """Free nothing."""
+
+
+def _reduce(made: Any, protocol: int) -> tuple[Any, ...]:
+    return (twin, (_original(made), getattr(type(made), _OWN)))
+
+
+def _copy(made: Any) -> Any:
+    return twin(copy.copy(_original(made)), getattr(type(made), _OWN))
+
+
+def _deepcopy(made: Any, memo: dict[int, Any] | None = None) -> Any:
+    return twin(copy.deepcopy(_original(made), memo), getattr(type(made), _OWN))

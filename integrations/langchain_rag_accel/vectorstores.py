@@ -1,0 +1,196 @@
+"""Keep documents in an index whose searches all requests share."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
+
+from langchain_rag_accel.accelerate import accelerate
+from langchain_rag_accel.context import identity_for, start_in_pool
+from langchain_rag_accel.shared_index import SharedIndex
+from langchain_rag_accel.store_search import StoreSearch, document
+from rag_accel.accelerator import Accelerator
+from rag_accel.engine_api import Document as IndexedDocument
+from rag_accel.engines.retrieval import DocumentIndex, Metric, load_index, save_index
+
+
+class RagAccelVectorStore(StoreSearch):
+    """Store documents with their vectors; searches of all requests run in shared steps.
+
+    A score is the cosine by default (higher is nearer), the inner product without ``normalize``,
+    and the squared distance for an L2 index (lower is nearer). ``filter`` is a mapping of metadata
+    fields to the values they must equal; ``nprobe`` is how many clusters an IVF index visits.
+
+    Args:
+        embedding: makes the vectors; scheduled too.
+        index: holds the documents; by default a flat one, made with the first document.
+        normalize: scale vectors to length one, as cosine similarity needs.
+        accelerator: schedules the work; by default the current run's, else the process default.
+
+    Raises:
+        ImportError: FAISS is not installed; names the extra.
+    """
+
+    __rag_accel_scheduled__ = True
+
+    def __init__(
+        self,
+        embedding: Embeddings,
+        index: DocumentIndex | None = None,
+        *,
+        normalize: bool = True,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        self.embedding = embedding
+        self._shared = SharedIndex(index, normalize)
+        self._accelerator = accelerator
+        self._embedder = accelerate(embedding, accelerator=accelerator)
+
+    def scheduled_by(self, accelerator: Accelerator) -> RagAccelVectorStore:
+        """Return a store over the same index on another accelerator."""
+        made = copy.copy(self)
+        made._accelerator = accelerator
+        made._embedder = accelerate(self.embedding, accelerator=accelerator)
+        return made
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """Return what makes the vectors."""
+        return self.embedding
+
+    @property
+    def index(self) -> DocumentIndex | None:
+        """Return the index; None before the first document of a store made without one."""
+        return self._shared.index
+
+    # Changing ---------------------------------------------------------------------------------
+
+    def add_documents(
+        self, documents: list[Document], ids: list[str] | None = None, **kwargs: Any
+    ) -> list[str]:
+        """Embed and store documents; a known id is replaced. Returns their ids."""
+        taken = _with_ids(documents, ids)
+        self._shared.add(taken, self._embedder.embed_documents([doc.text for doc in taken]))
+        return [document.id for document in taken]
+
+    async def aadd_documents(
+        self, documents: list[Document], ids: list[str] | None = None, **kwargs: Any
+    ) -> list[str]:
+        """Do as ``add_documents`` without blocking the loop."""
+        taken = _with_ids(documents, ids)
+        vectors = await self._embedder.aembed_documents([doc.text for doc in taken])
+        await self._off_loop(self._shared.add, taken, vectors)
+        return [document.id for document in taken]
+
+    def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:
+        """Forget the documents of these ids; unknown ids are ignored, and none is none."""
+        self._shared.delete(list(ids or ()))
+
+    async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:
+        """Do as ``delete`` without blocking the loop."""
+        await self._off_loop(self._shared.delete, list(ids or ()))
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """Return the documents of these ids in this order, leaving out unknown ids."""
+        return list(map(document, self._shared.get(ids)))
+
+    async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """Do as ``get_by_ids``; a look-up is too short to leave the loop for."""
+        return self.get_by_ids(ids)
+
+    async def _off_loop(self, fn: Callable[..., None], *args: Any) -> None:
+        # A change may wait for clusters to be trained.
+        identity = identity_for(self._accelerator)
+        call = partial(fn, *args)
+        running = identity and start_in_pool(identity.accelerator, call, "ingestion")
+        await (running or asyncio.to_thread(call))
+
+    # Making and keeping -----------------------------------------------------------------------
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **options: Any,
+    ) -> RagAccelVectorStore:
+        """Return a store of these texts; ``options`` are the constructor's."""
+        store = cls(embedding, **options)
+        store.add_texts(texts, metadatas, ids=ids)
+        return store
+
+    @classmethod
+    async def afrom_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **options: Any,
+    ) -> RagAccelVectorStore:
+        """Do as ``from_texts`` without blocking the loop."""
+        store = cls(embedding, **options)
+        await store.aadd_texts(texts, metadatas, ids=ids)
+        return store
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the documents and vectors to a file; raises like ``save_index``."""
+        index = self._shared.index
+        if index is None:  # a file says its dimension, so find it out
+            index = self._shared.of_dimension(len(self._embedder.embed_query("")))
+        save_index(index, path, _fingerprint(self.embedding, self._shared.normalize))
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], embedding: Embeddings, **options: Any
+    ) -> RagAccelVectorStore:
+        """Return the store that was saved; ``options`` are the constructor's.
+
+        Raises:
+            IndexFileError: the file is damaged, or its vectors are of other embeddings.
+            OSError: the file cannot be read.
+        """
+        mark = _fingerprint(embedding, options.get("normalize", True))
+        return cls(embedding, load_index(path, fingerprint=mark), **options)
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        index = self._shared.index
+        if index is not None and index.spec.metric is Metric.L2:
+            return VectorStore._euclidean_relevance_score_fn
+        return _at_least_zero
+
+
+def _at_least_zero(score: float) -> float:
+    return max(0.0, score)
+
+
+def _with_ids(documents: Sequence[Document], ids: Sequence[str] | None) -> list[IndexedDocument]:
+    if ids is not None and len(ids) != len(documents):
+        raise ValueError(
+            f"ids must be the same length as texts. Got {len(ids)} ids and {len(documents)} texts."
+        )
+    names = ids or [document.id for document in documents]
+    return [
+        IndexedDocument(name or str(uuid.uuid4()), document.page_content, document.metadata)
+        for name, document in zip(names, documents, strict=True)
+    ]
+
+
+def _fingerprint(embedding: Embeddings, normalize: bool) -> str:
+    name = getattr(embedding, "model_name", None) or getattr(embedding, "model", None)
+    cls = type(embedding)
+    model = f" {name}" if isinstance(name, str) else ""
+    return f"{cls.__module__}.{cls.__qualname__}{model}, normalize={normalize}"

@@ -1,0 +1,130 @@
+"""Compare a translated program with the plain one: results, errors, and runs told to callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import Runnable
+from lc_recording import plain
+
+from langchain_rag_accel.translated import TranslatedRunnable
+from rag_accel import Accelerator
+
+_STARTS = (
+    "on_chain_start",
+    "on_chat_model_start",
+    "on_llm_start",
+    "on_retriever_start",
+    "on_tool_start",
+)
+_OTHERS = (
+    "on_chain_end",
+    "on_chain_error",
+    "on_llm_end",
+    "on_llm_error",
+    "on_llm_new_token",
+    "on_retriever_end",
+    "on_retriever_error",
+    "on_retry",
+    "on_tool_end",
+    "on_tool_error",
+)
+
+
+class Runs(BaseCallbackHandler):
+    """Write down every run: what was told of it, in order, and which runs are inside it."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: dict[UUID, list[tuple[Any, ...]]] = {}
+        self._parents: dict[UUID, UUID | None] = {}
+        self.order: list[tuple[str, UUID]] = []
+
+    def tell(self, event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note one callback."""
+        run, parent = kwargs.pop("run_id"), kwargs.pop("parent_run_id", None)
+        kwargs["tags"] = sorted(kwargs.get("tags") or [])
+        with self._lock:
+            self.order.append((event, run))
+            self._parents.setdefault(run, parent)
+            assert self._parents[run] == parent, "a run changed its parent"
+            self._told.setdefault(run, []).append((event, plain(args), plain(kwargs)))
+
+    def events(self) -> list[tuple[Any, ...]]:
+        """Return all that was told, in whatever order it came."""
+        with self._lock:
+            return [one for told in self._told.values() for one in told]
+
+    def forest(self) -> list[str]:
+        """Return every outermost run with all inside it, in an order that follows from them."""
+        with self._lock:
+            return sorted(self._tree(run) for run, up in self._parents.items() if up is None)
+
+    def _tree(self, run: UUID) -> str:
+        inside = sorted(self._tree(child) for child, up in self._parents.items() if up == run)
+        return repr((self._told[run], inside))
+
+    def open(self) -> list[UUID]:
+        """Return the runs that have not ended exactly once."""
+        ends = ("_end", "_error")
+        with self._lock:
+            return [
+                run
+                for run, told in self._told.items()
+                if sum(event[0].endswith(ends) for event in told) != 1
+            ]
+
+
+def _teller(event: str) -> Callable[..., None]:
+    def told(self: Runs, *args: Any, **kwargs: Any) -> None:
+        self.tell(event, args, kwargs)
+
+    return told
+
+
+for _event in (*_STARTS, *_OTHERS):
+    setattr(Runs, _event, _teller(_event))
+
+
+def translated(program: Runnable[Any, Any], accelerator: Accelerator) -> Any:
+    """Return a program translated."""
+    return TranslatedRunnable.wrap(program, accelerator)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let the loop go on until something is so; fail if it does not come to that."""
+    async with asyncio.timeout(10.0):
+        for _ in count():
+            if is_so():
+                return
+            await asyncio.sleep(0.001)
+
+
+async def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[str, Any]:
+    """Return what a call, blocking or not, came to: its result, or its error."""
+    try:
+        result = call(*args, **kwargs)
+        result = await result if isinstance(result, Awaitable) else result
+    except Exception as error:
+        return "raised", error
+    return "returned", result
+
+
+def config_with(recorder: BaseCallbackHandler, **others: Any) -> dict[str, Any]:
+    """Return a config with everything a user may put in it."""
+    return {
+        "callbacks": [recorder],
+        "tags": ["b-tag", "a-tag"],
+        "metadata": {"user": "someone"},
+        "run_name": "my run",
+        "configurable": {"visible": 1},
+        **others,
+    }

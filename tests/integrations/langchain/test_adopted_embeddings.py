@@ -1,0 +1,192 @@
+"""Recognised local embeddings are computed by an owned engine, with the same vectors."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_huggingface import HuggingFaceEmbeddings
+from lc_fakes import AsyncChat
+from lc_programs import joined
+from lc_waiting import is_idle
+
+from langchain_rag_accel import RagAccelEmbeddings, accelerate, activate
+from langchain_rag_accel.coverage import coverage
+from rag_accel import Accelerator
+
+TEXTS = [f"text number {number} " + "word " * (number % 7) for number in range(70)]
+
+
+@pytest.fixture(scope="module")
+def plain(embeddings: RagAccelEmbeddings) -> HuggingFaceEmbeddings:
+    """Give the packaged model as LangChain's own embeddings."""
+    made = HuggingFaceEmbeddings.model_construct(model_name="packaged")
+    made._client = embeddings.model
+    return made
+
+
+def _embedding_engines(accelerator: Accelerator) -> dict[str, Any]:
+    assert is_idle(accelerator)
+    engines: Any = accelerator.metrics.snapshot().get("engines", {})
+    return {name: engine for name, engine in engines.items() if name.startswith("embedding#")}
+
+
+async def test_vectors_are_those_of_the_plain_object(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    fast = accelerate(plain, accelerator=accelerator)
+    documents = plain.embed_documents(TEXTS)
+    assert np.allclose(fast.embed_documents(TEXTS), documents, atol=1e-6)
+    assert np.allclose(await fast.aembed_documents(TEXTS), documents, atol=1e-6)
+    query = plain.embed_query("two\nlines")
+    assert np.allclose(fast.embed_query("two\nlines"), query, atol=1e-6)
+    assert np.allclose(await fast.aembed_query("two\nlines"), query, atol=1e-6)
+    assert np.allclose(fast.embed_query(text="by name"), plain.embed_query("by name"), atol=1e-6)
+    assert len(_embedding_engines(accelerator)) == 1
+    assert isinstance(fast.embed_query("x"), list)
+    assert isinstance(fast.embed_query("x")[0], float)
+
+
+async def test_concurrent_requests_share_batches(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    store = InMemoryVectorStore(plain)
+    store.add_texts(TEXTS[:20])
+    model = AsyncChat()
+    program = (
+        store.as_retriever(search_kwargs={"k": 2})
+        | RunnableLambda(joined)
+        | model
+        | StrOutputParser()
+    )
+    fast = accelerate(program, accelerator=accelerator)
+    questions = [f"question number {number}" for number in range(16)]
+    with coverage() as meter:
+        found = await asyncio.gather(*map(fast.ainvoke, questions))
+    assert found == [program.invoke(question) for question in questions]
+    assert meter.passed_through == 0
+    (engine,) = _embedding_engines(accelerator).values()
+    assert engine["items"] == 16
+    assert engine["steps"] <= 8
+
+
+async def test_objects_over_one_model_share_an_engine(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    ours = RagAccelEmbeddings(plain._client, accelerator=accelerator)
+    fast = accelerate(plain, accelerator=accelerator)
+    assert np.allclose(fast.embed_query("x"), ours.embed_query("x"), atol=1e-6)
+    with activate(accelerator):
+        plain.embed_query("x")
+    assert len(_embedding_engines(accelerator)) == 1
+
+
+async def test_other_settings_are_another_engine(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    scaled = plain.model_copy(update={"encode_kwargs": {"prompt": "query: "}})
+    for embeddings in (plain, scaled):
+        fast = accelerate(embeddings, accelerator=accelerator)
+        assert np.allclose(fast.embed_query("x"), embeddings.embed_query("x"), atol=1e-6)
+    assert len(_embedding_engines(accelerator)) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"multi_process": True}, {"encode_kwargs": {"precision": "int8"}}],
+    ids=["multi_process", "precision"],
+)
+def test_settings_an_engine_cannot_honour_stay_borrowed(
+    change: dict[str, Any], plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    other = plain.model_copy(update=change)
+
+    def embed(texts: list[str], kwargs: Any) -> list[list[float]]:
+        return [[1.0] for _ in texts]
+
+    object.__setattr__(other, "_embed", embed)
+    assert accelerate(other, accelerator=accelerator).embed_query("x") == [1.0]
+    assert _embedding_engines(accelerator) == {}
+
+
+def test_a_subclass_is_not_recognised(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    class Own(HuggingFaceEmbeddings):
+        def __init__(self) -> None:
+            pass
+
+        def embed_query(self, text: str) -> list[float]:
+            return [2.0]
+
+    other = Own.model_construct()
+    assert accelerate(other, accelerator=accelerator).embed_query("x") == [2.0]
+    assert _embedding_engines(accelerator) == {}
+
+
+async def test_what_the_plain_object_refuses_is_refused_alike(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    fast = accelerate(plain, accelerator=accelerator)
+    for bad in (None, 3, ["a list"]):
+        with pytest.raises(Exception) as of_plain:  # noqa: PT011 - whatever it is
+            plain.embed_query(bad)  # type: ignore[arg-type]
+        with pytest.raises(type(of_plain.value)) as of_fast:
+            fast.embed_query(bad)  # type: ignore[arg-type]
+        assert str(of_fast.value) == str(of_plain.value)
+        with pytest.raises(type(of_plain.value)):
+            await fast.aembed_query(bad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        fast.embed_query()  # type: ignore[call-arg]
+    assert accelerator.bypassed == {}
+
+
+def test_nothing_to_embed_gives_nothing(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    assert accelerate(plain, accelerator=accelerator).embed_documents([]) == []
+    assert accelerate(plain, accelerator=accelerator).embed_query("") == pytest.approx(
+        plain.embed_query(""), abs=1e-6
+    )
+
+
+def test_a_text_in_place_of_texts_means_its_letters_as_before(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    fast = accelerate(plain, accelerator=accelerator)
+    assert np.allclose(fast.embed_documents("ab"), plain.embed_documents("ab"), atol=1e-6)
+
+
+def test_a_broken_engine_lets_the_plain_object_answer(
+    plain: HuggingFaceEmbeddings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Accelerator() as accelerator:
+        fast = accelerate(plain, accelerator=accelerator)
+        monkeypatch.setattr(accelerator, "own", _raise)
+        assert fast.embed_query("x") == plain.embed_query("x")
+        assert accelerator.bypassed == {("embedding", "RuntimeError"): 1}
+
+
+def test_a_broken_engine_is_told_when_strict(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = accelerate(plain, accelerator=accelerator)
+    monkeypatch.setattr(accelerator, "own", _raise)
+    with pytest.raises(RuntimeError, match="engine is broken"):
+        fast.embed_query("x")
+
+
+def _raise(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("the engine is broken")
+
+
+def test_reproducible_vectors_repeat_bit_by_bit(plain: HuggingFaceEmbeddings) -> None:
+    with Accelerator(strict=True, reproducible=True) as accelerator:
+        fast = accelerate(plain, accelerator=accelerator)
+        together = fast.embed_documents(TEXTS[:8])
+        assert [fast.embed_documents([text])[0] for text in TEXTS[:8]] == together

@@ -1,0 +1,210 @@
+"""What can be asked of a program, or made of it, is the same for the accelerated one."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.load import dumpd, load
+from langchain_core.runnables import Runnable, RunnableLambda
+from lc_fakes import AsyncChat, SyncChat
+from lc_programs import (
+    PROGRAMS,
+    QUESTION,
+    compressed,
+    configured_model,
+    model_chain,
+    retrieval_chain,
+    retrying,
+)
+from lc_recording import Recorder, plain
+
+from langchain_rag_accel import accelerate
+from langchain_rag_accel.coverage import coverage
+from langchain_rag_accel.runnables import AcceleratedRunnable
+from rag_accel import Accelerator, Options
+
+INPUT = {"input": "question one"}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_graph_schemas_and_name_are_equal(name: str, accelerator: Accelerator) -> None:
+    bare, fast = PROGRAMS[name](), accelerate(PROGRAMS[name](), accelerator=accelerator)
+    assert fast.get_graph().to_json() == bare.get_graph().to_json()
+    assert fast.get_graph().draw_mermaid() == bare.get_graph().draw_mermaid()
+    assert fast.get_input_jsonschema() == bare.get_input_jsonschema()
+    assert fast.get_output_jsonschema() == bare.get_output_jsonschema()
+    assert fast.get_config_jsonschema() == bare.get_config_jsonschema()
+    assert (fast.InputType, fast.OutputType) == (bare.InputType, bare.OutputType)
+    assert fast.get_name() == bare.get_name()
+    assert fast.config_specs == bare.config_specs
+
+
+def _listened(program: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    return program.with_listeners(on_start=lambda run: None)
+
+
+MADE_OF_IT: dict[str, Callable[[Any], Any]] = {
+    "with_config": lambda program: program.with_config(tags=["x"], run_name="renamed"),
+    "with_retry": lambda program: program.with_retry(stop_after_attempt=2),
+    "with_fallbacks": lambda program: program.with_fallbacks([RunnableLambda(lambda _: "none")]),
+    "with_listeners": _listened,
+    "with_types": lambda program: program.with_types(output_type=str),
+    "bind": lambda program: program.bind(stop=["to"]),
+    "pipe": lambda program: program.pipe(RunnableLambda(lambda text: text.upper())),
+    "or": lambda program: program | (lambda text: text[::-1]),
+    "ror": lambda program: RunnableLambda(lambda given: given) | program,
+    "pick from assign": lambda program: (
+        RunnableLambda(lambda given: given).assign(answer=program).pick("answer")
+    ),
+}
+
+
+@pytest.mark.parametrize("made", MADE_OF_IT)
+async def test_what_is_made_of_an_accelerated_program_answers_alike(
+    made: str, accelerator: Accelerator
+) -> None:
+    make = MADE_OF_IT[made]
+    bare, fast = make(model_chain()), make(accelerate(model_chain(), accelerator=accelerator))
+    assert fast.invoke(INPUT) == bare.invoke(INPUT)
+    assert await fast.ainvoke(INPUT) == await bare.ainvoke(INPUT)
+    assert list(fast.stream(INPUT)) == list(bare.stream(INPUT))
+    assert [c async for c in fast.astream(INPUT)] == [c async for c in bare.astream(INPUT)]
+    with coverage() as meter:
+        assert fast.batch([INPUT] * 2) == bare.batch([INPUT] * 2)
+    assert sum(row.scheduled for row in meter.rows()) == 2
+
+
+async def test_a_mapped_program_answers_alike(accelerator: Accelerator) -> None:
+    bare, fast = model_chain().map(), accelerate(model_chain(), accelerator=accelerator).map()
+    assert fast.invoke([INPUT] * 3) == bare.invoke([INPUT] * 3)
+    assert await fast.ainvoke([INPUT] * 3) == await bare.ainvoke([INPUT] * 3)
+
+
+@pytest.mark.parametrize("made", ["with_config", "with_retry", "with_listeners", "bind"])
+def test_what_is_made_of_an_accelerated_program_keeps_its_accelerator(
+    made: str, accelerator: Accelerator
+) -> None:
+    fast = MADE_OF_IT[made](accelerate(model_chain(), accelerator=accelerator))
+    assert isinstance(fast, AcceleratedRunnable)
+    assert fast.accelerator is accelerator
+
+
+def test_a_retry_around_an_accelerated_program_retries_it(accelerator: Accelerator) -> None:
+    flaky = AsyncChat(error=ConnectionError("try again"), flaky=True)
+    fast = accelerate(QUESTION | flaky, accelerator=accelerator)
+    steady = fast.with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
+    assert steady.invoke(INPUT).content
+    assert len(flaky.journal.calls) == 2
+
+
+def test_attributes_of_the_program_stay_reachable(accelerator: Accelerator) -> None:
+    bare = model_chain()
+    fast = accelerate(bare, accelerator=accelerator)
+    assert fast.steps == bare.steps
+    assert fast.first is bare.first
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = fast.nothing_of_the_kind
+
+
+def test_an_accelerated_program_is_accelerated_once(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    assert accelerate(fast) is fast
+
+
+def _picklable() -> Runnable[Any, Any]:
+    return QUESTION | AsyncChat()
+
+
+def test_a_pickled_program_arrives_with_its_options() -> None:
+    with Accelerator(namespace="tenant", strict=True) as accelerator:
+        fast = accelerate(_picklable(), accelerator=accelerator)
+        arrived = pickle.loads(pickle.dumps(fast))
+        with coverage() as meter, arrived.accelerator as other:
+            assert other is not accelerator
+            assert other.options == accelerator.options
+            assert arrived.invoke(INPUT).content == fast.invoke(INPUT).content
+        assert meter.passed_through == 0
+
+
+def test_programs_pickled_together_share_an_accelerator() -> None:
+    with Accelerator(strict=True) as accelerator:
+        pair = [accelerate(_picklable(), accelerator=accelerator) for _ in range(2)]
+        one, two = pickle.loads(pickle.dumps(pair))
+        with one.accelerator:
+            assert one.accelerator is two.accelerator
+
+
+def test_a_pickled_program_of_the_process_default_stays_one() -> None:
+    arrived = pickle.loads(pickle.dumps(accelerate(_picklable())))
+    assert arrived.accelerator is accelerate(_picklable()).accelerator
+
+
+def test_a_program_pickles_while_its_classes_are_patched(accelerator: Accelerator) -> None:
+    fast = accelerate(_picklable(), accelerator=accelerator)
+    arrived = pickle.loads(pickle.dumps(_picklable()))
+    assert arrived.invoke(INPUT).content == fast.invoke(INPUT).content
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda p: p.model_copy(deep=True)])
+def test_a_copy_is_accelerated_and_outlives_the_original(
+    copied: Callable[[Any], Any], accelerator: Accelerator
+) -> None:
+    made = copied(accelerate(model_chain(), accelerator=accelerator))
+    assert made.accelerator is accelerator
+    with coverage() as meter:
+        assert made.invoke(INPUT) == model_chain().invoke(INPUT)
+    assert meter.passed_through == 1  # of the plain one
+    assert meter.rows()[0].scheduled == 1
+
+
+@pytest.mark.filterwarnings("ignore:The function `load` is in beta")
+def test_a_dumped_program_loads_as_a_plain_binding(accelerator: Accelerator) -> None:
+    bare = QUESTION
+    dumped = dumpd(accelerate(bare, accelerator=accelerator))
+    assert "rag_accel" not in str(dumped)
+    assert load(dumped, allowed_objects="all").invoke(INPUT) == bare.invoke(INPUT)
+
+
+def test_dumping_what_is_inside_is_unchanged_while_patched(accelerator: Accelerator) -> None:
+    before = dumpd(configured_model())
+    fast = accelerate(configured_model(), accelerator=accelerator)
+    assert plain(dumpd(fast.bound)) == plain(before)
+
+
+def test_options_make_an_accelerator_of_the_programs_own() -> None:
+    fast = accelerate(model_chain(), options=Options(strict=True, namespace="mine"))
+    with fast.accelerator as own:
+        assert own.options.namespace == "mine"
+        assert fast.invoke(INPUT)
+
+
+@pytest.mark.parametrize("program", [model_chain, retrieval_chain, compressed, retrying])
+async def test_the_master_switch_turns_every_wrapper_off(
+    program: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    bare, fast = program(), accelerate(program(), accelerator=accelerator)
+    of_bare, of_fast = Recorder(), Recorder()
+    with coverage() as meter:
+        assert fast.invoke(INPUT, {"callbacks": [of_fast]}) == bare.invoke(
+            INPUT, {"callbacks": [of_bare]}
+        )
+        assert await fast.ainvoke(INPUT) == await bare.ainvoke(INPUT)
+        assert list(fast.stream(INPUT)) == list(bare.stream(INPUT))
+    assert sorted(map(repr, of_fast.entries)) == sorted(map(repr, of_bare.entries))
+    assert sum(row.scheduled for row in meter.rows()) == 0
+
+
+def test_the_master_switch_works_at_run_time(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = accelerate(QUESTION | SyncChat(), accelerator=accelerator)
+    for switch, scheduled in (("0", 0), ("1", 1), ("off", 0)):
+        monkeypatch.setenv("RAG_ACCEL", switch)
+        with coverage() as meter:
+            fast.invoke(INPUT)
+        assert meter.rows()[0].scheduled == scheduled

@@ -1,0 +1,116 @@
+"""The meter tells what LangChain saw apart from what the scheduler saw."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from langchain_core.runnables import RunnableLambda
+from lc_fakes import AsyncChat, FakeEmbeddings, FakeLLM, SyncChat, SyncRetriever
+from lc_programs import QUESTION, ensemble, model_chain, retrieval_chain
+
+from langchain_rag_accel import accelerate
+from langchain_rag_accel.coverage import CoverageRow, coverage
+from rag_accel import Accelerator
+
+INPUT = {"input": "question one"}
+
+
+def _row(meter: Any, kind: str) -> CoverageRow:
+    return next(row for row in meter.rows() if row.kind == kind)
+
+
+async def test_what_is_intercepted_is_what_was_seen(accelerator: Accelerator) -> None:
+    fast = accelerate(retrieval_chain(), accelerator=accelerator)
+    with coverage() as meter:
+        await asyncio.gather(*(fast.ainvoke(INPUT) for _ in range(5)))
+    assert meter.rows() == [CoverageRow("chat model", 5, 5), CoverageRow("retriever", 5, 5)]
+
+
+def test_a_model_that_nobody_could_find_passes_through(accelerator: Accelerator) -> None:
+    class Unfound(SyncChat):
+        def _generate(self, *args: Any, **kwargs: Any) -> Any:
+            return super()._generate(*args, **kwargs)
+
+    class Hidden:
+        @staticmethod
+        def made_when_needed() -> Unfound:
+            return Unfound()
+
+    fast = accelerate(
+        RunnableLambda(lambda given: Hidden.made_when_needed().invoke(given["input"]).content),
+        accelerator=accelerator,
+    )
+    with coverage() as meter:
+        fast.invoke(INPUT)
+    assert meter.rows() == [CoverageRow("chat model", 1, 0)]
+    assert meter.passed_through == 1
+
+
+def test_a_bypassed_leaf_counts_as_passed_through() -> None:
+    accelerator = Accelerator()
+    fast = accelerate(QUESTION | AsyncChat(), accelerator=accelerator)
+    accelerator.close()
+    with coverage() as meter:
+        fast.invoke(INPUT)
+    assert meter.passed_through == 1
+
+
+def test_a_retriever_of_retrievers_is_not_counted(accelerator: Accelerator) -> None:
+    fast = accelerate(ensemble(), accelerator=accelerator)
+    with coverage() as meter:
+        fast.invoke(INPUT)
+    assert meter.rows() == [CoverageRow("retriever", 2, 2)]
+
+
+def test_each_prompt_of_a_completion_model_counts(accelerator: Accelerator) -> None:
+    with coverage() as meter:
+        accelerate(FakeLLM(), accelerator=accelerator).generate(["one", "two", "three"])
+    assert meter.rows() == [CoverageRow("language model", 3, 3)]
+
+
+def test_leaves_without_callbacks_are_known_from_their_wrappers(accelerator: Accelerator) -> None:
+    embeddings = FakeEmbeddings()
+    fast = accelerate(embeddings, accelerator=accelerator)
+    with coverage() as meter:
+        fast.embed_query("x")
+        fast.embed_documents(["x", "y"])
+    assert meter.rows() == [CoverageRow("embeddings", 2, 2)]
+
+
+def test_the_meter_changes_no_result_and_sees_only_its_block(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    before = fast.invoke(INPUT)
+    with coverage() as meter:
+        assert fast.invoke(INPUT) == before
+    fast.invoke(INPUT)
+    assert meter.rows() == [CoverageRow("chat model", 1, 1)]
+
+
+def test_two_meters_in_two_threads_do_not_mix(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    counts: dict[int, int] = {}
+
+    def work(number: int) -> None:
+        with coverage() as meter:
+            for _ in range(number):
+                fast.invoke(INPUT)
+        counts[number] = meter.rows()[0].scheduled
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == {2: 2, 3: 3}
+
+
+def test_the_report_has_a_column_for_what_passed_through(accelerator: Accelerator) -> None:
+    fast = accelerate(SyncRetriever(), accelerator=accelerator)
+    with coverage() as meter:
+        fast.invoke("x")
+        SyncRetriever().invoke("x")
+    head, line = str(meter).splitlines()
+    assert head.split() == ["leaf", "seen", "scheduled", "passed", "through"]
+    assert line.split() == ["retriever", "2", "1", "1"]

@@ -1,0 +1,208 @@
+"""What goes wrong in the scheduler never becomes the program's problem, unless strict."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from lc_fakes import AsyncChat, StreamingChat, SyncChat, SyncRetriever
+from lc_programs import QUESTION, model_chain, retrieval_chain
+from lc_waiting import wait_until
+
+from langchain_rag_accel import RagAccelEmbeddings, RagAccelVectorStore, accelerate
+from langchain_rag_accel.coverage import coverage
+from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError
+from rag_accel.errors import EngineLostError, SchedulingError
+
+INPUT = {"input": "question one"}
+
+
+def _broken(accelerator: Accelerator, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    for name in ("permit", "apermit", "compute", "compute_all", "acompute"):
+        monkeypatch.setattr(accelerator.leaves, name, fail)
+
+
+OURS = [SchedulingError("broken"), ClosedError("closed"), EngineLostError("lost"), KeyError("bug")]
+
+
+@pytest.mark.parametrize("error", OURS, ids=lambda error: type(error).__name__)
+async def test_an_error_of_ours_lets_the_leaf_run_plainly(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Accelerator() as accelerator:
+        _broken(accelerator, error, monkeypatch)
+        fast, bare = accelerate(retrieval_chain(), accelerator=accelerator), retrieval_chain()
+        with caplog.at_level(logging.WARNING, "rag_accel"), coverage() as meter:
+            assert fast.invoke(INPUT) == bare.invoke(INPUT)
+            assert await fast.ainvoke(INPUT) == bare.invoke(INPUT)
+            assert list(fast.stream(INPUT))[-1] == list(bare.stream(INPUT))[-1]
+        assert sum(row.scheduled for row in meter.rows()) == 0
+        assert sum(accelerator.bypassed.values()) == 6
+        assert {reason for _, reason in accelerator.bypassed} == {type(error).__name__}
+        assert "runs without the scheduler" in caplog.text
+
+
+@pytest.mark.parametrize("error", OURS, ids=lambda error: type(error).__name__)
+async def test_an_error_of_ours_is_raised_when_strict(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Accelerator(strict=True) as accelerator:
+        _broken(accelerator, error, monkeypatch)
+        fast = accelerate(model_chain(), accelerator=accelerator)
+        with pytest.raises(type(error)):
+            fast.invoke(INPUT)
+        with pytest.raises(type(error)):
+            await fast.ainvoke(INPUT)
+        assert accelerator.bypassed == {}
+        error.__traceback__ = None
+
+
+async def test_a_closed_accelerator_is_as_if_there_were_none() -> None:
+    accelerator = Accelerator()
+    chat = accelerate(QUESTION | AsyncChat(), accelerator=accelerator)
+    retriever = accelerate(SyncRetriever(), accelerator=accelerator)
+    accelerator.close()
+    assert chat.invoke(INPUT).content == (await chat.ainvoke(INPUT)).content
+    assert len([chunk async for chunk in chat.astream(INPUT)]) > 1
+    assert retriever.invoke("x") == await retriever.ainvoke("x") == SyncRetriever().invoke("x")
+    assert accelerator.bypassed
+
+
+async def test_closing_lets_calls_in_flight_end() -> None:
+    gate = asyncio.Event()
+    accelerator = Accelerator()
+    model = AsyncChat(gate=gate)
+    fast = accelerate(QUESTION | model, accelerator=accelerator)
+    tasks = [asyncio.create_task(fast.ainvoke({"input": str(number)})) for number in range(8)]
+    async with asyncio.timeout(10.0):
+        while model.journal.under_way < 8:  # noqa: ASYNC110 - other loops' events would not do
+            await asyncio.sleep(0.001)
+    accelerator.close()
+    gate.set()
+    found = await asyncio.gather(*tasks)
+    assert [message.content for message in found] == [
+        (QUESTION | SyncChat()).invoke({"input": str(number)}).content for number in range(8)
+    ]
+
+
+def test_closing_lets_calls_that_wait_for_a_permit_run_plainly() -> None:
+    accelerator = Accelerator(max_requests=1)
+    started, release = threading.Event(), threading.Event()
+
+    class Slow(SyncChat):
+        def check(self, given: Any) -> None:
+            started.set()
+            release.wait(10.0)
+
+    slow = accelerate(QUESTION | Slow(), accelerator=accelerator)
+    quick = accelerate(QUESTION | StreamingChat(), accelerator=accelerator)
+    answers: list[Any] = []
+    first = threading.Thread(target=lambda: answers.append(slow.invoke(INPUT)))
+    first.start()
+    assert started.wait(10.0)
+    second = threading.Thread(target=lambda: answers.append(quick.invoke(INPUT)))
+    second.start()
+    wait_until(lambda: accelerator._driver.ask(lambda: _pending(accelerator)) == 1, "a waiter")
+    accelerator.close()
+    second.join(10.0)
+    release.set()
+    first.join(10.0)
+    assert len(answers) == 2
+    assert sum(accelerator.bypassed.values()) == 1
+
+
+def _pending(accelerator: Accelerator) -> int:
+    return len(accelerator._driver._handler.state.pending)
+
+
+def test_work_on_an_owned_engine_survives_closing(embeddings: RagAccelEmbeddings) -> None:
+    accelerator = Accelerator()
+    expected = embeddings.embed_documents(["one", "two"])
+    fast = embeddings.scheduled_by(accelerator)
+    accelerator.close()
+    assert np.allclose(fast.embed_documents(["one", "two"]), expected, atol=1e-6)
+    store = RagAccelVectorStore(fast, accelerator=accelerator)
+    store.add_texts(["one", "two"])
+    assert [found.page_content for found in store.similarity_search("one", k=1)] == ["one"]
+    assert accelerator.bypassed
+
+
+async def test_a_deadline_is_the_users_own_and_raised() -> None:
+    with Accelerator(deadline_s=0.05) as accelerator:
+        fast = accelerate(model_chain() | SyncChat(), accelerator=accelerator)
+        first: Any = fast.steps[1]
+        first.gate = asyncio.Event()
+        task = asyncio.create_task(fast.ainvoke(INPUT))
+        await asyncio.sleep(0.1)
+        first.gate.set()
+        with pytest.raises(DeadlineError):
+            await task
+        assert accelerator.bypassed == {}
+
+
+def test_a_full_accelerator_makes_its_callers_wait() -> None:
+    with Accelerator(strict=True, max_requests=1) as accelerator:
+        fast, bare = accelerate(model_chain(), accelerator=accelerator), model_chain()
+        found: dict[int, str] = {}
+
+        def ask(number: int) -> None:
+            found[number] = fast.invoke({"input": str(number)})
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10.0)
+        assert found == {number: bare.invoke({"input": str(number)}) for number in range(8)}
+
+
+async def test_a_full_accelerator_refuses_if_it_was_asked_to() -> None:
+    with Accelerator(max_requests=1, on_full="raise") as accelerator:
+        gate = asyncio.Event()
+        model = AsyncChat(gate=gate)
+        fast = accelerate(QUESTION | model, accelerator=accelerator)
+        first = asyncio.create_task(fast.ainvoke(INPUT))
+        async with asyncio.timeout(10.0):
+            while model.journal.under_way < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        with pytest.raises(BusyError):
+            await fast.ainvoke(INPUT)
+        gate.set()
+        assert (await first).content
+        assert accelerator.bypassed == {}
+
+
+def test_closing_in_the_middle_of_a_step_lets_its_callers_go_on_plainly() -> None:
+    inside, release = threading.Event(), threading.Event()
+
+    class Model:
+        """Be a model whose first call, the engine's, does not come back."""
+
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def encode(self, texts: list[str], **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.calls == 1:
+                inside.set()
+                release.wait(10.0)
+            return np.ones((len(texts), 2), dtype=np.float32)
+
+    accelerator = Accelerator(shutdown_s=0.01)
+    fast = RagAccelEmbeddings(Model(), accelerator=accelerator)
+    found: list[Any] = []
+    caller = threading.Thread(target=lambda: found.append(fast.embed_query("x")))
+    caller.start()
+    assert inside.wait(10.0)
+    accelerator.close()
+    caller.join(10.0)
+    assert found == [[1.0, 1.0]]
+    assert accelerator.bypassed == {("embedding", "ClosedError"): 1}
+    release.set()

@@ -1,0 +1,243 @@
+"""Whoever leaves early, by closing a stream or by cancellation, frees what he held."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.outputs import ChatGenerationChunk
+from lc_fakes import AsyncChat, StreamingChat, SyncRetriever
+from lc_programs import QUESTION, model_chain
+from lc_waiting import is_idle, wait_until
+
+from langchain_rag_accel import accelerate
+from rag_accel import Accelerator
+
+INPUT = {"input": "question one"}
+
+
+class Closing(AsyncChat):
+    """Note when a stream is closed."""
+
+    closed: Any = None
+
+    def _stream(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            yield from super()._stream(*args, **kwargs)
+        finally:
+            self.closed.set()
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            async for chunk in super()._astream(*args, **kwargs):
+                yield chunk
+        finally:
+            self.closed.set()
+
+
+PROGRAMS: dict[str, Callable[[BaseChatModel], Any]] = {
+    "chain": lambda model: QUESTION | model,
+    "model": lambda model: model,
+    "bound model": lambda model: model.bind(stop=["zzz"]),
+    "fallbacks": lambda model: model.with_fallbacks([StreamingChat()]),
+}
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    """Let the loop, and the garbage collector, go on until something is so."""
+    async with asyncio.timeout(10.0):
+        for turn in count():
+            if is_so():
+                return
+            if turn % 100 == 99:
+                gc.collect()
+            await asyncio.sleep(0)
+
+
+async def _until_idle(accelerator: Accelerator) -> None:
+    await _until(lambda: is_idle(accelerator))
+
+
+def _input(name: str) -> Any:
+    return INPUT if name == "chain" else "question one"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_closed_stream_frees_its_permit(name: str, accelerator: Accelerator) -> None:
+    model = Closing(closed=threading.Event())
+    fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
+    stream = fast.stream(_input(name))
+    next(stream)
+    assert not is_idle(accelerator)
+    stream.close()
+    assert model.closed.is_set()
+    assert is_idle(accelerator)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_forgotten_stream_frees_its_permit(name: str, accelerator: Accelerator) -> None:
+    model = Closing(closed=threading.Event())
+    fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
+    for _ in fast.stream(_input(name)):
+        break
+    gc.collect()
+    assert model.closed.is_set()
+    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_a_closed_async_stream_frees_its_permit(name: str, accelerator: Accelerator) -> None:
+    model = Closing(closed=threading.Event())
+    fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
+    stream = fast.astream(_input(name))
+    await anext(stream)
+    assert not is_idle(accelerator)
+    await stream.aclose()
+    await _until_idle(accelerator)
+    assert model.closed.is_set()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_a_forgotten_async_stream_frees_its_permit(
+    name: str, accelerator: Accelerator
+) -> None:
+    model = Closing(closed=threading.Event())
+    fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
+    async for _ in fast.astream(_input(name)):
+        break
+    await _until_idle(accelerator)
+    assert model.closed.is_set()
+
+
+async def test_a_stream_closed_in_another_task_frees_its_permit(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    stream = fast.astream(INPUT)
+    await asyncio.create_task(anext(stream))
+    await asyncio.create_task(stream.aclose())
+    await _until_idle(accelerator)
+
+
+def test_a_stream_never_begun_holds_nothing(accelerator: Accelerator) -> None:
+    stream = accelerate(model_chain(), accelerator=accelerator).stream(INPUT)
+    assert is_idle(accelerator)
+    stream.close()
+
+
+async def test_closed_events_free_the_permit(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    events = fast.astream_events(INPUT, version="v2")
+    async for event in events:
+        if event["event"] == "on_chat_model_stream":
+            break
+    await events.aclose()
+    await _until_idle(accelerator)
+
+
+async def test_a_cancelled_call_frees_its_permit(accelerator: Accelerator) -> None:
+    model = AsyncChat(gate=asyncio.Event())
+    fast = accelerate(QUESTION | model, accelerator=accelerator)
+    task = asyncio.create_task(fast.ainvoke(INPUT))
+    await _until(lambda: model.journal.under_way > 0)
+    assert not is_idle(accelerator)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert is_idle(accelerator)
+    assert model.journal.under_way == 0
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_call_cancelled_at_any_moment_frees_its_permit(
+    turns: int, accelerator: Accelerator
+) -> None:
+    fast = accelerate(QUESTION | AsyncChat(gate=asyncio.Event()), accelerator=accelerator)
+    tasks = [asyncio.create_task(fast.ainvoke(INPUT)) for _ in range(16)]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in found} == {asyncio.CancelledError}
+    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+
+
+async def test_a_timeout_around_a_call_is_the_users_own(accelerator: Accelerator) -> None:
+    fast = accelerate(QUESTION | AsyncChat(gate=asyncio.Event()), accelerator=accelerator)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await fast.ainvoke(INPUT)
+    assert is_idle(accelerator)
+
+
+async def test_cancelling_one_of_many_leaves_the_others_alone(accelerator: Accelerator) -> None:
+    gate = asyncio.Event()
+    fast = accelerate(QUESTION | AsyncChat(gate=gate), accelerator=accelerator)
+    tasks = [asyncio.create_task(fast.ainvoke({"input": str(n)})) for n in range(8)]
+    await asyncio.sleep(0.01)
+    tasks[3].cancel()
+    await asyncio.sleep(0)
+    gate.set()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [n for n, result in enumerate(found) if isinstance(result, BaseException)] == [3]
+
+
+async def test_a_cancelled_wait_for_a_thread_frees_the_permit_when_the_thread_is_done(
+    accelerator: Accelerator,
+) -> None:
+    release = threading.Event()
+
+    class Slow(SyncRetriever):
+        def check(self, given: Any) -> None:
+            release.wait(10.0)
+
+    retriever = Slow()
+    task = asyncio.create_task(accelerate(retriever, accelerator=accelerator).ainvoke("x"))
+    await _until(lambda: retriever.journal.under_way > 0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    release.set()
+    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+
+
+def test_a_loop_closed_over_pending_calls_leaves_nothing_behind(accelerator: Accelerator) -> None:
+    fast = accelerate(QUESTION | AsyncChat(), accelerator=accelerator)
+
+    async def start_and_leave() -> list[Any]:
+        model: Any = fast.last
+        model.gate = asyncio.Event()
+        tasks = [asyncio.ensure_future(fast.ainvoke(INPUT)) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        return tasks
+
+    tasks = asyncio.run(start_and_leave())  # ends by cancelling what is pending
+    assert all(task.cancelled() for task in tasks)
+    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+
+
+def test_a_chunk_of_a_stream_can_be_of_any_kind(accelerator: Accelerator) -> None:
+    chunks = list(accelerate(StreamingChat(), accelerator=accelerator)._stream([]))
+    assert all(isinstance(chunk, ChatGenerationChunk) for chunk in chunks)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_loop_closed_over_open_streams_leaves_nothing_behind(
+    name: str, accelerator: Accelerator, caplog: pytest.LogCaptureFixture
+) -> None:
+    fast = accelerate(PROGRAMS[name](AsyncChat()), accelerator=accelerator)
+    kept: list[Any] = []
+
+    async def start_and_leave() -> None:
+        kept.extend(fast.astream(_input(name)) for _ in range(3))
+        for stream in kept:
+            await anext(stream)
+
+    asyncio.run(start_and_leave())
+    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+    assert caplog.records == []

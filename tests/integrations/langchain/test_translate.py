@@ -1,0 +1,173 @@
+"""A translated program gives the results and tells the callbacks of the plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import pytest
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import (
+    Runnable,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+)
+from lc_fakes import AsyncChat, AsyncRetriever, StreamingChat, SyncChat
+from lc_programs import (
+    GROUNDED,
+    PROGRAMS,
+    QUESTION,
+    joined,
+    model_chain,
+    retrieval_chain,
+)
+from lc_recording import plain
+from lc_translating import Runs, config_with, outcome, translated
+
+from langchain_rag_accel.coverage import coverage
+from rag_accel import Accelerator
+
+INPUT = {"input": "question one"}
+INPUTS = [{"input": f"question {word}"} for word in ("one", "two", "three", "four")]
+
+NOT_UNDERSTOOD = {
+    "branch",
+    "fallbacks",
+    "retry",
+    "configurable fields",
+    "configurable alternatives",
+    "generator step",
+    "map",
+}
+
+
+def _answer(model: Any = None) -> Runnable[Any, Any]:
+    return GROUNDED | (model or AsyncChat()) | StrOutputParser()
+
+
+def _context(prefix: str = "d") -> Runnable[Any, Any]:
+    return itemgetter("input") | AsyncRetriever(prefix=prefix) | joined
+
+
+def split_first() -> Runnable[Any, Any]:
+    return {"context": _context(), "input": itemgetter("input")} | _answer()
+
+
+def assigns() -> Runnable[Any, Any]:
+    found = RunnablePassthrough.assign(context=_context("a"), other=_context("b"))
+    return found.assign(answer=_answer(), draft=_answer(SyncChat())) | RunnablePick(["answer"])
+
+
+def one_assign_alone() -> Runnable[Any, Any]:
+    return RunnablePassthrough.assign(context=_context(), other=_context("b"))
+
+
+def nested_parallels() -> Runnable[Any, Any]:
+    inner = RunnableParallel(one=_context("a"), two=model_chain(), three=RunnablePassthrough())
+    return RunnableParallel(left=inner, right=model_chain() | len, one=RunnableParallel(x=inner))
+
+
+def sequences_in_a_sequence() -> Runnable[Any, Any]:
+    inner = (QUESTION | SyncChat()).with_config(run_name="inner", tags=["in"])
+    return inner | StrOutputParser() | RunnableLambda(lambda text: {"input": text}) | inner
+
+
+def bindings() -> Runnable[Any, Any]:
+    model = AsyncChat().bind(stop=["to"]).with_config(tags=["model-tag"], metadata={"m": 1})
+    chain = (QUESTION | model).with_config(tags=["x"], metadata={"deep": 2}, run_name="bound")
+    both = RunnableParallel(a=chain, b=chain.bind().with_config(tags=["y"]))
+    return both.with_config(run_name="both", configurable={"k": "v"}) | RunnablePick("a")
+
+
+def bound_whole() -> Runnable[Any, Any]:
+    return retrieval_chain().with_config(tags=["whole"], run_name="outer", metadata={"w": 1})
+
+
+def kwargs_for_the_first_step() -> Runnable[Any, Any]:
+    chain = RunnableLambda(str.upper) | AsyncChat()
+    first = (AsyncChat() | StrOutputParser()).bind(stop=["to"])
+    return itemgetter("input") | RunnableParallel(a=first, b=first.bind(stop=["answer"]), c=chain)
+
+
+def tapped() -> Runnable[Any, Any]:
+    seen: list[Any] = []
+    tap = RunnablePassthrough(seen.append)
+    return QUESTION | tap | StreamingChat() | RunnablePassthrough() | StrOutputParser()
+
+
+def nothing_side_by_side() -> Runnable[Any, Any]:
+    empty: Any = RunnableParallel({})
+    return RunnablePassthrough.assign() | RunnableParallel(only=model_chain(), none=empty)
+
+
+def listened_to() -> Runnable[Any, Any]:
+    heard: list[Any] = []
+    chain = model_chain().with_listeners(on_start=heard.append, on_end=heard.append)
+    return chain | RunnableLambda(len)
+
+
+def one_function() -> Runnable[Any, Any]:
+    return RunnableLambda(itemgetter("input")).with_config(run_name="alone", tags=["t"])
+
+
+def odd_keys() -> Runnable[Any, Any]:
+    inner: Any = RunnableParallel({"b": len, "c#": len})
+    both: Any = RunnableParallel({"a": inner, "a.b": len, "START": len, "": len, "input": len})
+    return itemgetter("input") | both
+
+
+MORE: dict[str, Callable[[], Runnable[Any, Any]]] = {
+    function.__name__.replace("_", " "): function
+    for function in (
+        split_first,
+        assigns,
+        one_assign_alone,
+        nested_parallels,
+        sequences_in_a_sequence,
+        bindings,
+        bound_whole,
+        kwargs_for_the_first_step,
+        tapped,
+        nothing_side_by_side,
+        listened_to,
+        one_function,
+        odd_keys,
+    )
+}
+UNDERSTOOD = {**{n: p for n, p in PROGRAMS.items() if n not in NOT_UNDERSTOOD}, **MORE}
+
+
+@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("name", UNDERSTOOD)
+async def test_results_and_runs_are_those_of_the_plain_program(
+    name: str, way: str, accelerator: Accelerator
+) -> None:
+    bare, fast = UNDERSTOOD[name](), translated(UNDERSTOOD[name](), accelerator)
+    of_bare, of_fast = Runs(), Runs()
+    expected = await outcome(getattr(bare, way), INPUT, config_with(of_bare))
+    with coverage() as meter:
+        found = await outcome(getattr(fast, way), INPUT, config_with(of_fast))
+    assert expected[0] == "returned", expected
+    assert plain(found) == plain(expected)
+    assert of_fast.forest() == of_bare.forest()
+    assert meter.passed_through == 0, str(meter)
+    if not fast.translation.num_branches:
+        assert [event for event, _ in of_fast.order] == [event for event, _ in of_bare.order]
+
+
+@pytest.mark.parametrize("return_exceptions", [False, True])
+@pytest.mark.parametrize("way", ["batch", "abatch"])
+@pytest.mark.parametrize("name", UNDERSTOOD)
+async def test_batches_are_those_of_the_plain_program(
+    name: str, way: str, return_exceptions: bool, accelerator: Accelerator
+) -> None:
+    bare, fast = UNDERSTOOD[name](), translated(UNDERSTOOD[name](), accelerator)
+    of_bare, of_fast = Runs(), Runs()
+    options = {"return_exceptions": return_exceptions}
+    expected = await outcome(getattr(bare, way), INPUTS, config_with(of_bare), **options)
+    found = await outcome(getattr(fast, way), INPUTS, config_with(of_fast), **options)
+    assert plain(found) == plain(expected)
+    assert of_fast.forest() == of_bare.forest()

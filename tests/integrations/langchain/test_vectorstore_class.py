@@ -1,0 +1,307 @@
+"""The vector store passes LangChain's own suite and equals a plain store."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from langchain_tests.integration_tests import (
+    RetrieversIntegrationTests,
+    VectorStoreIntegrationTests,
+)
+from lc_fakes import AsyncEmbeddings, FakeEmbeddings, vector_of
+from lc_waiting import is_idle
+
+from langchain_rag_accel import (
+    RagAccelEmbeddings,
+    RagAccelRetriever,
+    RagAccelVectorStore,
+    accelerate,
+)
+from langchain_rag_accel.coverage import coverage
+from rag_accel import Accelerator, ConfigError, IndexFileError
+from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
+
+TEXTS = [f"text number {number}" for number in range(40)]
+METADATA = [{"even": number % 2 == 0, "number": number} for number in range(40)]
+IDS = [str(number) for number in range(40)]
+
+
+class TestStandard(VectorStoreIntegrationTests):
+    @pytest.fixture
+    def vectorstore(self, accelerator: Accelerator) -> VectorStore:
+        return RagAccelVectorStore(self.get_embeddings(), accelerator=accelerator)
+
+
+class TestStandardAccelerated(VectorStoreIntegrationTests):
+    @pytest.fixture
+    def vectorstore(self, accelerator: Accelerator) -> VectorStore:
+        return accelerate(InMemoryVectorStore(self.get_embeddings()), accelerator=accelerator)
+
+
+@pytest.fixture
+def store(accelerator: Accelerator) -> RagAccelVectorStore:
+    """Give a store of forty documents."""
+    return RagAccelVectorStore.from_texts(
+        TEXTS, FakeEmbeddings(), METADATA, ids=IDS, accelerator=accelerator
+    )
+
+
+@pytest.fixture
+def plain() -> InMemoryVectorStore:
+    """Give LangChain's own store of the same documents."""
+    return InMemoryVectorStore.from_texts(TEXTS, FakeEmbeddings(), METADATA, ids=IDS)
+
+
+async def test_searches_equal_those_of_a_plain_store(
+    store: RagAccelVectorStore, plain: InMemoryVectorStore
+) -> None:
+    vector = vector_of("x")
+    assert store.similarity_search("x", k=7) == plain.similarity_search("x", k=7)
+    assert store.similarity_search_by_vector(vector) == plain.similarity_search_by_vector(vector)
+    assert await store.asimilarity_search("x", k=7) == plain.similarity_search("x", k=7)
+    assert await store.asimilarity_search_by_vector(vector) == plain.similarity_search("x")
+    ours, theirs = (one.similarity_search_with_score("x", k=7) for one in (store, plain))
+    assert [document for document, _ in ours] == [document for document, _ in theirs]
+    assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-6)
+    assert await store.asimilarity_search_with_score("x", k=7) == ours
+
+
+async def test_diverse_searches_equal_those_of_a_plain_store(
+    store: RagAccelVectorStore, plain: InMemoryVectorStore
+) -> None:
+    for options in ({"k": 3}, {"k": 5, "fetch_k": 12, "lambda_mult": 0.1}, {"k": 0}):
+        expected = plain.max_marginal_relevance_search("x", **options)
+        assert store.max_marginal_relevance_search("x", **options) == expected
+        assert await store.amax_marginal_relevance_search("x", **options) == expected
+        vector = vector_of("x")
+        assert store.max_marginal_relevance_search_by_vector(vector, **options) == expected
+        assert await store.amax_marginal_relevance_search_by_vector(vector, **options) == expected
+
+
+async def test_a_filter_keeps_documents_whose_fields_are_equal(store: RagAccelVectorStore) -> None:
+    for found in (
+        store.similarity_search("x", k=50, filter={"even": True}),
+        await store.asimilarity_search("x", k=50, filter={"even": True}),
+        store.max_marginal_relevance_search("x", k=50, fetch_k=50, filter={"even": True}),
+    ):
+        assert len(found) == 20
+        assert all(document.metadata["even"] for document in found)
+    (one,) = store.similarity_search("x", filter={"even": True, "number": 4})
+    assert one.id == "4"
+    assert store.similarity_search("x", filter={"missing": 1}) == []
+
+
+async def test_a_bad_filter_is_refused_by_name(store: RagAccelVectorStore) -> None:
+    with pytest.raises(ConfigError, match="metadata filter"):
+        store.similarity_search("x", filter="even")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="metadata filter"):
+        await store.asimilarity_search("x", filter="even")
+
+
+async def test_relevance_scores_lie_between_zero_and_one(store: RagAccelVectorStore) -> None:
+    found = store.similarity_search_with_relevance_scores("x", k=40)
+    assert all(0.0 <= score <= 1.0 for _, score in found)
+    assert found == await store.asimilarity_search_with_relevance_scores("x", k=40)
+    few = store.similarity_search_with_relevance_scores("x", k=40, score_threshold=0.98)
+    assert 0 < len(few) < 40
+
+
+@pytest.mark.parametrize("k", [-1, 0, 1, 40, 1000])
+def test_any_number_of_results_can_be_asked_for(k: int, store: RagAccelVectorStore) -> None:
+    assert len(store.similarity_search("x", k=k)) == max(0, min(k, 40))
+
+
+def test_an_empty_store_finds_nothing(accelerator: Accelerator) -> None:
+    empty = RagAccelVectorStore(FakeEmbeddings(), accelerator=accelerator)
+    assert empty.similarity_search("x") == []
+    assert empty.max_marginal_relevance_search("x") == []
+    assert empty.get_by_ids(["1"]) == []
+    assert empty.add_documents([]) == []
+    assert empty.index is None
+    empty.delete(["1"])
+    empty.delete()
+
+
+async def test_ids_of_another_number_than_texts_are_refused_alike(
+    store: RagAccelVectorStore, plain: InMemoryVectorStore
+) -> None:
+    messages = []
+    for one in (store, plain):
+        with pytest.raises(ValueError, match="same length") as caught:
+            one.add_documents([Document(page_content="x")], ids=["1", "2"])
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    with pytest.raises(ValueError, match="same length"):
+        await store.aadd_documents([Document(page_content="x")], ids=["1", "2"])
+
+
+def test_found_documents_are_the_callers_own(store: RagAccelVectorStore) -> None:
+    (found,) = store.get_by_ids(["3"])
+    found.metadata["number"] = "changed"
+    assert store.get_by_ids(["3"])[0].metadata["number"] == 3
+    assert [document.id for document in store.get_by_ids(["5", "none", "3"])] == ["5", "3"]
+
+
+async def test_an_l2_index_gives_squared_distances(accelerator: Accelerator) -> None:
+    index = DocumentIndex(IndexSpec(4, Metric.L2))
+    store = RagAccelVectorStore(FakeEmbeddings(), index, normalize=False, accelerator=accelerator)
+    await store.aadd_texts(TEXTS, ids=IDS)
+    (nearest, score), *_ = store.similarity_search_with_score(TEXTS[7])
+    assert (nearest.id, score) == ("7", pytest.approx(0.0, abs=1e-9))
+    relevant = store.similarity_search_with_relevance_scores(TEXTS[7], k=1)
+    assert relevant[0][1] == pytest.approx(1.0)
+
+
+async def test_an_ivf_index_is_searched_exactly_where_it_is_asked_to(
+    accelerator: Accelerator,
+) -> None:
+    spec = IndexSpec(4, kind=IndexKind.IVF, num_clusters=4, nprobe=1, train_size=30)
+    store = RagAccelVectorStore(AsyncEmbeddings(), DocumentIndex(spec), accelerator=accelerator)
+    await store.aadd_texts(TEXTS, ids=IDS)
+    assert store.index is not None
+    assert store.index.is_trained
+    flat = InMemoryVectorStore.from_texts(TEXTS, FakeEmbeddings(), ids=IDS)
+    assert store.similarity_search("x", k=5, nprobe=4) == flat.similarity_search("x", k=5)
+
+
+async def test_a_store_can_be_made_from_texts_or_documents(accelerator: Accelerator) -> None:
+    documents = [Document(id=id, page_content=text) for id, text in zip(IDS, TEXTS, strict=True)]
+    made = [
+        RagAccelVectorStore.from_documents(documents, FakeEmbeddings(), accelerator=accelerator),
+        await RagAccelVectorStore.afrom_documents(
+            documents, AsyncEmbeddings(), accelerator=accelerator
+        ),
+        await RagAccelVectorStore.afrom_texts(
+            TEXTS, AsyncEmbeddings(), ids=IDS, accelerator=accelerator
+        ),
+    ]
+    found = [[document.id for document in one.similarity_search("x")] for one in made]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_saved_store_answers_as_before(
+    store: RagAccelVectorStore, tmp_path: Path, accelerator: Accelerator
+) -> None:
+    path = tmp_path / "store.index"
+    store.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    loaded = RagAccelVectorStore.load(path, FakeEmbeddings(), accelerator=accelerator)
+    assert loaded.similarity_search_with_score("x") == store.similarity_search_with_score("x")
+    loaded.add_texts(["more"], ids=["more"])
+    assert loaded.get_by_ids(["more"])[0].page_content == "more"
+
+
+def test_an_empty_store_can_be_saved(tmp_path: Path, accelerator: Accelerator) -> None:
+    RagAccelVectorStore(FakeEmbeddings(), accelerator=accelerator).save(tmp_path / "empty")
+    loaded = RagAccelVectorStore.load(tmp_path / "empty", FakeEmbeddings(), accelerator=accelerator)
+    assert loaded.similarity_search("x") == []
+    loaded.add_texts(["one"])
+    assert len(loaded.similarity_search("x")) == 1
+
+
+def test_a_store_saved_with_other_embeddings_is_refused(
+    store: RagAccelVectorStore, tmp_path: Path
+) -> None:
+    store.save(tmp_path / "store")
+    with pytest.raises(IndexFileError, match="another embedder"):
+        RagAccelVectorStore.load(tmp_path / "store", AsyncEmbeddings())
+    with pytest.raises(IndexFileError, match="another embedder"):
+        RagAccelVectorStore.load(tmp_path / "store", FakeEmbeddings(), normalize=False)
+
+
+def test_the_master_switch_makes_searches_plain(
+    store: RagAccelVectorStore,
+    plain: InMemoryVectorStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    with coverage() as meter:
+        assert store.similarity_search("x") == plain.similarity_search("x")
+        asyncio.run(store.aadd_texts(["more"]))
+        assert len(asyncio.run(store.asimilarity_search("x", k=50))) == 41
+    assert sum(row.scheduled for row in meter.rows()) == 0
+
+
+async def test_sync_only_embeddings_do_not_block_the_loop(accelerator: Accelerator) -> None:
+    import threading
+
+    embeddings = FakeEmbeddings()
+    store = RagAccelVectorStore(embeddings, accelerator=accelerator)
+    await store.aadd_texts(TEXTS)
+    await store.asimilarity_search("x")
+    assert {call.thread for call in embeddings.journal.calls} & {threading.get_ident()} == set()
+
+
+async def test_with_our_embeddings_both_halves_of_a_search_are_batched(
+    embeddings: RagAccelEmbeddings, accelerator: Accelerator
+) -> None:
+    store = RagAccelVectorStore(embeddings, accelerator=accelerator)
+    store.add_texts(TEXTS[:10])
+    await asyncio.gather(*(store.asimilarity_search(f"query {n}") for n in range(16)))
+    assert is_idle(accelerator)
+    engines: Any = accelerator.metrics.snapshot()["engines"]
+    kinds = {name.split("#")[0]: engine for name, engine in engines.items()}
+    assert sorted(kinds) == ["embedding", "retrieval"]
+    assert kinds["embedding"]["batch_size"]["max"] > 1
+
+
+def test_an_error_of_the_embeddings_is_the_users_own(accelerator: Accelerator) -> None:
+    error = ValueError("the user's own")
+    store = RagAccelVectorStore(FakeEmbeddings(error), accelerator=accelerator)
+    with pytest.raises(ValueError, match="user's own") as caught:
+        store.add_texts(["x"])
+    assert caught.value is error
+    error.__traceback__ = None
+
+
+# The retriever ----------------------------------------------------------------------------------
+
+
+class TestStandardRetriever(RetrieversIntegrationTests):
+    @pytest.fixture(autouse=True)
+    def made(self, store: RagAccelVectorStore) -> None:
+        self.params = {"store": store}
+
+    @property
+    def retriever_constructor(self) -> type[RagAccelRetriever]:
+        return RagAccelRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        return self.params
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "an example"
+
+
+async def test_a_call_may_choose_number_and_filter(store: RagAccelVectorStore) -> None:
+    retriever = RagAccelRetriever(store=store, k=2, filter={"even": True})
+    assert len(retriever.invoke("x")) == 2
+    assert len(await retriever.ainvoke("x", k=5)) == 5
+    assert not any(d.metadata["even"] for d in retriever.invoke("x", filter={"even": False}))
+
+
+async def test_any_store_is_scheduled(plain: InMemoryVectorStore, accelerator: Accelerator) -> None:
+    retriever = accelerate(RagAccelRetriever(store=plain, k=3), accelerator=accelerator)
+    expected = plain.similarity_search("x", k=3)
+    with coverage() as meter:
+        assert retriever.invoke("x") == expected
+        assert await retriever.ainvoke("x") == expected
+    assert meter.passed_through == 0
+
+
+def test_another_store_may_be_put_in_its_place(
+    store: RagAccelVectorStore, plain: InMemoryVectorStore
+) -> None:
+    retriever = RagAccelRetriever(store=store)
+    retriever.invoke("x")
+    plain.delete(["0"])
+    retriever.store = plain
+    assert retriever.invoke("x", k=50) == plain.similarity_search("x", k=50)
