@@ -22,6 +22,9 @@ Report = Callable[[Any, BaseException | None], None]
 #: how long a caller who leaves waits for his cancelled coroutines to clean up
 UNWIND_S = 0.05
 
+#: how far ahead the timer is set that only holds a host
+ANCHOR_S = 3600.0
+
 
 class Host(Protocol):
     """Run calls and wait for the end. ``run`` and ``wake`` come from the driver's thread."""
@@ -124,9 +127,15 @@ class AsyncHost:
         self._context = contextvars.copy_context()
 
     async def __aenter__(self) -> AsyncHost:
+        self._anchor()
         return self
 
+    def _anchor(self) -> None:
+        """Let the loop hold this, and so its task, until it is closed; see ``WeakHost``."""
+        self._anchored = self._loop.call_later(ANCHOR_S, self._anchor)
+
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._anchored.cancel()
         with self._lock:
             self._is_left = True
         self._left()
@@ -199,10 +208,11 @@ class AsyncHost:
 
 
 class WeakHost:
-    """Stand for a task's host where something that outlives the task would hold it.
+    """Stand for a task's host where something that outlives the task's loop would hold it.
 
     Who closes his loop without ending his tasks drops them, and they end as garbage. Held by the
-    scheduler they would not be.
+    scheduler they would not be; held by nobody, a task whose caller keeps no reference might be
+    collected while it still waits. So the loop holds the host, by a timer.
     """
 
     def __init__(self, host: Host) -> None:

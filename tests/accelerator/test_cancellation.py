@@ -241,3 +241,31 @@ def test_a_loop_closed_under_a_request_leaves_nothing_of_it(way: str) -> None:
         closing(start)
         gc.collect()
         become_idle(acc)
+
+
+@pytest.mark.parametrize("where", ["an engine", "a function"])
+def test_a_task_nobody_holds_is_not_collected_while_it_waits(where: str) -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+        found: asyncio.Queue[str] = asyncio.Queue()
+
+        async def hold(text: str) -> str:
+            await release.wait()
+            return text
+
+        async def ask(n: int) -> None:
+            graph = generation_graph() if where == "an engine" else function_graph(hold)
+            await found.put(await acc.arun(graph, input=str(n)))
+
+        for n in range(10):
+            asyncio.ensure_future(ask(n))  # noqa: RUF006 - that is the point
+        for _ in range(5):
+            await asyncio.sleep(0.001)
+            gc.collect()
+        gate.open()
+        release.set()
+        for _ in range(10):
+            await asyncio.wait_for(found.get(), PATIENCE_S)
+
+    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
+        asyncio.run(main())

@@ -19,8 +19,10 @@ from rag_accel.testing import FakeEngine
 
 ROOT = Path(__file__).parents[2]
 
+# A process started in the background of a script inherits that Ctrl-C is ignored.
 PREAMBLE = """
-import asyncio, os, sys, threading, time
+import asyncio, os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from rag_accel import *
 from rag_accel.accelerator import default_accelerator
 from rag_accel.testing import *
@@ -75,7 +77,7 @@ def finish(process: subprocess.Popen[str]) -> str:
         process.kill()
         out, err = process.communicate()
         pytest.fail(f"the process did not end:\n{out}\n{err}")
-    assert err == ""
+    assert err == "", err
     assert process.returncode == 0
     return out
 
