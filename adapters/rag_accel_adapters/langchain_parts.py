@@ -7,7 +7,8 @@ retrievers, passthroughs, picks and functions stay whole. Anything else is refus
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel
@@ -55,6 +56,8 @@ class Part:
         children: in order; an assign has one, its mapper.
         tag: how its callback run is marked by its parent.
         takes_kwargs: whether it gets the keyword arguments its parent was called with.
+        is_light: whether it only hands on, or picks from, what it is given.
+        asides: branches of a parallel that are done before its one child, by key.
     """
 
     path: str
@@ -65,6 +68,8 @@ class Part:
     children: tuple[Part, ...] = ()
     tag: str | None = None
     takes_kwargs: bool = True
+    is_light: bool = False
+    asides: tuple[tuple[str, Part], ...] = ()
 
     @property
     def is_composite(self) -> bool:
@@ -86,8 +91,22 @@ class Part:
     def walk(self) -> Iterator[Part]:
         """Yield this part and all inside, parents first."""
         yield self
-        for child in self.children:
+        for child in (*self.children, *(aside for _, aside in self.asides)):
             yield from child.walk()
+
+    def with_asides(self) -> Part:
+        """Return this with light branches done aside where at most one branch is none.
+
+        They are over sooner than another thread or task could begin with them.
+        """
+        children = tuple(child.with_asides() for child in self.children)
+        heavy = [place for place, child in enumerate(children) if not child.is_light]
+        if not self.splits or len(heavy) > 1:
+            return replace(self, children=children)
+        main = heavy[0] if heavy else len(children) - 1
+        branches = tuple(zip(self.keys, children, strict=True))
+        asides = branches[:main] + branches[main + 1 :]
+        return replace(self, children=(children[main],), asides=asides)
 
 
 def parts_of(program: Runnable[Any, Any]) -> Part:
@@ -103,7 +122,9 @@ def _part(obj: Any, path: str, tag: str | None, takes_kwargs: bool) -> Part:
     bindings, inner = _unbound(obj)
     kind = _composite_kind(inner)
     if kind is None:
-        return Part(path, _whole_kind(inner, path), obj, tag=tag, takes_kwargs=takes_kwargs)
+        whole = _whole_kind(inner, path)
+        light = whole == "pick" or _only_hands_on(inner)
+        return Part(path, whole, obj, tag=tag, takes_kwargs=takes_kwargs, is_light=light)
     keys, children = _CHILDREN[kind](inner, path)
     part = Part(path, kind, inner, bindings, keys, children, tag, takes_kwargs)
     _check_bindings(part)
@@ -180,6 +201,12 @@ def _whole_kind(obj: Any, path: str) -> Whole:
         valid=f'in mode="translate": {VALID}',
         hint='use mode="auto", which accelerates any program by interception',
     )
+
+
+def _only_hands_on(obj: Any) -> bool:
+    if isinstance(obj, RunnablePassthrough):
+        return obj.func is None and obj.afunc is None
+    return isinstance(obj, RunnableLambda) and isinstance(getattr(obj, "func", None), itemgetter)
 
 
 def _check_bindings(part: Part) -> None:

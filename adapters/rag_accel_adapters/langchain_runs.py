@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import Context, copy_context
-from threading import Lock
 from typing import Any, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManager, CallbackManager
@@ -25,87 +24,9 @@ from langchain_core.runnables.config import (
 )
 
 from rag_accel_adapters.langchain_parts import Part
+from rag_accel_adapters.langchain_requests import Request
 
 T = TypeVar("T")
-
-
-class Stopped(BaseException):
-    """Leave a request of a batch that has already failed; never reaches the user."""
-
-
-class Batch:
-    """Let no input of a batch begin a step beyond one in which another input has failed."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._last: int | None = None
-
-    def check(self, step: int) -> None:
-        """Raise Stopped if an earlier step has failed."""
-        with self._lock:
-            if self._last is not None and step > self._last:
-                raise Stopped
-
-    def failed(self, step: int) -> None:
-        """Note that an input failed in this step."""
-        with self._lock:
-            self._last = step if self._last is None else min(step, self._last)
-
-
-class Request:
-    """Know which runs one call of a translated program has open.
-
-    Args:
-        batch: the batch this call is an input of, if steps of others matter to it.
-
-    Attributes:
-        step: the step of the outermost sequence that it has reached.
-        result: what the last stage made of it, once it has.
-        outcome: resolved with the same, or with the first error that reaches the program while
-            other branches may still run; set by an async caller.
-        runs_on: whether there was such an error.
-    """
-
-    def __init__(self, batch: Batch | None = None) -> None:
-        self.step = 0
-        self.result: Any = None
-        self.runs_on = False
-        self.outcome: asyncio.Future[Any] | None = None
-        self._batch = batch
-        self._lock = Lock()
-        self._open: dict[Scope, None] = {}
-
-    def reach(self, step: int) -> None:
-        """Note that a step of the outermost sequence begins.
-
-        Raises:
-            Stopped: if it must not.
-        """
-        if self._batch is not None:
-            self._batch.check(step)
-        self.step = step
-
-    def opened(self, scope: Scope) -> None:
-        """Note that a run has started."""
-        with self._lock:
-            self._open[scope] = None
-
-    def take(self, scope: Scope) -> bool:
-        """Tell whether a run is still to be ended; only the first to ask may end it."""
-        with self._lock:
-            return self._open.pop(scope, self) is None
-
-    def finished(self, result: Any, runs_on: bool = False) -> None:
-        """Tell whoever waits what the program has come to, and whether other branches run on."""
-        self.runs_on = self.runs_on or runs_on
-        self.result = result
-        if self.outcome is not None and not self.outcome.done():
-            self.outcome.set_result(result)
-
-    def left(self) -> list[Scope]:
-        """Return the runs still open, innermost first."""
-        with self._lock:
-            return list(reversed(self._open))
 
 
 class Scope:
@@ -121,8 +42,10 @@ class Scope:
 
     __slots__ = (
         "_run",
+        "aside",
         "config",
         "context",
+        "failed",
         "given",
         "in_batch",
         "kwargs",
@@ -151,6 +74,9 @@ class Scope:
         self.context = context
         self.in_batch = in_batch and part.kind == "sequence"
         self.config: Any = config
+        #: what branches done aside have returned, and raised, by key
+        self.aside: dict[str, Any] = {}
+        self.failed: dict[str, BaseException] = {}
         self._run: Any = None
 
     # Starting, in the context it belongs to ---------------------------------------------------
@@ -193,7 +119,7 @@ class Scope:
 
     def _named(self) -> dict[str, Any]:
         name = self.config.get("run_name") or self.part.runnable.get_name()
-        named = {"name": name}
+        named = {"name": name, "run_id": self.config.pop("run_id", None)}
         return {"run_type": None, **named} if self.part.kind == "assign" else named
 
     # Children ---------------------------------------------------------------------------------
@@ -236,10 +162,16 @@ class Scope:
         """Return what it returns when its children have returned ``value``.
 
         Of a parallel with several branches that is a tuple, in the order of its keys.
+
+        Raises:
+            Exception: what a branch done aside has raised.
         """
+        for error in self.failed.values():
+            raise error
+        if self.part.splits:
+            return dict(zip(self.part.keys, value, strict=True))
         if self.part.kind == "parallel":
-            values = value if self.part.splits else (value,)
-            return dict(zip(self.part.keys, values, strict=True))
+            return {key: self.aside.get(key, value) for key in self.part.keys}
         return {**self.given, **value} if self.part.kind == "assign" else value
 
     def close(self, value: Any) -> None:
@@ -254,6 +186,7 @@ class Scope:
 
     def fail(self, error: BaseException) -> BaseException:
         """End its run with an error; return the error that leaves it."""
+        error = self._foremost(error)
         try:
             if self.request.take(self) and self._run is not None:
                 here(self.context, lambda: self._run.on_chain_error(error))
@@ -263,12 +196,22 @@ class Scope:
 
     async def afail(self, error: BaseException) -> BaseException:
         """End its run with an error on this loop; return the error that leaves it."""
+        if isinstance(error, Exception):  # the first in time is that of a branch done aside
+            error = next(iter(self.failed.values()), error)
         try:
             if self.request.take(self) and self._run is not None:
                 await ahere(self.context, self._run.on_chain_error(error))
         except BaseException as other:
             return other
         return error
+
+    def _foremost(self, error: BaseException) -> BaseException:
+        """Return the error of the first branch that failed; ``error`` may be the main one's."""
+        if not self.failed or not isinstance(error, Exception):
+            return error
+        is_main = all(error is not other for other in self.failed.values())
+        first = next(key for key in self.part.keys if key in self.failed or is_main)
+        return self.failed.get(first, error)
 
     def outwards(self) -> Iterator[Scope]:
         """Yield this scope and those around it."""

@@ -98,6 +98,30 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Aside:
+    """Do a light branch of a parallel before its main one; its error waits for that one."""
+
+    key: str
+    call: Call
+
+    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Invoke it in this thread."""
+        try:
+            scope.aside[self.key] = self.call.run(scope, value)[1]
+        except Exception as error:
+            scope.failed[self.key] = error
+        return scope, value
+
+    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Invoke it on this loop."""
+        try:
+            scope.aside[self.key] = (await self.call.arun(scope, value))[1]
+        except Exception as error:
+            scope.failed[self.key] = error
+        return scope, value
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End a composite with its result."""
 
@@ -130,7 +154,7 @@ class Finish:
         return self.run(scope, value)
 
 
-Act: TypeAlias = Reach | Open | Call | Close | Finish
+Act: TypeAlias = Reach | Open | Call | Aside | Close | Finish
 
 
 class _Stage:

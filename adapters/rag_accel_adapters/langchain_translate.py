@@ -46,7 +46,8 @@ class Step:
     @property
     def called(self) -> tuple[Part, ...]:
         """Return the whole parts it invokes."""
-        return tuple(act.part for act in self.acts if isinstance(act, Call))
+        calls = (act.call if isinstance(act, Aside) else act for act in self.acts)
+        return tuple(call.part for call in calls if isinstance(call, Call))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +57,9 @@ class Translation:
     Args:
         program: what was translated, as it was then.
         root: the same taken apart; its own run is started and ended by whoever runs the graph.
-        steps: one per whole part, split and join.
-        graph: one stage per step, for reading.
+        graph: one stage per whole part, split and join, for reading.
         entry: what to do before the first stage.
-        sync_lines: what runs in a blocking call: steps in a straight line are one stage.
+        sync_lines: what runs in a blocking call: what follows each other is one stage.
         async_lines: the same for a call on a loop.
         num_branches: the most branches of any parallel, 0 if nothing runs side by side.
         own_batch: the whole parts that do ``batch`` or ``abatch`` in a way of their own.
@@ -67,7 +67,6 @@ class Translation:
 
     program: Runnable[Any, Any]
     root: Part
-    steps: tuple[Step, ...]
     graph: FrozenRAGraph
     entry: tuple[Act, ...]
     sync_lines: FrozenRAGraph
@@ -90,14 +89,13 @@ def translate(program: Runnable[Any, Any]) -> Translation:
     Raises:
         TranslationError: naming the first part that is not understood, and its place.
     """
-    root = parts_of(program)
-    steps = _steps(root)
-    lines, entry = _without_entry(_lines(steps))
+    parts = parts_of(program)
+    root = parts.with_asides()
+    lines, entry = _without_entry(_lines(_steps(root)))
     return Translation(
         program,
         root,
-        steps,
-        _graph(steps, Stage),
+        _graph(_steps(parts), Stage),
         entry,
         _graph(lines, Stage),
         _graph(lines, AsyncStage),
@@ -135,7 +133,7 @@ def _steps(root: Part) -> tuple[Step, ...]:
         for index, child in enumerate(root.children):
             after = (_add(steps, child, [Reach(index)], after),)
     else:
-        _add(steps, root.children[0] if root.is_composite else root, [], after)
+        _add(steps, root.children[0] if root.is_composite else root, _asides(root), after)
     return (*steps[:-1], replace(steps[-1], acts=(*steps[-1].acts, Finish())))
 
 
@@ -148,11 +146,16 @@ def _add(steps: list[Step], part: Part, before: list[Act], after: tuple[str, ...
     if part.splits:
         split = _append(steps, part, "split", Step("", "split", tuple(before), after))
         return _join(steps, part, (split,), [Close(part)])
+    before += _asides(part)
     for child in part.children:
         after = (_add(steps, child, before, after),)
         before = []
     steps[-1] = replace(steps[-1], acts=(*steps[-1].acts, Close(part)))
     return steps[-1].name
+
+
+def _asides(part: Part) -> list[Act]:
+    return [Aside(key, Call(aside)) for key, aside in part.asides]
 
 
 def _join(steps: list[Step], part: Part, after: tuple[str, ...], acts: list[Act]) -> str:

@@ -18,7 +18,8 @@ from langchain_core.runnables.utils import gather_with_concurrency
 from langchain_rag_accel.context import scoped
 from langchain_rag_accel.translated_call import TranslatedCall, ended_by
 from rag_accel.accelerator import current_request
-from rag_accel_adapters.langchain_runs import Batch, Scope, Stopped
+from rag_accel_adapters.langchain_requests import Batch, Stopped
+from rag_accel_adapters.langchain_runs import Scope
 from rag_accel_adapters.langchain_stages import aabandon, abandon
 
 

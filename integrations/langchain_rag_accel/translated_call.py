@@ -12,7 +12,8 @@ from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.accelerator.program_run import ProgramRun
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.graph.nodes import Function
-from rag_accel_adapters.langchain_runs import Batch, Request, Scope
+from rag_accel_adapters.langchain_requests import Batch, Request
+from rag_accel_adapters.langchain_runs import Scope
 from rag_accel_adapters.langchain_stages import Carried, aabandon, abandon, aentered, entered
 from rag_accel_adapters.langchain_translate import Translation
 

@@ -24,7 +24,8 @@ from rag_accel.graph.nodes import END, START, Function
 from rag_accel.graph.spec import offenders
 from rag_accel.graph.text import format, parse, references
 from rag_accel_adapters.langchain_parts import parts_of
-from rag_accel_adapters.langchain_runs import Request, Scope
+from rag_accel_adapters.langchain_requests import Request
+from rag_accel_adapters.langchain_runs import Scope
 from rag_accel_adapters.langchain_stages import Call, Carried, entered
 from rag_accel_adapters.langchain_translate import Translation, translate
 

@@ -52,6 +52,27 @@ def _context(prefix: str = "d") -> Runnable[Any, Any]:
     return itemgetter("input") | AsyncRetriever(prefix=prefix) | joined
 
 
+class AskingRetriever(AsyncRetriever):
+    """Ask a model without passing on callbacks: who hears of it is a matter of the context."""
+
+    model: Any = None
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+        return super()._get_relevant_documents(
+            self.model.invoke(query).text, run_manager=run_manager
+        )
+
+    async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+        asked = await self.model.ainvoke(query)
+        return await super()._aget_relevant_documents(asked.text, run_manager=run_manager)
+
+
+def asking_retrievers() -> Runnable[Any, Any]:
+    asking = AskingRetriever(model=AsyncChat())
+    inner = (itemgetter("input") | asking | joined).with_config(run_name="inner")
+    return inner | asking | joined | RunnableParallel(a=asking, b=len)
+
+
 def split_first() -> Runnable[Any, Any]:
     return {"context": _context(), "input": itemgetter("input")} | _answer()
 
@@ -122,6 +143,7 @@ def odd_keys() -> Runnable[Any, Any]:
 MORE: dict[str, Callable[[], Runnable[Any, Any]]] = {
     function.__name__.replace("_", " "): function
     for function in (
+        asking_retrievers,
         split_first,
         assigns,
         one_assign_alone,
@@ -156,6 +178,27 @@ async def test_results_and_runs_are_those_of_the_plain_program(
     assert meter.passed_through == 0, str(meter)
     if not fast.translation.num_branches:
         assert [event for event, _ in of_fast.order] == [event for event, _ in of_bare.order]
+
+
+MADE: dict[str, Callable[[Any], Any]] = {
+    "with_config": lambda program: program.with_config(tags=["more"], run_name="renamed"),
+    "bind": lambda program: program.bind(stop=["to"]),
+    "both": lambda program: program.bind(stop=["to"]).with_config(metadata={"m": 1}),
+}
+
+
+@pytest.mark.parametrize("way", ["invoke", "ainvoke", "batch", "abatch"])
+@pytest.mark.parametrize("made", MADE)
+async def test_what_is_made_of_it_is_what_is_made_of_the_plain_program(
+    made: str, way: str, accelerator: Accelerator
+) -> None:
+    program = AsyncChat() | StrOutputParser() | RunnableParallel(a=len, b=RunnablePassthrough())
+    bare, fast = MADE[made](program), MADE[made](translated(program, accelerator))
+    given: Any = "question one" if "invoke" in way else ["question one", "question two"]
+    of_bare, of_fast = Runs(), Runs()
+    expected = await outcome(getattr(bare, way), given, {"callbacks": [of_bare]})
+    assert await outcome(getattr(fast, way), given, {"callbacks": [of_fast]}) == expected
+    assert of_fast.forest() == of_bare.forest()
 
 
 @pytest.mark.parametrize("return_exceptions", [False, True])
