@@ -209,10 +209,14 @@ def _only_hands_on(obj: Any) -> bool:
     return isinstance(obj, RunnableLambda) and isinstance(getattr(obj, "func", None), itemgetter)
 
 
+def _splits_inside(part: Part) -> bool:
+    return any(inner.splits for inner in part.with_asides().walk())
+
+
 def _check_bindings(part: Part) -> None:
     """Refuse what would bound how many branches run at once below the caller's own bound."""
     limits = [binding.config.get("max_concurrency") for binding in part.bindings]
-    if part.path != "program" and any(limits) and any(inner.splits for inner in part.walk()):
+    if part.path != "program" and any(limits) and _splits_inside(part):
         raise TranslationError(
             "a part of the program sets max_concurrency for its branches",
             where=part.path,

@@ -99,15 +99,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """Do a light branch of a parallel before its main one; its error waits for that one."""
+    """Invoke a light branch of a parallel before its main one; its error waits for that one."""
 
+    part: Part
     key: str
-    call: Call
 
     def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
         """Invoke it in this thread."""
         try:
-            scope.aside[self.key] = self.call.run(scope, value)[1]
+            scope.aside[self.key] = Call(self.part).run(scope, value)[1]
         except Exception as error:
             scope.failed[self.key] = error
         return scope, value
@@ -115,7 +115,7 @@ class Aside:
     async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
         """Invoke it on this loop."""
         try:
-            scope.aside[self.key] = (await self.call.arun(scope, value))[1]
+            scope.aside[self.key] = (await Call(self.part).arun(scope, value))[1]
         except Exception as error:
             scope.failed[self.key] = error
         return scope, value

@@ -21,6 +21,7 @@ from rag_accel.graph.spec import verify
 from rag_accel_adapters.langchain_parts import Part, parts_of
 from rag_accel_adapters.langchain_stages import (
     Act,
+    Aside,
     AsyncStage,
     Call,
     Close,
@@ -46,8 +47,7 @@ class Step:
     @property
     def called(self) -> tuple[Part, ...]:
         """Return the whole parts it invokes."""
-        calls = (act.call if isinstance(act, Aside) else act for act in self.acts)
-        return tuple(call.part for call in calls if isinstance(call, Call))
+        return _called(self.acts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,8 +140,9 @@ def _steps(root: Part) -> tuple[Step, ...]:
 def _add(steps: list[Step], part: Part, before: list[Act], after: tuple[str, ...]) -> str:
     """Add the steps of a part; return the name of the last one."""
     if not part.is_composite:
-        title = part.runnable.get_name()
-        return _append(steps, part, part.kind, Step("", title, (*before, Call(part)), after))
+        acts = (*before, Call(part))
+        title = " | ".join(called.runnable.get_name() for called in _called(acts))
+        return _append(steps, part, part.kind, Step("", title, acts, after))
     before = [*before, Open(part)]
     if part.splits:
         split = _append(steps, part, "split", Step("", "split", tuple(before), after))
@@ -154,8 +155,12 @@ def _add(steps: list[Step], part: Part, before: list[Act], after: tuple[str, ...
     return steps[-1].name
 
 
+def _called(acts: Sequence[Act]) -> tuple[Part, ...]:
+    return tuple(act.part for act in acts if isinstance(act, Aside | Call))
+
+
 def _asides(part: Part) -> list[Act]:
-    return [Aside(key, Call(aside)) for key, aside in part.asides]
+    return [Aside(aside, key) for key, aside in part.asides]
 
 
 def _join(steps: list[Step], part: Part, after: tuple[str, ...], acts: list[Act]) -> str:

@@ -45,6 +45,9 @@ def _notes(translation: Translation) -> Iterator[str]:
     for method, parts in translation.own_batch.items():
         if parts:
             yield f"{method}: intercepted, since {_named(parts[0])} does it in a way of its own"
+    asides = [aside.path for part in translation.root.walk() for _, aside in part.asides]
+    if asides:
+        yield f"{', '.join(asides)}: done before the branch beside them"
     if translation.num_branches:
         yield f"blocking calls with max_concurrency below {translation.num_branches}: intercepted,"
         yield "  since LangChain bounds branches by threads"

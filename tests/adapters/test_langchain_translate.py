@@ -26,7 +26,7 @@ from rag_accel.graph.text import format, parse, references
 from rag_accel_adapters.langchain_parts import parts_of
 from rag_accel_adapters.langchain_requests import Request
 from rag_accel_adapters.langchain_runs import Scope
-from rag_accel_adapters.langchain_stages import Call, Carried, entered
+from rag_accel_adapters.langchain_stages import Aside, Call, Carried, entered
 from rag_accel_adapters.langchain_translate import Translation, translate
 
 PROMPT = PromptTemplate.from_template("say {text}")
@@ -38,7 +38,7 @@ def _answer() -> Runnable[Any, Any]:
 
 def _rag() -> Runnable[Any, Any]:
     context = RunnableLambda(itemgetter("text")) | RunnableLambda(str.upper)
-    both = RunnableParallel(context=context, text=itemgetter("text"))
+    both = RunnableParallel(context=context, text=lambda given: given["text"])
     return both | RunnablePassthrough.assign(answer=_answer()) | RunnablePick("answer")
 
 
@@ -107,6 +107,33 @@ def test_branches_of_the_whole_program_keep_their_own_splits() -> None:
     translation = translate(RunnableParallel(a=inner, b=inner))
     assert translation.entry == ()
     assert {"a.split", "b.split"} <= set(translation.sync_lines.by_name)
+
+
+def test_light_branches_are_done_before_the_one_that_is_not() -> None:
+    context = RunnableLambda(itemgetter("text")) | RunnableLambda(str.upper)
+    both = RunnableParallel(
+        text=itemgetter("text"), context=context, all=RunnablePassthrough(), one=RunnablePick("x")
+    )
+    translation = translate(both | RunnablePick("context"))
+    assert len(translation.graph.stages) == 8
+    (line,) = translation.sync_lines.stages
+    assert [act.part.path for act in line.fn.acts if isinstance(act, Call | Aside)] == [
+        "program.0.text",
+        "program.0.all",
+        "program.0.one",
+        "program.0.context.0",
+        "program.0.context.1",
+        "program.1",
+    ]
+    assert translation.num_branches == 0
+    assert _run(translation, {"text": "q"}) == "Q"
+
+
+def test_branches_that_are_all_light_run_as_one_line() -> None:
+    both = RunnableParallel(a=RunnablePassthrough(), b=RunnableParallel(c=len, d=RunnablePick("x")))
+    assert len(translate(both | len).sync_lines.stages) == 1
+    tapped = RunnableParallel(a=RunnablePassthrough(print), b=RunnablePassthrough(print))
+    assert len(translate(tapped).sync_lines.stages) == 3
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ from lc_translating import Runs, config_with, outcome, translated, until
 
 from rag_accel import Accelerator
 
-ERROR = ValueError("no")
+#: says what LangChain says of a pick or an assign that is given no dict: where several branches
+#: fail on a loop, which of them is first is a matter of time
+ERROR = ValueError("The input to RunnablePassthrough.assign() must be a dict.")
 KEYS = ("a", "b", "c", "text")
 PROMPT = PromptTemplate.from_template("say {text}")
 
@@ -141,7 +143,7 @@ async def _compare(program: Runnable[Any, Any], way: str, accelerator: Accelerat
     await until(lambda: not of_bare.open())
     await until(lambda: not of_fast.open())
     assert plain(found) == plain(expected)
-    if expected[1] is ERROR:
+    if expected[1] is ERROR and way == "invoke":
         assert found[1] is ERROR
     assert of_fast.forest() == of_bare.forest()
     assert sorted(of_fast.events()) == sorted(of_bare.events())

@@ -164,14 +164,24 @@ def test_auto_takes_what_translation_refuses() -> None:
 
 def test_explain_shows_the_graph_and_what_is_opaque(accelerator: Accelerator) -> None:
     found = itemgetter("input") | AsyncRetriever() | joined
-    program = RunnableParallel(context=found, input=itemgetter("input")) | QUESTION | SyncChat()
-    said = translated(program, accelerator).explain()
+    both = RunnableParallel(
+        context=found, input=lambda given: given["input"], all=RunnablePassthrough()
+    )
+    said = translated(both | QUESTION | SyncChat(), accelerator).explain()
     assert "ragraph(input)" in said
     assert "0.context.1.retriever: Function(0.context.0.function)" in said
     assert "RunnableLambda | AsyncRetriever | joined" in said
     assert "program.0.context.2: joined" in said
     assert "AsyncRetriever: borrowed" in said
-    assert "max_concurrency below 2" in said
+    assert "max_concurrency below 3" in said
+
+
+def test_explain_says_what_is_done_aside(accelerator: Accelerator) -> None:
+    found = itemgetter("input") | AsyncRetriever() | joined
+    both = RunnableParallel(context=found, input=itemgetter("input"), all=RunnablePassthrough())
+    said = translated(both | QUESTION, accelerator).explain()
+    assert "program.0.input, program.0.all: done before the branch beside them" in said
+    assert "max_concurrency" not in said
 
 
 def test_explain_says_whose_batch_is_kept(accelerator: Accelerator) -> None:
