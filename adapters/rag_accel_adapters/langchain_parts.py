@@ -57,6 +57,7 @@ class Part:
         tag: how its callback run is marked by its parent.
         takes_kwargs: whether it gets the keyword arguments its parent was called with.
         is_light: whether it only hands on, or picks from, what it is given.
+        is_opaque: whether it is code of the user's that nobody looks into.
         asides: branches of a parallel that are done before its one child, by key.
     """
 
@@ -69,6 +70,7 @@ class Part:
     tag: str | None = None
     takes_kwargs: bool = True
     is_light: bool = False
+    is_opaque: bool = False
     asides: tuple[tuple[str, Part], ...] = ()
 
     @property
@@ -80,13 +82,6 @@ class Part:
     def splits(self) -> bool:
         """Tell whether it has branches that may run side by side."""
         return self.kind == "parallel" and len(self.children) > 1
-
-    @property
-    def is_opaque(self) -> bool:
-        """Tell whether it is code of the user's that nobody looks into."""
-        if isinstance(self.runnable, RunnablePassthrough):
-            return self.runnable.func is not None or self.runnable.afunc is not None
-        return self.kind == "function"
 
     def walk(self) -> Iterator[Part]:
         """Yield this part and all inside, parents first."""
@@ -123,8 +118,15 @@ def _part(obj: Any, path: str, tag: str | None, takes_kwargs: bool) -> Part:
     kind = _composite_kind(inner)
     if kind is None:
         whole = _whole_kind(inner, path)
-        light = whole == "pick" or _only_hands_on(inner)
-        return Part(path, whole, obj, tag=tag, takes_kwargs=takes_kwargs, is_light=light)
+        return Part(
+            path,
+            whole,
+            obj,
+            tag=tag,
+            takes_kwargs=takes_kwargs,
+            is_light=whole == "pick" or _only_hands_on(inner),
+            is_opaque=_is_users_code(inner),
+        )
     keys, children = _CHILDREN[kind](inner, path)
     part = Part(path, kind, inner, bindings, keys, children, tag, takes_kwargs)
     _check_bindings(part)
@@ -206,7 +208,14 @@ def _whole_kind(obj: Any, path: str) -> Whole:
 def _only_hands_on(obj: Any) -> bool:
     if isinstance(obj, RunnablePassthrough):
         return obj.func is None and obj.afunc is None
-    return isinstance(obj, RunnableLambda) and isinstance(getattr(obj, "func", None), itemgetter)
+    functions = [getattr(obj, name) for name in ("func", "afunc") if hasattr(obj, name)]
+    return bool(functions) and all(isinstance(function, itemgetter) for function in functions)
+
+
+def _is_users_code(obj: Any) -> bool:
+    if isinstance(obj, RunnablePassthrough):
+        return not _only_hands_on(obj)
+    return isinstance(obj, RunnableLambda)
 
 
 def _splits_inside(part: Part) -> bool:

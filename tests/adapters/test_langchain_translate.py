@@ -162,7 +162,8 @@ def test_graphs_are_valid_readable_and_do_what_the_program_does(
 
 def test_code_of_the_users_is_opaque() -> None:
     tap = RunnablePassthrough(print)
-    program = RunnableLambda(len) | RunnablePassthrough() | tap | StrOutputParser()
+    bound = tap.with_config(tags=["t"])
+    program = RunnableLambda(len) | RunnablePassthrough() | bound | StrOutputParser()
     assert [part.path for part in translate(program).opaque] == ["program.0", "program.2"]
 
 
