@@ -10,9 +10,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
-from rag_accel.engine_api import Message, Role
-from rag_accel.engines.llm.extractive import ExtractiveAnswer, ExtractiveReader
-from rag_accel.engines.llm.flat_prompt import parse_messages
+from rag_accel.engine_api import GenerationInput, Message, Role
+from rag_accel.engines.llm.extractive import Completion, ExtractiveReader, complete
 
 _ROLES: dict[str, Role] = {"system": "system", "ai": "assistant"}
 _READER = ExtractiveReader()
@@ -38,7 +37,7 @@ class ExtractiveChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        message = AIMessage(content=_cut(self._answer(messages).text, stop))
+        message = AIMessage(content=self._complete(messages, stop).output.text)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _stream(
@@ -48,25 +47,13 @@ class ExtractiveChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        text = _cut(self._answer(messages).text, stop)
-        for part in _parts(text):
+        for part in self._complete(messages, stop).pieces:
             chunk = ChatGenerationChunk(message=AIMessageChunk(content=part))
             if run_manager is not None:
                 run_manager.on_llm_new_token(part, chunk=chunk)
             yield chunk
 
-    def _answer(self, messages: list[BaseMessage]) -> ExtractiveAnswer:
-        turns = [Message(_ROLES.get(m.type, "user"), str(m.text)) for m in messages]
-        question, passages = parse_messages(turns)
-        return _READER.answer(question, passages, self.max_sentences)
-
-
-def _cut(text: str, stop: list[str] | None) -> str:
-    ends = [at for word in stop or () if word and (at := text.find(word)) >= 0]
-    return text[: min(ends)] if ends else text
-
-
-def _parts(text: str) -> Iterator[str]:
-    words = text.split(" ")
-    for index, word in enumerate(words):
-        yield word if index == len(words) - 1 else word + " "
+    def _complete(self, messages: list[BaseMessage], stop: list[str] | None) -> Completion:
+        turns = tuple(Message(_ROLES.get(m.type, "user"), str(m.text)) for m in messages)
+        asked = GenerationInput(turns, tuple(stop or ()))
+        return complete(asked, reader=_READER, max_sentences=self.max_sentences)
