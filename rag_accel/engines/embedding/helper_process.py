@@ -25,6 +25,9 @@ STOP_S = 2.0
 #: The helper must give the model's own vectors of these, to this accuracy, before it is used.
 _PROBES = ("a", "What does this helper have to show before it is trusted?", "one two three " * 40)
 _TOLERANCE = 1e-6
+#: A compute thread that waits for another one sleeps: the cores also run the program it serves,
+#: and a thread that spins takes from that program what it wants to wait for.
+_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class HelperProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
-                env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
     def _prove(self) -> None:

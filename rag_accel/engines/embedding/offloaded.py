@@ -189,8 +189,7 @@ def offloaded_sentence_transformer(
         model,
         query_kwargs,
         document_kwargs,
-        # One core is left to the interpreter whose callers made the helper necessary.
-        threads=max(1, min(local.profile.max_threads, usable_cores() - 1)),
+        threads=max(1, min(local.profile.max_threads, usable_cores())),
         reproducible=reproducible,
     )
     return OffloadedEmbeddingEngine(local, start, crowd=crowd)
