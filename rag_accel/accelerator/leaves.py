@@ -126,7 +126,7 @@ class Leaves:
         """Return the value an owned engine computes, without blocking the loop."""
         event, key = self._owned(identity, work)
         leaf = AsyncLeaf(self._driver.later, self._builder(work))
-        self._driver.submit(event, leaf)
+        self._driver.submit_together(event, leaf)
         await _settled(self._driver, leaf, key)
         return _value(leaf, work.engine)
 

@@ -46,10 +46,14 @@ from rag_accel.scheduler.state import SchedulerState
 from rag_accel.scheduler.timing import look_at_clock, next_wake
 
 
-def handle(state: SchedulerState, event: Event, now: float) -> list[Command]:
+def handle(state: SchedulerState, event: Event, now: float, *, more: bool = False) -> list[Command]:
     """Apply one event and return what is to be done, in order.
 
     Every event also does what is due at ``now``, so that a busy driver needs no ``Tick``.
+
+    Args:
+        more: the next event is already there, so nothing is started yet: what arrives together
+            starts together. Some later event must come without it.
 
     Raises:
         InvalidTransitionError: if the event contradicts the state, with the node's story.
@@ -64,6 +68,8 @@ def handle(state: SchedulerState, event: Event, now: float) -> list[Command]:
     if isinstance(event, Tick) or (state.wake_at is not None and state.wake_at <= now):
         state.wake_at = None
         look_at_clock(state, now, out)
+    if more:
+        return out
     dispatch(state, now, out)
     wake = next_wake(state)
     if wake is not None and (state.wake_at is None or wake < state.wake_at):

@@ -60,9 +60,10 @@ class Core:
         self.state = SchedulerState(CoreOptions(**options))
         self.wakes: list[float] = []
 
-    def send(self, event: Event, at: float = 0.0) -> list[Command]:
-        commands = handle(self.state, event, at)
-        validate(self.state, event)
+    def send(self, event: Event, at: float = 0.0, *, more: bool = False) -> list[Command]:
+        commands = handle(self.state, event, at, more=more)
+        if not more:
+            validate(self.state, event)
         self.wakes += [command.at for command in commands if isinstance(command, WakeAt)]
         return [command for command in commands if not isinstance(command, WakeAt)]
 

@@ -77,13 +77,17 @@ class PlayedEngine:
 
 
 class Player:
-    """Play at random; ``validate_every`` events the whole state is checked."""
+    """Play at random; ``validate_every`` events the whole state is checked.
 
-    def __init__(self, validate_every: int = 1, **options: float) -> None:
+    ``together`` events are taken in before anything is started for them.
+    """
+
+    def __init__(self, validate_every: int = 1, together: int = 1, **options: float) -> None:
         bounds = {"max_requests": 12, "hang_s": HANG_S, "cores": 4, **options}
         self.state = SchedulerState(CoreOptions(**bounds))  # type: ignore[arg-type]
         self.now = 0.0
         self.validate_every = validate_every
+        self.together = together
         self.events = 0
         self.record: list[Command] | None = None
         self.engines: dict[EngineName, PlayedEngine] = {}
@@ -247,8 +251,9 @@ class Player:
 
     def send(self, event: Event) -> None:
         """Send one event, carry out the commands, and check what must hold between events."""
-        commands = handle(self.state, event, self.now)
         self.events += 1
+        more = self.events % self.together != 0
+        commands = handle(self.state, event, self.now, more=more)
         if self.record is not None:
             self.record += commands
         for command in commands:
@@ -258,7 +263,7 @@ class Player:
         for node, outcome in self.reported.items():
             assert node in self.ended or self._is_over(node.request), f"{node}: {outcome} was lost"
         self.reported.clear()
-        if self.events % self.validate_every == 0:
+        if self.events % self.validate_every == 0 and not more:
             validate(self.state, event)
             self._check_bounds()
 
@@ -363,6 +368,8 @@ class Player:
 
     def drain(self, rng: Random) -> None:
         """Let everything that runs come back well, and check that nothing is left or was lost."""
+        self.together = 1
+        self.send(Tick())
         while self.programs:
             self.close_program(rng)
         while any(engine.step or engine.calls for engine in self.engines.values()) or (

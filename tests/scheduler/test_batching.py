@@ -6,7 +6,17 @@ from core_harness import Core, key, spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.scheduler.messages import EndNode, EndRequest, StartStep
+from rag_accel.scheduler.messages import (
+    EndNode,
+    EndRequest,
+    EngineName,
+    LeafArrived,
+    NodeReport,
+    RequestId,
+    StartStep,
+    StepEnded,
+    Tick,
+)
 
 
 def test_an_idle_engine_starts_what_arrives_at_once() -> None:
@@ -186,3 +196,26 @@ def test_a_request_without_primitives_ends_at_once() -> None:
     core = Core()
     assert core.graph(1) == [EndRequest.match(request=1, outcome="done")]
     assert core.state.is_empty()
+
+
+def test_what_arrives_together_starts_together() -> None:
+    core = Core()
+    core.own()
+    events = [LeafArrived(RequestId(n), spec("a"), 0.0, None, "wait") for n in (1, 2, 3)]
+    assert core.send(events[0], more=True) == []
+    assert core.send(events[1], more=True) == []
+    (start,) = core.send(events[2])
+    assert start == StartStep.match(admitted=(key(1, "a"), key(2, "a"), key(3, "a")))
+
+
+def test_what_ends_does_not_wait_for_more_to_arrive() -> None:
+    core = Core()
+    core.own()
+    core.leaf(1, "a")
+    core.leaf(2, "a")
+    running = core.engine().step
+    assert running is not None
+    report = NodeReport(key(1, "a"), "final")
+    ended = StepEnded(EngineName("e"), running, (report,), 0.1)
+    assert core.send(ended, more=True) == [EndNode.match(node=key(1, "a"), outcome="done")]
+    assert core.send(Tick()) == [StartStep.match(admitted=(key(2, "a"),))]

@@ -107,6 +107,13 @@ def test_a_long_seeded_play_keeps_every_promise(seed: int) -> None:
     assert set(player.ended.values()) >= {"done", "failed", "cancelled", "deadline", "lost"}
 
 
+@pytest.mark.parametrize("together", [2, 7])
+def test_events_that_arrive_together_keep_every_promise(together: int) -> None:
+    player = Player(max_requests=8, together=together)
+    play(player, Random(together), num_requests=250, hang_every=200)
+    assert set(player.ended.values()) >= {"done", "failed", "cancelled", "deadline", "lost"}
+
+
 def test_the_play_covers_every_kind_of_engine() -> None:
     player = Player()
     play(player, Random(1), num_requests=200)

@@ -196,6 +196,5 @@ async def test_every_leaf_is_scheduled_and_requests_share_batches(query_engine: 
     cells: Any = accelerator.metrics.snapshot()["engines"]
     assert sum(embedder.batches) == 3 * USERS
     assert cells["llm"]["items"] == 3 * USERS
-    # One step may start with the first arrival; the others ride together in the next.
-    assert max(embedder.batches) >= 12
-    assert len(embedder.batches) <= 6
+    # Tasks that become ready in the same turn of the loop ride in one step.
+    assert sum(embedder.batches) / len(embedder.batches) >= 0.75 * USERS

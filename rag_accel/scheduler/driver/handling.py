@@ -41,6 +41,9 @@ from rag_accel.scheduler.transitions import handle
 
 logger = logging.getLogger("rag_accel.scheduler")
 
+#: events that are taken in together before anything is started for them
+MAX_TOGETHER = 64
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -68,6 +71,8 @@ class EventHandler:
         self.workers: dict[EngineName, EngineWorker] = {}
         self.wakeups = LoopWakeups()
         self.internal_errors = 0
+        #: events in a row that have started nothing yet
+        self._put_off = 0
         #: borrowed calls that were let in and whose end was not reported
         self._granted: set[NodeKey] = set()
         self._clock = clock
@@ -77,16 +82,27 @@ class EventHandler:
     def is_idle(self) -> bool:
         """Tell whether nothing lives: no request, no queue, no running step, nobody who waits."""
         stepping = any(engine.step is not None for engine in self.state.owned.values())
-        return self.state.is_empty() and not stepping and not self.clients
+        owing = any(worker.owes_cancels for worker in self.workers.values())
+        return self.state.is_empty() and not stepping and not owing and not self.clients
 
-    def handle(self, event: Event, attached: Any) -> None:
-        """Take in one event with what belongs to it, and do all that follows from it."""
+    def handle(self, event: Event, attached: Any, more: bool = False) -> None:
+        """Take in one event with what belongs to it, and do all that follows from it.
+
+        With ``more`` to come at once, what it lets start is put off; but not for ever.
+        """
+        self._put_off = self._put_off + 1 if more and self._put_off < MAX_TOGETHER else 0
         try:
-            self._apply(event, self.take_in(event, attached))
+            self._apply(event, self.take_in(event, attached), more=self._put_off > 0)
         except Exception as error:
             members = attached if isinstance(event, StepEnded | StepFailed) else ()
             self._survive(event, members, error)
-        self.wakeups.flush()
+        if not self._put_off:
+            self.wakeups.flush()
+
+    def catch_up(self) -> None:
+        """Start what was put off for events that were still to come."""
+        if self._put_off:
+            self.handle(Tick(), None)
 
     def take_in(self, event: Event, attached: Any) -> Results:
         """Remember what an event brought along; return the results among it."""
@@ -111,9 +127,9 @@ class EventHandler:
         for worker in self.workers.values():
             worker.stop()
 
-    def _apply(self, event: Event, results: Results) -> None:
+    def _apply(self, event: Event, results: Results, more: bool = False) -> None:
         now = self._clock.now()
-        commands = handle(self.state, event, now)
+        commands = handle(self.state, event, now, more=more)
         self._observe(event, commands, now)
         delivery = Delivery(self.clients, self.workers, self._granted, results, commands)
         failed: list[tuple[Command, Exception]] | None = None

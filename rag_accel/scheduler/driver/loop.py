@@ -17,6 +17,7 @@ from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import BorrowedEngine, Engine, EngineOutput, Handle
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.scheduler.driver.clients import GraphClient
+from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.leaf import LeafClient
 from rag_accel.scheduler.driver.outcome import Result
@@ -32,6 +33,7 @@ from rag_accel.scheduler.messages import (
     OwnedEngineAdded,
     RequestArrived,
     RequestId,
+    RequestOpened,
     Tick,
 )
 from rag_accel.scheduler.state import CoreOptions
@@ -70,6 +72,7 @@ class Driver:
         self._closing = threading.Event()
         self._ended = False
         self._drain_lock = threading.RLock()
+        self._gathered = Gathered(self._send)
         self._thread = threading.Thread(target=self._run, name="rag-accel-driver", daemon=True)
         self._thread.start()
 
@@ -134,6 +137,16 @@ class Driver:
         """
         self._require_usable()
         self._put(event, client)
+
+    def submit_together(self, event: LeafArrived, client: LeafClient) -> None:
+        """Bring in a leaf from a task, together with those of the tasks that run next on its loop.
+
+        Raises:
+            ClosedError: after ``close``.
+            ForkedError: in a forked child.
+        """
+        self._require_usable()
+        self._gathered.add(event, client)
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
@@ -238,6 +251,12 @@ class Driver:
         return key
 
     def _put(self, event: Event | None, attached: Any = None) -> None:
+        # What concerns a leaf comes after it; a request that opens concerns none.
+        if not isinstance(event, RequestOpened):
+            self._gathered.flush()
+        self._send(event, attached)
+
+    def _send(self, event: Event | None, attached: Any) -> None:
         self._mailbox.put((event, attached))
         # Nobody reads the mailbox after the driver's last look, so whoever came too late does.
         if self._ended:
@@ -254,10 +273,12 @@ class Driver:
         while True:
             event, attached = self._next()
             if event is not None:
-                self._handler.handle(event, attached)
+                self._handler.handle(event, attached, more=not self._mailbox.empty())
             elif attached is not None:
+                self._handler.catch_up()
                 attached()
             else:
+                self._handler.catch_up()
                 break
             # The next get() may block for long: nothing of this event may stay alive with it.
             del event, attached

@@ -95,6 +95,8 @@ class EngineWorker:
         self._mailbox: SimpleQueue[_Step | _Cancel | _Release | None] = SimpleQueue()
         self._held: dict[WorkId, _Held] = {}
         self._stopping = False
+        self._cancels_asked = 0
+        self._cancels_done = 0
         self.step: StepId | None = None
         self.given: set[NodeKey] = set()
         self.thread = threading.Thread(target=self._run, name=f"rag-accel-{name}", daemon=True)
@@ -109,6 +111,7 @@ class EngineWorker:
     def cancel(self, nodes: tuple[NodeKey, ...]) -> None:
         """Ask the engine to forget work, after the running step, which stops waiting."""
         self.given.difference_update(nodes)
+        self._cancels_asked += 1
         self._mailbox.put(_Cancel(nodes))
         if self.engine.profile.interruptible:
             self.interrupt()
@@ -124,6 +127,11 @@ class EngineWorker:
         except Exception:
             logger.exception("engine %s failed to be interrupted", self.name)
 
+    @property
+    def owes_cancels(self) -> bool:
+        """Tell whether the engine has not yet been told of work it is to forget."""
+        return self._cancels_done != self._cancels_asked
+
     def stop(self) -> None:
         """Ask the worker to end after what is already in its mailbox; may be repeated."""
         if not self._stopping:
@@ -137,6 +145,7 @@ class EngineWorker:
                 self._step(message)
             else:
                 self._quietly(message)
+                self._cancels_done += isinstance(message, _Cancel)
             # The next get() may block for long: nothing of this message may stay alive with it.
             del message
         self._held.clear()

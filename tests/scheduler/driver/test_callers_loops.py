@@ -12,7 +12,7 @@ from driver_harness import EMBEDDING, PATIENCE_S, Gate, Rig, held_back
 
 from rag_accel.engine_api import EngineRequest, TextBatch, WorkId
 from rag_accel.scheduler.driver import AsyncLeaf
-from rag_accel.scheduler.messages import CallEnded, LeafArrived, NodeKey, NodeSpec
+from rag_accel.scheduler.messages import CallEnded, LeafArrived, NodeCancelled, NodeKey, NodeSpec
 from rag_accel.testing import FakeEngine, vector_of
 
 
@@ -39,6 +39,64 @@ async def compute_all(rig: Rig, name: str, count: int) -> None:
     for n, leaf in enumerate(leaves):
         assert leaf.result is not None
         assert (leaf.result.value == [vector_of(f"{name} {n}")]).all()
+
+
+def gather(rig: Rig, text: str) -> tuple[AsyncLeaf, NodeKey]:
+    """Bring in a leaf together with those of the other tasks."""
+
+    def build(node: NodeKey) -> EngineRequest:
+        return EngineRequest(WorkId(f"{node.request}"), "r", EMBEDDING, TextBatch((text,)))
+
+    leaf = AsyncLeaf(rig.driver.later, build)
+    rid = rig.driver.new_request()
+    event = LeafArrived(rid, NodeSpec("n", rig.e, EMBEDDING), rig.driver.now())
+    rig.driver.submit_together(event, leaf)
+    return leaf, NodeKey(rid, "n")
+
+
+def test_tasks_that_run_in_one_turn_of_a_loop_share_a_batch(debug: bool) -> None:
+    async def ask(rig: Rig, number: int) -> None:
+        for _ in range(3):
+            leaf, _ = gather(rig, f"text {number}")
+            threading.Event().wait(0.001)  # the driver gets to look
+            await leaf.wait()
+            assert leaf.result is not None
+            assert (leaf.result.value == [vector_of(f"text {number}")]).all()
+
+    async def ask_all(rig: Rig) -> None:
+        await asyncio.gather(*(ask(rig, number) for number in range(16)))
+
+    with Rig() as rig:
+        asyncio.run(ask_all(rig), debug=debug)
+        assert [len(batch) for batch in rig.engine.batches] == [16, 16, 16]
+
+
+def test_a_leaf_taken_back_before_it_was_brought_in_leaves_nothing(debug: bool) -> None:
+    async def main(rig: Rig) -> None:
+        leaf, key = gather(rig, "text")
+        rig.driver.post(NodeCancelled(key))
+        await leaf.wait()
+        assert leaf.outcome == "cancelled"
+
+    with Rig() as rig:
+        asyncio.run(main(rig), debug=debug)
+        rig.become_idle()
+
+
+def test_what_a_loop_left_behind_is_brought_in_by_the_next_one() -> None:
+    with Rig() as rig:
+        loop = asyncio.new_event_loop()
+        loop.call_soon(lambda: (gather(rig, "left behind"), loop.stop()))
+        loop.run_forever()  # ends before it comes to hand over
+        loop.close()
+
+        async def ask() -> None:
+            leaf, _ = gather(rig, "next")
+            await leaf.wait()
+
+        asyncio.run(ask())
+        rig.become_idle()
+        assert sum(len(batch) for batch in rig.engine.batches) == 2
 
 
 def test_a_task_gets_its_own_value(debug: bool) -> None:

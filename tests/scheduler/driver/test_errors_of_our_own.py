@@ -39,13 +39,13 @@ def break_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[Break]:
     def arm(kind: type, before: bool = True) -> None:
         armed = [True]
 
-        def handle(state: Any, event: Any, now: float) -> Any:
+        def handle(state: Any, event: Any, now: float, *, more: bool = False) -> Any:
             hits = isinstance(event, kind) and armed[0]
             if hits and before:
                 armed.clear()
                 armed.append(False)
                 raise ZeroDivisionError("a bug")
-            commands = transitions.handle(state, event, now)
+            commands = transitions.handle(state, event, now, more=more)
             if hits:
                 armed[0] = False
                 raise ZeroDivisionError("a bug")
