@@ -8,6 +8,7 @@ from rag_accel.scheduler.messages import CallEnded, Command, StepEnded, StepFail
 from rag_accel.scheduler.queueing import append_nodes, ready
 from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
+from rag_accel.scheduler.wavefront import longest_wait_s
 
 
 def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Command]) -> None:
@@ -24,6 +25,10 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
         engine.learn_node(now - node.started_at)
         if not node.abandoned:
             end_node(state, node, "done" if report.kind == "final" else "failed", now, out)
+    ended = sum(report.kind != "partial" for report in event.reports)
+    if ended:
+        window_s = longest_wait_s(state, engine.predict_s(ended))
+        engine.returns.step_ended(ended, now, window_s)
     if not engine.stepped:
         _fail_silent(state, engine, now, out)
 

@@ -11,6 +11,7 @@ from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
 from rag_accel.scheduler.node_queue import NodeQueue
 from rag_accel.scheduler.pace import Pace, size_class
+from rag_accel.scheduler.returns import Returns
 from rag_accel.scheduler.runs import NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048
@@ -40,6 +41,7 @@ class EngineState:
     step_items: int = 0
     step_grant: int = 0
     paces: dict[int, Pace] = field(default_factory=dict[int, Pace])
+    returns: Returns = field(default_factory=Returns)
     interrupted: bool = False
     lost: bool = False
     base_s: float = 0.0
@@ -48,7 +50,8 @@ class EngineState:
     step_mean_s: float = 0.0
     #: running mean of a node's time on this engine in seconds; 0 before the first
     node_mean_s: float = 0.0
-    #: not None iff the engine is idle on purpose, for a newcomer of the request ``wait_for``
+    #: not None iff the engine is idle on purpose, for a newcomer of the request ``wait_for``, or
+    #: for those who are about to come back
     wait_until: float | None = None
     wait_from: float = 0.0
     wait_for: RequestId | None = None

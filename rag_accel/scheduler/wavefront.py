@@ -1,8 +1,9 @@
 """Look ahead: which live request will reach an engine next, and is it worth waiting for?
 
 An engine is work-conserving: it starts what is queued at once. The one exception is a newcomer
-that is already known to come, from the wavefront of a graph or from earlier runs of the same
-program, sooner than ``min(batch_wait, 5 % of the step)``.
+that is already known to come, sooner than ``min(batch_wait, 5 % of the step)``: from the wavefront
+of a graph, from earlier runs of the same program, or because those whose work a step has ended
+have been bringing their next at once (``returns``).
 
 Who may come is kept sorted by the time since when, so that a look costs O(log n) of the live
 requests: those of one group are all expected the same time after it.
@@ -32,20 +33,27 @@ class Newcomer:
     """Say when a primitive of which request is expected."""
 
     at: float
-    request: RequestId
+    request: RequestId | None
 
 
 def newcomer_to_wait_for(state: SchedulerState, engine: EngineState, now: float) -> Newcomer | None:
     """Return the next newcomer if an idle engine should wait for it, ``None`` to start now."""
-    if len(state.requests) < 2:
-        return None
     since = engine.wait_from if engine.wait_until is not None else now
-    step_s = engine.predict_s(engine.queue.items)
-    latest = since + min(state.options.batch_wait_s, WAIT_SHARE * step_s)
+    latest = since + longest_wait_s(state, engine.predict_s(engine.queue.items))
     if now >= latest:
+        return None
+    back_by = engine.returns.expected_by(now)
+    if back_by is not None:
+        return Newcomer(min(back_by, latest), None)
+    if len(state.requests) < 2:
         return None
     found = _from_graphs(state, engine, now, latest) + _from_programs(state, engine, now, latest)
     return min(found, default=None)
+
+
+def longest_wait_s(state: SchedulerState, step_s: float) -> float:
+    """Return how long an engine may wait for a newcomer before a step of ``step_s`` seconds."""
+    return min(state.options.batch_wait_s, WAIT_SHARE * step_s)
 
 
 def may_still_come(state: SchedulerState, request: RequestId | None) -> bool:
