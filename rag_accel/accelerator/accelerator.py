@@ -9,11 +9,10 @@ import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
 from types import TracebackType
 from typing import Any, Literal
 
+from rag_accel.accelerator.adoption import Adoption
 from rag_accel.accelerator.bound import ROLES, BoundEngine, role_engine
 from rag_accel.accelerator.calls import CallPool
 from rag_accel.accelerator.checks import check_output
@@ -43,13 +42,6 @@ def close_all() -> None:
         accelerator.close()
 
 
-@dataclass(slots=True)
-class _Adopted:
-    engine: EngineName
-    #: keeps an id from meaning another object after its own was collected
-    alive: weakref.ref[Any] | None
-
-
 class Accelerator:
     """Schedule the work of many requests over shared engines.
 
@@ -76,19 +68,17 @@ class Accelerator:
     ) -> None:
         self.options = options.merged(**arguments) if options else Options.load(**arguments)
         self.cores = self.options.threads or usable_cores()
-        self.metrics = Metrics()
+        self._metrics = Metrics()
         self.tracer = Tracer(self.options.trace_events)
         self._driver = Driver(
             _core_options(self.options, self.cores),
             check=check_output,
-            observer=SchedulerObserver(self.metrics, self.tracer),
+            observer=SchedulerObserver(self._metrics, self.tracer),
         )
         self.leaves = Leaves(self._driver, self.options)
         self.calls = CallPool(self.options.call_threads)
         self._lock = threading.Lock()
-        self._engines: dict[tuple[int, str], _Adopted] = {}
-        self._numbers = count(1)
-        self._borrowed: dict[str, EngineName] = {}
+        self._adoption = Adoption(self._driver)
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, BoundEngine] = {}
         self._driver.add_borrowed(BorrowedEngine(USER_CODE, _USER_CODE_KINDS))
@@ -206,29 +196,13 @@ class Accelerator:
 
         One object is one engine, unless it is used under different settings (``variant``).
         """
-        key = (id(obj), variant)
-        known = self._engines.get(key)
-        if known is not None and (known.alive is None or known.alive() is obj):
-            return known.engine
-        with self._lock:
-            known = self._engines.get(key)
-            if known is None or (known.alive is not None and known.alive() is not obj):
-                engine = self._driver.add_engine(f"{name}#{next(self._numbers)}", make())
-                known = self._engines[key] = _Adopted(engine, _weak(obj))
-            return known.engine
+        return self._adoption.own(obj, name, make, variant)
 
     def borrow(
         self, name: str, kind: PrimitiveKind, max_concurrency: int | None = None
     ) -> EngineName:
         """Return the borrowed engine of this name, joined on first use."""
-        known = self._borrowed.get(name)
-        if known is not None:
-            return known
-        with self._lock:
-            if name not in self._borrowed:
-                engine = BorrowedEngine(name, frozenset({kind}), max_concurrency)
-                self._borrowed[name] = self._driver.add_borrowed(engine)
-            return self._borrowed[name]
+        return self._adoption.borrow(name, kind, max_concurrency)
 
     def open_request(self, program: str, deadline_s: float | None = None) -> RequestIdentity:
         """Start a run of an intercepted program; ``close_request`` must follow."""
@@ -262,9 +236,16 @@ class Accelerator:
 
     def count_bypass(self, where: str, reason: str) -> None:
         """Count a leaf that ran plainly because of an error of ours."""
-        self.metrics.counter("bypassed", where, reason).add()
+        self._metrics.counter("bypassed", where, reason).add()
         with self._lock:
             self._bypassed[where, reason] += 1
+
+    @property
+    def metrics(self) -> Metrics:
+        """Return the counters; what this thread has done before is in them."""
+        if not self.forked:
+            self._driver.ask(lambda: None)
+        return self._metrics
 
     @property
     def bypassed(self) -> dict[tuple[str, str], int]:
@@ -329,10 +310,3 @@ def _core_options(options: Options, cores: int) -> CoreOptions:
         hang_s=options.hang_s,
         cores=cores,
     )
-
-
-def _weak(obj: Any) -> weakref.ref[Any] | None:
-    try:
-        return weakref.ref(obj)
-    except TypeError:
-        return None
