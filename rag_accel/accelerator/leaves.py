@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from rag_accel.accelerator.identity import RequestIdentity
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
-from rag_accel.scheduler.driver import AsyncLeaf, Driver, SyncLeaf, error_for
+from rag_accel.scheduler.driver import AsyncLeaf, BegunLeaf, Driver, SyncLeaf, error_for
 from rag_accel.scheduler.messages import (
     CallEnded,
     EngineName,
@@ -77,14 +77,14 @@ class Leaves:
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> Iterator[None]:
         """Hold a permit of a borrowed engine while the block runs."""
-        event = self._event(identity, NodeSpec(identity.next_leaf(), engine, kind))
+        event = self._call(identity, engine, kind)
         key = NodeKey(event.request, event.node.name)
-        leaf = SyncLeaf()
         ok = False
         try:
-            self._driver.submit(event, leaf)
-            self._wait(leaf, key)
-            _raise_unless_granted(leaf, engine)
+            if event.begun:
+                self._driver.submit(event, BegunLeaf())
+            else:
+                self._await_permit(event, key)
             yield
             ok = True
         finally:
@@ -94,8 +94,7 @@ class Leaves:
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> AbstractAsyncContextManager[None]:
         """Hold a permit of a borrowed engine while the block runs on the caller's loop."""
-        event = self._event(identity, NodeSpec(identity.next_leaf(), engine, kind))
-        return _AsyncPermit(self._driver, event)
+        return _AsyncPermit(self._driver, self._call(identity, engine, kind))
 
     def compute(self, identity: RequestIdentity, work: Work) -> Any:
         """Return the value an owned engine computes; raises what it raised."""
@@ -130,12 +129,15 @@ class Leaves:
         await _settled(self._driver, leaf, key)
         return _value(leaf, work.engine)
 
-    def _wait(self, leaf: SyncLeaf, key: NodeKey) -> None:
+    def _await_permit(self, event: LeafArrived, key: NodeKey) -> None:
+        leaf = SyncLeaf()
+        self._driver.submit(event, leaf)
         try:
             leaf.wait()
         except BaseException:
             self._driver.post(NodeCancelled(key))
             raise
+        _raise_unless_granted(leaf, event.node.engine)
 
     def _owned(self, identity: RequestIdentity, work: Work) -> tuple[LeafArrived, NodeKey]:
         share = work.share if self._options.single_flight else None
@@ -145,9 +147,20 @@ class Leaves:
         spec = NodeSpec(identity.next_leaf(), work.engine, work.kind, size=work.size, share=share)
         return self._event(identity, spec), NodeKey(identity.request, spec.name)
 
-    def _event(self, identity: RequestIdentity, spec: NodeSpec) -> LeafArrived:
+    def _call(
+        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
+    ) -> LeafArrived:
+        begun = self._driver.lets_in_at_once(engine, identity.deadline)
+        return self._event(identity, NodeSpec(identity.next_leaf(), engine, kind), begun)
+
+    def _event(self, identity: RequestIdentity, spec: NodeSpec, begun: bool = False) -> LeafArrived:
         return LeafArrived(
-            identity.request, spec, identity.arrived_at, identity.deadline, self._options.on_full
+            identity.request,
+            spec,
+            identity.arrived_at,
+            identity.deadline,
+            self._options.on_full,
+            begun,
         )
 
     def _builder(self, work: Work) -> Callable[[NodeKey], EngineRequest]:
@@ -179,6 +192,9 @@ class _AsyncPermit:
         self._key = NodeKey(event.request, event.node.name)
 
     async def __aenter__(self) -> None:
+        if self._event.begun:
+            self._driver.submit(self._event, BegunLeaf())
+            return
         leaf = AsyncLeaf(self._driver.later, lost=lambda: self._give_back(ok=False))
         self._driver.submit(self._event, leaf)
         try:

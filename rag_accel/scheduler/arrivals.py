@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.dispatch import start_begun
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     Command,
@@ -18,7 +19,7 @@ from rag_accel.scheduler.messages import (
     RequestId,
     RequestOpened,
 )
-from rag_accel.scheduler.queueing import append_nodes, ready, start_request
+from rag_accel.scheduler.queueing import admit_begun, append_nodes, ready, start_request
 from rag_accel.scheduler.runs import RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
 from rag_accel.scheduler.wavefront import learn_gap, leave_idle
@@ -35,7 +36,8 @@ def refusal(state: SchedulerState, event: Arrival, now: float) -> Outcome | None
     if event.deadline is not None and event.deadline <= now:
         return "deadline"
     if isinstance(event, LeafArrived) and event.on_full == "raise":
-        return "rejected" if event.request in state.pending else None
+        waits = event.request in state.pending and not event.begun
+        return "rejected" if waits else None
     return None
 
 
@@ -129,15 +131,19 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         run = RequestRun(
             event.request, event.arrived_at, event.deadline, graph=False, on_full=event.on_full
         )
-        append_nodes(state, run, (event.node,), leaf=True)
-        start_request(state, run, now, out)
-        return
-    (node,) = append_nodes(state, run, (event.node,), leaf=True)
-    if run.unfinished == 1:
-        leave_idle(state, run)
-        learn_gap(state, run, event.node.engine, now)
-    if run.admitted:
-        ready(state, node, now)
+        (node,) = append_nodes(state, run, (event.node,), leaf=True)
+        start_request(state, run, now, out, event.begun)
+    else:
+        if event.begun:
+            admit_begun(state, run, now)
+        (node,) = append_nodes(state, run, (event.node,), leaf=True)
+        if run.unfinished == 1:
+            leave_idle(state, run)
+            learn_gap(state, run, event.node.engine, now)
+        if run.admitted:
+            ready(state, node, now)
+    if event.begun:
+        start_begun(state, node, now, out)
 
 
 def request_closed(

@@ -132,6 +132,10 @@ class LeafArrived:
 
     It waits for no other primitive. In a graph (a call inside opaque user code) it still ends by
     itself: its failure does not end the graph.
+
+    Args:
+        begun: it calls an engine without a limit, shares no run and did not wait to be let in; it
+            is admitted whatever the number of live requests, and must be told to have ended.
     """
 
     request: RequestId
@@ -139,6 +143,7 @@ class LeafArrived:
     arrived_at: float
     deadline: float | None = None
     on_full: OnFull = "wait"
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,9 +73,11 @@ def _circle(run: RequestRun, specs: tuple[NodeSpec, ...]) -> list[str]:
     return []
 
 
-def start_request(state: SchedulerState, run: RequestRun, now: float, out: list[Command]) -> None:
-    """Admit a new request if there is room; else let it wait or refuse it."""
-    if state.has_room:
+def start_request(
+    state: SchedulerState, run: RequestRun, now: float, out: list[Command], begun: bool = False
+) -> None:
+    """Admit a new request if there is room or it has begun; else let it wait or refuse it."""
+    if state.has_room or begun:
         state.add_deadline(run)
         _admit(state, run, now)
     elif run.on_full == "wait":
@@ -85,6 +87,13 @@ def start_request(state: SchedulerState, run: RequestRun, now: float, out: list[
         out.append(EndRequest(run.id, "rejected"))
     else:
         out.extend(EndNode(node.key, "rejected") for node in run.nodes.values())
+
+
+def admit_begun(state: SchedulerState, run: RequestRun, now: float) -> None:
+    """Admit a request that has begun although it was to wait."""
+    if not run.admitted:
+        del state.pending[run.id]
+        _admit(state, run, now)
 
 
 def admit_pending(state: SchedulerState, now: float) -> None:
@@ -109,6 +118,7 @@ def ready(state: SchedulerState, node: NodeRun, now: float) -> None:
         state.move(node, "waiting", f"for {node.blockers}")
         return
     engine = state.engines[node.spec.engine]
+    engine.returns.note_arrival(now)
     share = node.spec.share
     node.queued_at = now
     state.dirty[engine.name] = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -64,6 +65,57 @@ def test_a_call_runs_in_the_callers_thread_and_context() -> None:
         assert acc.leaves.call(identity, engine, DECODING, partial(call, "x")) == "x"
     assert call.calls[0].thread_id == threading.get_ident()
     assert call.calls[0].context_value == "alice"
+
+
+@contextmanager
+def busy_driver(acc: Accelerator) -> Iterator[None]:
+    """Keep the scheduler's thread from looking at anything while the block runs."""
+    entered, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        assert over.wait(PATIENCE_S)
+
+    asking = threading.Thread(target=lambda: acc._driver.ask(hold))  # pyright: ignore[reportPrivateUsage]
+    asking.start()
+    assert entered.wait(PATIENCE_S)
+    try:
+        yield
+    finally:
+        over.set()
+        asking.join()
+
+
+def test_a_call_of_an_unlimited_engine_does_not_wait_for_the_scheduler() -> None:
+    with opened() as acc:
+        engine = acc.borrow("chat", DECODING)
+        with busy_driver(acc):
+            assert acc.leaves.call(acc.anonymous(), engine, DECODING, lambda: 1) == 1
+
+            async def call() -> int:
+                return 2
+
+            coroutine = acc.leaves.acall(acc.anonymous(), engine, DECODING, call)
+            assert asyncio.run(coroutine) == 2
+        become_idle(acc)
+        assert acc.metrics.snapshot()["engines"]["chat"]["items"] == 2
+
+
+def test_an_unlimited_engine_is_waited_for_when_requests_fill_half_the_bound() -> None:
+    with opened(max_requests=4) as acc:
+        engine = acc.borrow("chat", DECODING)
+        identities = [acc.open_request("p") for _ in range(2)]
+        settle(acc)
+        with busy_driver(acc):
+            waiting, found = thread(
+                lambda: acc.leaves.call(acc.anonymous(), engine, DECODING, lambda: 1)
+            )
+            waiting.join(0.05)
+            assert waiting.is_alive()
+        waiting.join(PATIENCE_S)
+        assert found == [1]
+        for identity in identities:
+            acc.close_request(identity)
 
 
 def test_64_async_calls_are_in_flight_at_once() -> None:

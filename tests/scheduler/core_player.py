@@ -146,7 +146,14 @@ class Player:
         self.specs[name] = node
         self.leaves[name] = None
         on_full = "raise" if rng.random() < 0.2 else "wait"
-        self.send(LeafArrived(request, node, self.now, deadline, on_full))
+        late = deadline is not None and deadline <= self.now
+        free = (
+            node.engine == "chat"
+            and node.share is None
+            and 2 * self.state.live < self.state.options.max_requests
+        )
+        begun = free and not late and not self.state.closed and rng.random() < 0.5
+        self.send(LeafArrived(request, node, self.now, deadline, on_full, begun))
 
     def bring_graph(self, rng: Random) -> None:
         """Let a whole request arrive."""
@@ -362,7 +369,8 @@ class Player:
                     self.state.options.batch_wait_s, 0.05 * engine.predict_s(engine.queue.items)
                 )
                 assert engine.wait_until <= engine.wait_from + longest + 1e-9
-                assert len(self.state.requests) > 1
+                # Who waits for a request waits for another one; who does not, for callers.
+                assert engine.wait_for is None or len(self.state.requests) > 1
 
     # How it ends ------------------------------------------------------------------------------
 

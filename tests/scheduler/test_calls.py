@@ -4,7 +4,42 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import EndNode, StartCall
+from rag_accel.scheduler.messages import (
+    CallEnded,
+    EndNode,
+    EngineName,
+    LeafArrived,
+    RequestId,
+    StartCall,
+    Tick,
+)
+
+
+def begun(request: int, name: str) -> LeafArrived:
+    """Return the arrival of a call that did not wait to be let in."""
+    return LeafArrived(RequestId(request), spec(name, "b"), 0.0, begun=True)
+
+
+def test_a_call_that_has_begun_is_admitted_although_there_is_no_room() -> None:
+    core = Core(max_requests=1)
+    core.borrow()
+    core.leaf(1, "a", "b")
+    core.open(2)
+    assert 2 in core.state.pending
+    assert core.send(begun(2, "x"), more=True) == [StartCall(key(2, "x"), "b")]
+    assert core.send(begun(3, "x"), more=True) == [StartCall(key(3, "x"), "b")]
+    core.send(CallEnded(key(3, "x"), EngineName("b"), True), more=True)
+    assert set(core.state.requests) == {1, 2}
+
+
+def test_a_call_may_begin_and_end_before_anything_else_is_looked_at() -> None:
+    core = Core()
+    core.borrow()
+    core.send(begun(1, "a"), more=True)
+    ended = core.send(CallEnded(key(1, "a"), EngineName("b"), True), more=True)
+    assert ended == [EndNode.match(node=key(1, "a"), outcome="done")]
+    assert core.send(Tick()) == []
+    assert core.state.is_empty()
 
 
 def test_an_unbounded_engine_never_holds_a_call_back() -> None:

@@ -6,13 +6,14 @@ fifth of an event loop's hand-over, and nothing a caller does to his own loop ca
 """
 
 from rag_accel.scheduler.driver.clients import GraphClient
-from rag_accel.scheduler.driver.leaf import AsyncLeaf, LeafClient, SyncLeaf
+from rag_accel.scheduler.driver.leaf import AsyncLeaf, BegunLeaf, LeafClient, SyncLeaf
 from rag_accel.scheduler.driver.loop import Driver
 from rag_accel.scheduler.driver.outcome import Result, error_for
 from rag_accel.scheduler.driver.worker import EngineWorker
 
 __all__ = [
     "AsyncLeaf",
+    "BegunLeaf",
     "Driver",
     "EngineWorker",
     "GraphClient",

@@ -66,6 +66,7 @@ class Driver:
         #: an event with what belongs to it; without an event, a question, or ``None`` to stop
         self._mailbox: SimpleQueue[tuple[Event | None, Any]] = SimpleQueue()
         self._names: set[EngineName] = set()
+        self._unlimited: set[EngineName] = set()
         self._names_lock = threading.Lock()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
@@ -126,6 +127,8 @@ class Driver:
             )
         key = self._claim(engine.name)
         self._put(BorrowedEngineAdded(key, limit))
+        if limit is None:
+            self._unlimited.add(key)
         return key
 
     def submit(self, event: LeafArrived | RequestArrived, client: LeafClient | GraphClient) -> None:
@@ -147,6 +150,19 @@ class Driver:
         """
         self._require_usable()
         self._gathered.add(event, client)
+
+    def lets_in_at_once(self, engine: EngineName, deadline: float | None) -> bool:
+        """Tell whether a borrowed call need not wait for its permit: nothing could refuse it.
+
+        Half of ``max_requests`` is kept for calls that do wait, so that all who look at the same
+        moment still fit.
+        """
+        if engine not in self._unlimited or self._closing.is_set():
+            return False
+        state = self._handler.state
+        live = state.live + self._mailbox.qsize()
+        in_time = deadline is None or self._clock.now() < deadline
+        return in_time and 2 * live < state.options.max_requests
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
