@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -46,20 +46,24 @@ class Pairs(Generic[T]):
 
 
 def alternate(
-    plain: Callable[[int], T], other: Callable[[int], T], repeats: int, warm_up: int = 0
+    plain: Callable[[int], T],
+    other: Callable[[int], T],
+    repeats: int,
+    warm_up: int = 0,
+    block: int = 1,
 ) -> Pairs[T]:
     """Call both arms ``repeats`` times in turn, after ``warm_up`` calls of each that do not count.
 
-    Each arm is called with the number of the turn, so that both do the same work in a pair.
+    Each arm is called with the number of the turn, so that both do the same work in a pair. An arm
+    has ``block`` turns in a row.
     """
     arms = (plain, other)
     found: tuple[list[T], list[T]] = ([], [])
     for turn in range(warm_up):
         for arm in _order(turn):
             arms[arm](turn)
-    for turn in range(repeats):
-        for arm in _order(turn):
-            found[arm].append(arms[arm](turn))
+    for arm, turn in _blocks(repeats, block):
+        found[arm].append(arms[arm](turn))
     return Pairs(tuple(found[0]), tuple(found[1]))
 
 
@@ -68,6 +72,7 @@ async def alternate_async(
     other: Callable[[int], Awaitable[T]],
     repeats: int,
     warm_up: int = 0,
+    block: int = 1,
 ) -> Pairs[T]:
     """Do as ``alternate`` with coroutines, all on the running loop."""
     arms = (plain, other)
@@ -75,9 +80,8 @@ async def alternate_async(
     for turn in range(warm_up):
         for arm in _order(turn):
             await arms[arm](turn)
-    for turn in range(repeats):
-        for arm in _order(turn):
-            found[arm].append(await arms[arm](turn))
+    for arm, turn in _blocks(repeats, block):
+        found[arm].append(await arms[arm](turn))
     return Pairs(tuple(found[0]), tuple(found[1]))
 
 
@@ -149,6 +153,14 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     tail = 100 * (1 - confidence) / 2
     low, high = np.percentile(medians, [tail, 100 - tail])
     return Interval(float(low), float(high))
+
+
+def _blocks(repeats: int, block: int) -> Iterator[tuple[int, int]]:
+    """Yield (arm, turn): each arm does ``block`` turns in a row, and both do every turn."""
+    for start in range(0, repeats, block):
+        for arm in _order(start // block):
+            for turn in range(start, min(start + block, repeats)):
+                yield arm, turn
 
 
 def _order(turn: int) -> tuple[int, int]:

@@ -25,6 +25,9 @@ from bench.results import Row, row_of
 
 #: The guarantee: a request is at most the larger of these slower where nothing helps.
 LIMIT_SHARE, LIMIT_MS = 0.03, 0.5
+#: Calls in a row of one arm. A program makes its calls one after the other: an arm whose cores and
+#: caches the other one has just used, or left to sleep, would be measured in a state of its own.
+BLOCK = 10
 
 _logger = logging.getLogger("bench.paired")
 
@@ -89,9 +92,9 @@ def time_pairs(
     ``around_plain`` gives the settings of the plain arm; entering and leaving is not timed.
     """
     arms = _Arms(plain, fast, inputs, around_plain)
-    sync = alternate(arms.invoke_plain, timed(arms.invoke_fast), pairs, warm_up)
+    sync = alternate(arms.invoke_plain, timed(arms.invoke_fast), pairs, warm_up, BLOCK)
     coroutines = asyncio.run(
-        alternate_async(arms.ainvoke_plain, timed_async(arms.ainvoke_fast), pairs, warm_up)
+        alternate_async(arms.ainvoke_plain, timed_async(arms.ainvoke_fast), pairs, warm_up, BLOCK)
     )
     found = [
         PairedTimes(f"{name}, invoke", sync.map(in_ms)),

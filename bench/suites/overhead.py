@@ -1,6 +1,6 @@
 """Measure what acceleration costs where it cannot help.
 
-Arms take turns call by call, on one thread or on one loop. Workloads:
+Arms take turns, ten calls each, on one thread or on one loop. Workloads:
 
 - leaves: a no-op chat model and a no-op retriever, which are borrowed, each accelerated by itself,
   so that every call also begins and ends a request;

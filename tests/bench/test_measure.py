@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from bench.measure import (
@@ -33,6 +35,23 @@ def test_warm_up_calls_both_arms_and_does_not_count() -> None:
     pairs = alternate(lambda turn: turns.append(turn), lambda _: None, repeats=1, warm_up=2)
     assert turns == [0, 1, 0]
     assert len(pairs.plain) == len(pairs.other) == 1
+
+
+def test_arms_take_turns_in_blocks_and_still_do_every_turn() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def arm(name: str) -> Callable[[int], int]:
+        def call(turn: int) -> int:
+            calls.append((name, turn))
+            return turn
+
+        return call
+
+    pairs = alternate(arm("p"), arm("o"), repeats=5, block=2)
+    first = [("p", 0), ("p", 1), ("o", 0), ("o", 1)]
+    second = [("o", 2), ("o", 3), ("p", 2), ("p", 3)]
+    assert calls == [*first, *second, ("p", 4), ("o", 4)]
+    assert pairs == Pairs((0, 1, 2, 3, 4), (0, 1, 2, 3, 4))
 
 
 async def test_coroutines_alternate_in_the_same_order() -> None:

@@ -42,7 +42,7 @@ def test_both_arms_are_asked_the_same_and_only_plain_gets_its_settings() -> None
     recorder = Recorder()
     plain, fast = Arm("plain", recorder), Arm("fast", recorder)
     found = time_pairs("chain", plain, fast, ["a", "b"], 2, 0, recorder.settings)
-    once = [("plain", "a", True), ("fast", "a", False), ("fast", "b", False), ("plain", "b", True)]
+    once = [("plain", "a", True), ("plain", "b", True), ("fast", "a", False), ("fast", "b", False)]
     assert recorder.asked == once * 2
     assert [one.workload for one in found] == ["chain, invoke", "chain, ainvoke"]
     assert all(len(one.times_ms.plain) == len(one.times_ms.other) == 2 for one in found)
