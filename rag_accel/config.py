@@ -69,7 +69,6 @@ class Options:
     embedding_helper: bool = _option(
         True, "embed in a helper process once many callers wait at the same time"
     )
-    capture_content: bool = _option(False, "let prompts and documents enter traces")
     trace_events: int = _option(8192, "trace events kept in memory", 0, 10_000_000)
 
     def __post_init__(self) -> None:
