@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -54,6 +54,13 @@ class ExtractiveChatModel(BaseChatModel):
             yield chunk
 
     def _complete(self, messages: list[BaseMessage], stop: list[str] | None) -> Completion:
-        turns = tuple(Message(_ROLES.get(m.type, "user"), str(m.text)) for m in messages)
-        asked = GenerationInput(turns, tuple(stop or ()))
+        asked = generation_input(messages, stop)
         return complete(asked, reader=_READER, max_sentences=self.max_sentences)
+
+
+def generation_input(
+    messages: Sequence[BaseMessage], stop: Sequence[str] | None, max_tokens: int | None = None
+) -> GenerationInput:
+    """Return LangChain's messages as engines take them."""
+    turns = tuple(Message(_ROLES.get(m.type, "user"), str(m.text)) for m in messages)
+    return GenerationInput(turns, tuple(stop or ()), max_tokens)

@@ -91,7 +91,7 @@ class EmulatedDevice:
         Raises ConfigError on bad limits, ClosedError if the device closes, and what ``respond``
         raises.
         """
-        with closing(self._updates(request, stream=False)) as updates:
+        with closing(self.updates(request, stream=False)) as updates:
             for update in updates:
                 if update.output is not None:
                     return update.output
@@ -99,7 +99,7 @@ class EmulatedDevice:
 
     def stream(self, request: GenerationInput) -> Generator[str]:
         """Yield the completion word by word; closing the iterator frees its place."""
-        with closing(self._updates(request, stream=True)) as updates:
+        with closing(self.updates(request, stream=True)) as updates:
             for update in updates:
                 if update.delta:
                     yield update.delta
@@ -118,6 +118,20 @@ class EmulatedDevice:
             async for update in updates:
                 if update.delta:
                     yield update.delta
+
+    def updates(self, request: GenerationInput, *, stream: bool) -> Generator[Update]:
+        """Yield every report on one completion to a thread, the one with its output last."""
+        sink = ThreadSink()
+        sequence = self.plan(self.script(request), sink, stream=stream)
+        self.submit([sequence])
+        try:
+            while True:
+                update = _checked(sink.channel.get())
+                yield update
+                if update.is_end:
+                    return
+        finally:
+            self.cancel([sequence])
 
     async def aupdates(self, request: GenerationInput, *, stream: bool) -> AsyncGenerator[Update]:
         """Yield every report on one completion, the one with its output last."""
@@ -196,19 +210,6 @@ class EmulatedDevice:
         if thread is not None:
             thread.join()
         self._end_all(self._closed_error)
-
-    def _updates(self, request: GenerationInput, *, stream: bool) -> Generator[Update]:
-        sink = ThreadSink()
-        sequence = self.plan(self.script(request), sink, stream=stream)
-        self.submit([sequence])
-        try:
-            while True:
-                update = _checked(sink.channel.get())
-                yield update
-                if update.is_end:
-                    return
-        finally:
-            self.cancel([sequence])
 
     def _start(self) -> None:
         if self._thread is None:
