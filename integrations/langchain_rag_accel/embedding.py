@@ -33,12 +33,12 @@ class _Call:
 
     def embed(self) -> Any:
         """Compute on the engine."""
-        vectors = embed(self.identity, self.adopted, *self._work())
+        vectors = embed(self.identity, self.adopted, self.obj, *self._work())
         return self._done(vectors)
 
     async def aembed(self) -> Any:
         """Compute on the engine without blocking the loop."""
-        return self._done(await aembed(self.identity, self.adopted, *self._work()))
+        return self._done(await aembed(self.identity, self.adopted, self.obj, *self._work()))
 
     def _work(self) -> tuple[list[str], Role]:
         texts = [self.texts] if self.one else self.texts
@@ -89,29 +89,41 @@ def wrap_embeddings(
 
 
 def embed(
-    identity: RequestIdentity, adopted: AdoptedEmbeddings, texts: Sequence[str], role: Role
+    identity: RequestIdentity,
+    adopted: AdoptedEmbeddings,
+    holder: Any,
+    texts: Sequence[str],
+    role: Role,
 ) -> Vectors:
-    """Return one vector per text, in order, from an owned engine."""
+    """Return one vector per text, in order, from an owned engine that lives as long as holders."""
     leaves = identity.accelerator.leaves
-    parts = leaves.compute_all(identity, _works(identity, adopted, texts, role))
+    parts = leaves.compute_all(identity, _works(identity, adopted, holder, texts, role))
     return [vector for part in parts for vector in part.tolist()]
 
 
 async def aembed(
-    identity: RequestIdentity, adopted: AdoptedEmbeddings, texts: Sequence[str], role: Role
+    identity: RequestIdentity,
+    adopted: AdoptedEmbeddings,
+    holder: Any,
+    texts: Sequence[str],
+    role: Role,
 ) -> Vectors:
-    """Return one vector per text, in order, without blocking the loop."""
+    """Do as ``embed`` without blocking the loop."""
     leaves = identity.accelerator.leaves
-    works = _works(identity, adopted, texts, role)
+    works = _works(identity, adopted, holder, texts, role)
     parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in works))
     return [vector for part in parts for vector in part.tolist()]
 
 
 def _works(
-    identity: RequestIdentity, adopted: AdoptedEmbeddings, texts: Sequence[str], role: Role
+    identity: RequestIdentity,
+    adopted: AdoptedEmbeddings,
+    holder: Any,
+    texts: Sequence[str],
+    role: Role,
 ) -> list[Work]:
     """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
-    engine = _engine(identity, adopted)
+    engine = _engine(identity, adopted, holder)
     step = identity.accelerator.options.max_batch
     pieces = [tuple(texts[i : i + step]) for i in range(0, len(texts), step)]
     return [
@@ -120,10 +132,10 @@ def _works(
     ]
 
 
-def _engine(identity: RequestIdentity, adopted: AdoptedEmbeddings) -> EngineName:
+def _engine(identity: RequestIdentity, adopted: AdoptedEmbeddings, holder: Any) -> EngineName:
     accelerator = identity.accelerator
     make = functools.partial(adopted.make, accelerator.options)
-    return accelerator.own(adopted.model, "embedding", make, adopted.variant)
+    return accelerator.own(adopted.model, "embedding", make, adopted.variant, holder)
 
 
 def _recognise(

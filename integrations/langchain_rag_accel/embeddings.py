@@ -82,7 +82,7 @@ class RagAccelEmbeddings(Embeddings):
             return self._plain(texts, role)
         return owned_or_plain(
             identity.accelerator,
-            lambda: embed(identity, self._adopted, texts, role),
+            lambda: embed(identity, self._adopted, self, texts, role),
             lambda: self._plain(texts, role),
             "embedding",
         )
@@ -98,7 +98,7 @@ class RagAccelEmbeddings(Embeddings):
             return await plain()
         return await aowned_or_plain(
             identity.accelerator,
-            lambda: aembed(identity, self._adopted, texts, role),
+            lambda: aembed(identity, self._adopted, self, texts, role),
             plain,
             "embedding",
         )

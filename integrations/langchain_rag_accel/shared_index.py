@@ -69,7 +69,7 @@ class SharedIndex:
         accelerator = identity.accelerator
         return owned_or_plain(
             accelerator,
-            lambda: accelerator.leaves.compute(identity, _work(index, query, identity)),
+            lambda: accelerator.leaves.compute(identity, _work(index, query, identity, self)),
             plain,
             "retrieval",
         )
@@ -90,7 +90,7 @@ class SharedIndex:
         accelerator = identity.accelerator
         return await aowned_or_plain(
             accelerator,
-            lambda: accelerator.leaves.acompute(identity, _work(index, query, identity)),
+            lambda: accelerator.leaves.acompute(identity, _work(index, query, identity, self)),
             plain,
             "retrieval",
         )
@@ -111,9 +111,12 @@ def _search_alone(index: DocumentIndex, query: SearchQuery) -> Hits:
     return tuple(index.search([query.vector], query.k, query.where, query.nprobe)[0])
 
 
-def _work(index: DocumentIndex, query: SearchQuery, identity: RequestIdentity) -> Work:
+def _work(
+    index: DocumentIndex, query: SearchQuery, identity: RequestIdentity, holder: SharedIndex
+) -> Work:
     # Never shared: an equal search that began before a change must not answer one that came after.
-    engine = identity.accelerator.own(index, "retrieval", partial(_engine, index))
+    make = partial(_engine, index)
+    engine = identity.accelerator.own(index, "retrieval", make, holder=holder)
     return Work(engine, PrimitiveKind.SEARCHING, query)
 
 

@@ -191,12 +191,27 @@ class Accelerator:
         profiles = {name: bound.profile for name, bound in self._bound.items()}
         return explain_graph(graph, profiles, stage)
 
-    def own(self, obj: Any, name: str, make: Callable[[], Engine], variant: str = "") -> EngineName:
+    def own(
+        self,
+        obj: Any,
+        name: str,
+        make: Callable[[], Engine],
+        variant: str = "",
+        holder: Any = None,
+    ) -> EngineName:
         """Return the owned engine that runs ``obj``, made on first use.
 
         One object is one engine, unless it is used under different settings (``variant``).
+
+        Args:
+            obj: what the engine runs; the engine keeps it alive.
+            name: what its engine is called, before a number.
+            make: makes the engine.
+            variant: the settings.
+            holder: whose use this is, and who must not be kept alive by the engine. When all
+                holders of an engine are gone, so is the engine. Without one it stays.
         """
-        return self._adoption.own(obj, name, make, variant)
+        return self._adoption.own(obj, name, make, variant, holder)
 
     def borrow(
         self, name: str, kind: PrimitiveKind, max_concurrency: int | None = None

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from rag_accel.engine_api import BorrowedEngine, Engine, PrimitiveKind
 from rag_accel.scheduler.driver import Driver
-from rag_accel.scheduler.messages import EngineName
+from rag_accel.scheduler.messages import EngineLeft, EngineName
+
+_Key = tuple[int, str]
 
 
 @dataclass(slots=True)
@@ -19,6 +21,8 @@ class _Adopted:
     engine: EngineName
     #: keeps an id from meaning another object after its own was collected
     alive: weakref.ref[Any] | None
+    #: ids of those whose use this is
+    holders: set[int] = field(default_factory=set[int])
 
     def stands_for(self, obj: Any) -> bool:
         """Tell whether this was made for ``obj``, not for another that had its id before."""
@@ -31,22 +35,49 @@ class Adoption:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
-        self._owned: dict[tuple[int, str], _Adopted] = {}
+        self._owned: dict[_Key, _Adopted] = {}
         self._numbers = count(1)
         self._borrowed: dict[str, EngineName] = {}
 
-    def own(self, obj: Any, name: str, make: Callable[[], Engine], variant: str) -> EngineName:
-        """Return the owned engine that runs ``obj``, made on first use."""
+    def own(
+        self, obj: Any, name: str, make: Callable[[], Engine], variant: str, holder: Any
+    ) -> EngineName:
+        """Return the owned engine that runs ``obj``, made on first use; see ``Accelerator.own``."""
         key = (id(obj), variant)
-        known = self._owned.get(key)
-        if known is not None and known.stands_for(obj):
-            return known.engine
+        while True:
+            known = self._owned.get(key)
+            if known is None or not known.stands_for(obj):
+                known = self._join(key, obj, name, make)
+            if id(holder) not in known.holders:
+                self._hold(key, known, holder)
+            # The last holder before this one may have gone meanwhile, and the engine with it.
+            if self._owned.get(key) is known:
+                return known.engine
+
+    def _join(self, key: _Key, obj: Any, name: str, make: Callable[[], Engine]) -> _Adopted:
         with self._lock:
             known = self._owned.get(key)
             if known is None or not known.stands_for(obj):
                 engine = self._driver.add_engine(f"{name}#{next(self._numbers)}", make())
                 known = self._owned[key] = _Adopted(engine, _weak(obj))
-            return known.engine
+            return known
+
+    def _hold(self, key: _Key, known: _Adopted, holder: Any) -> None:
+        known.holders.add(id(holder))
+        if holder is None:
+            return  # nobody's in particular: its engine stays
+        try:
+            end = weakref.finalize(holder, _let_go, weakref.ref(self), key, known, id(holder))
+        except TypeError:  # nobody can tell when it goes: its engine stays
+            return
+        end.atexit = False
+
+    def let_go(self, key: _Key, known: _Adopted, holder: int) -> None:
+        """Let an engine leave with its last holder; runs wherever that is collected: no locks."""
+        known.holders.discard(holder)
+        if not known.holders and self._owned.get(key) is known:
+            del self._owned[key]
+            self._driver.post(EngineLeft(known.engine))
 
     def borrow(self, name: str, kind: PrimitiveKind, max_concurrency: int | None) -> EngineName:
         """Return the borrowed engine of this name, joined on first use."""
@@ -58,6 +89,12 @@ class Adoption:
                 engine = BorrowedEngine(name, frozenset({kind}), max_concurrency)
                 self._borrowed[name] = self._driver.add_borrowed(engine)
             return self._borrowed[name]
+
+
+def _let_go(adoption: weakref.ref[Adoption], key: _Key, known: _Adopted, holder: int) -> None:
+    alive = adoption()
+    if alive is not None:
+        alive.let_go(key, known, holder)
 
 
 def _weak(obj: Any) -> weakref.ref[Any] | None:

@@ -9,6 +9,7 @@ from rag_accel.scheduler.messages import (
     Command,
     EndNode,
     EndRequest,
+    EngineLeft,
     Event,
     LeafArrived,
     NodeKey,
@@ -65,6 +66,14 @@ def owned_added(
     )
     _add_engine(state, engine, event.max_batch)
     state.owned[engine.name] = engine
+
+
+def engine_left(state: SchedulerState, event: EngineLeft, now: float, out: list[Command]) -> None:
+    """Let an owned engine go once it has nothing to do; one that is gone already may be named."""
+    engine = state.owned.get(event.engine)
+    if engine is not None:
+        engine.leaving = True
+        state.dirty[engine.name] = None
 
 
 def borrowed_added(

@@ -7,6 +7,7 @@ from rag_accel.scheduler.cores import grant_threads
 from rag_accel.scheduler.ending import end_node, leave_engine
 from rag_accel.scheduler.messages import (
     Command,
+    DropEngine,
     InterruptStep,
     StartCall,
     StartStep,
@@ -16,7 +17,12 @@ from rag_accel.scheduler.pace import size_class
 from rag_accel.scheduler.queueing import admit_pending
 from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
-from rag_accel.scheduler.wavefront import enter_feeding, may_still_come, newcomer_to_wait_for
+from rag_accel.scheduler.wavefront import (
+    enter_feeding,
+    forget_gaps,
+    may_still_come,
+    newcomer_to_wait_for,
+)
 
 
 def dispatch(state: SchedulerState, now: float, out: list[Command]) -> None:
@@ -38,6 +44,15 @@ def dispatch(state: SchedulerState, now: float, out: list[Command]) -> None:
             _interrupt(state, engine, now, out)
         else:
             _start_step(state, engine, now, out)
+            if engine.leaving and engine.step is None and engine.wanted == 0:
+                _drop(state, engine, out)
+
+
+def _drop(state: SchedulerState, engine: EngineState, out: list[Command]) -> None:
+    """Forget an engine that has left and has nothing to do."""
+    del state.engines[engine.name], state.owned[engine.name]
+    forget_gaps(state, engine.name)
+    out.append(DropEngine(engine.name))
 
 
 def _settle(state: SchedulerState, now: float, out: list[Command]) -> None:

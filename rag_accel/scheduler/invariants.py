@@ -68,6 +68,10 @@ def _node_problems(state: SchedulerState, run: RequestRun, node: NodeRun) -> Ite
 
 
 def _queue_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
+    runs = [*state.requests.values(), *state.pending.values()]
+    nodes = [node for run in runs for node in run.nodes.values() if node.state != "ended"]
+    if engine.wanted != sum(node.spec.engine == engine.name for node in nodes):
+        yield f"{engine.name} counts {engine.wanted} primitives that want it"
     for node in engine.queue:
         if node.state != "queued" or node.key.request not in state.requests:
             yield f"{node.key} is {node.state} in the queue of {engine.name}"

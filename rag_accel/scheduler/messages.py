@@ -94,6 +94,13 @@ class OwnedEngineAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLeft:
+    """Nobody will bring work for an owned engine any more; what it still has is finished first."""
+
+    engine: EngineName
+
+
+@dataclass(frozen=True, slots=True)
 class BorrowedEngineAdded:
     """An object of the user's has joined; ``max_concurrency`` ``None`` never holds a call back."""
 
@@ -220,6 +227,7 @@ class Closing:
 Event = (
     OwnedEngineAdded
     | BorrowedEngineAdded
+    | EngineLeft
     | RequestArrived
     | RequestOpened
     | LeafArrived
@@ -289,6 +297,13 @@ class InterruptStep(_Matching):
 
 
 @dataclass(frozen=True, slots=True)
+class DropEngine(_Matching):
+    """Stop the worker of an engine that has left; its name means nothing any more."""
+
+    engine: EngineName
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt(_Matching):
     """Send a ``Tick`` at this time, unless another event is handled at or after it.
 
@@ -298,4 +313,6 @@ class WakeAt(_Matching):
     at: float
 
 
-Command = StartStep | StartCall | EndNode | EndRequest | CancelWork | InterruptStep | WakeAt
+Command = (
+    StartStep | StartCall | EndNode | EndRequest | CancelWork | InterruptStep | DropEngine | WakeAt
+)

@@ -23,6 +23,7 @@ def append_nodes(
     for spec in specs:
         node = NodeRun(NodeKey(run.id, spec.name), spec, run.arrived_at, leaf)
         run.nodes[spec.name] = node
+        state.engines[spec.engine].wanted += 1
         nodes.append(node)
     run.unfinished += len(nodes)
     for node in nodes:
@@ -83,10 +84,13 @@ def start_request(
     elif run.on_full == "wait":
         state.add_deadline(run)
         state.pending[run.id] = run
-    elif run.graph:
-        out.append(EndRequest(run.id, "rejected"))
     else:
-        out.extend(EndNode(node.key, "rejected") for node in run.nodes.values())
+        for node in run.nodes.values():
+            state.unwant(node)
+        if run.graph:
+            out.append(EndRequest(run.id, "rejected"))
+        else:
+            out.extend(EndNode(node.key, "rejected") for node in run.nodes.values())
 
 
 def admit_begun(state: SchedulerState, run: RequestRun, now: float) -> None:

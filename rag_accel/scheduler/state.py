@@ -44,6 +44,10 @@ class EngineState:
     returns: Returns = field(default_factory=Returns)
     interrupted: bool = False
     lost: bool = False
+    #: nobody brings it work any more: it goes as soon as no live request wants it
+    leaving: bool = False
+    #: primitives of live and waiting requests that name it and have not ended
+    wanted: int = 0
     base_s: float = 0.0
     per_item_s: float = 0.0
     #: running mean of a step in seconds; 0 before the first
@@ -147,6 +151,15 @@ class SchedulerState:
             )
         self.log.append(Transition(self.events, node.key, node.state, state, why))
         node.state = state
+        if state == "ended":
+            self.unwant(node)
+
+    def unwant(self, node: NodeRun) -> None:
+        """Note that a primitive will not need its engine any more."""
+        engine = self.engines[node.spec.engine]
+        engine.wanted -= 1
+        if engine.leaving:
+            self.dirty[engine.name] = None
 
     def story(self, key: NodeKey) -> str:
         """Return the logged moves of one node, one a line."""

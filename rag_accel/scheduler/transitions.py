@@ -13,6 +13,7 @@ from typing import Any
 from rag_accel.scheduler.arrivals import (
     Arrival,
     borrowed_added,
+    engine_left,
     leaf_arrived,
     owned_added,
     refusal,
@@ -29,6 +30,7 @@ from rag_accel.scheduler.messages import (
     CallEnded,
     Closing,
     Command,
+    EngineLeft,
     Event,
     LeafArrived,
     NodeCancelled,
@@ -109,6 +111,7 @@ def _closing(state: SchedulerState, event: Closing, now: float, out: list[Comman
 _HANDLERS: dict[type, Callable[[SchedulerState, Any, float, list[Command]], None]] = {
     OwnedEngineAdded: owned_added,
     BorrowedEngineAdded: borrowed_added,
+    EngineLeft: engine_left,
     RequestArrived: request_arrived,
     RequestOpened: request_opened,
     LeafArrived: leaf_arrived,

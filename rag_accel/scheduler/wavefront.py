@@ -73,6 +73,14 @@ def learn_gap(state: SchedulerState, run: RequestRun, engine: EngineName, now: f
     gaps[engine] = running_mean(gaps.get(engine, 0.0), now - run.idle_since)
 
 
+def forget_gaps(state: SchedulerState, engine: EngineName) -> None:
+    """Forget how long programs took to and from an engine that is gone."""
+    for place, gaps in list(state.gaps.items()):
+        gaps.pop(engine, None)
+        if place[1] == engine or not gaps:
+            del state.gaps[place]
+
+
 def enter_idle(state: SchedulerState, run: RequestRun) -> None:
     """Note that an open program has no leaf now, and may bring its next one."""
     if run.program:

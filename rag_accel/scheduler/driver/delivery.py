@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rag_accel.engine_api import StepBudget
@@ -13,6 +13,7 @@ from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
     CancelWork,
     Command,
+    DropEngine,
     EndNode,
     EndRequest,
     EngineName,
@@ -34,7 +35,7 @@ class Delivery:
     def __init__(
         self,
         clients: Clients,
-        workers: Mapping[EngineName, EngineWorker],
+        workers: dict[EngineName, EngineWorker],
         granted: set[NodeKey],
         results: Results,
         commands: list[Command],
@@ -104,6 +105,10 @@ def _interrupt_step(delivery: Delivery, command: InterruptStep) -> None:
     delivery.workers[command.engine].interrupt()
 
 
+def _drop_engine(delivery: Delivery, command: DropEngine) -> None:
+    delivery.workers.pop(command.engine).stop()
+
+
 def _wake_at(delivery: Delivery, command: WakeAt) -> None:
     """Do nothing: the driver reads the time from the state."""
 
@@ -115,5 +120,6 @@ _EXECUTE: dict[type, Callable[[Delivery, Any], None]] = {
     EndRequest: _end_request,
     CancelWork: _cancel_work,
     InterruptStep: _interrupt_step,
+    DropEngine: _drop_engine,
     WakeAt: _wake_at,
 }

@@ -141,7 +141,7 @@ class EventHandler:
         # Only now: what is not carried out yet must not look as if it had been lost.
         for command, error in failed or ():
             self._survive(command, (), error)
-        if isinstance(event, StepEnded):
+        if isinstance(event, StepEnded) and event.engine in self.workers:
             delivery.release_unclaimed(self.workers[event.engine])
 
     def _observe(self, event: Event, commands: list[Command], now: float) -> None:

@@ -99,7 +99,9 @@ class Driver:
                 "an engine takes no work", where=name, found=profile.max_batch, valid="from 1"
             )
         key = self._claim(name)
-        worker = EngineWorker(key, engine, self._put, self._pass_partial, self._check)
+        worker = EngineWorker(
+            key, engine, self._put, self._pass_partial, self._check, self._unclaim
+        )
         event = OwnedEngineAdded(
             key,
             profile.max_batch,
@@ -265,6 +267,10 @@ class Driver:
                 )
             self._names.add(key)
         return key
+
+    def _unclaim(self, name: EngineName) -> None:
+        with self._names_lock:
+            self._names.discard(name)
 
     def _put(self, event: Event | None, attached: Any = None) -> None:
         # What concerns a leaf comes after it; a request that opens concerns none.

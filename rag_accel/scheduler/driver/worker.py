@@ -78,6 +78,7 @@ class EngineWorker:
         report: told about every step, on the worker's thread.
         partial: told about every partial output, on the worker's thread.
         check: looks at every final output and may turn it into an error.
+        ended: told when the engine is closed and the thread about to end.
 
     Attributes:
         step: the last step that was asked for.
@@ -85,13 +86,20 @@ class EngineWorker:
     """
 
     def __init__(
-        self, name: EngineName, engine: Engine, report: Report, partial: Partial, check: Check
+        self,
+        name: EngineName,
+        engine: Engine,
+        report: Report,
+        partial: Partial,
+        check: Check,
+        ended: Callable[[EngineName], None] = lambda name: None,
     ) -> None:
         self.name = name
         self.engine = engine
         self._report = report
         self._partial = partial
         self._check = check
+        self._ended = ended
         self._mailbox: SimpleQueue[_Step | _Cancel | _Release | None] = SimpleQueue()
         self._held: dict[WorkId, _Held] = {}
         self._stopping = False
@@ -153,6 +161,7 @@ class EngineWorker:
             self.engine.close()
         except Exception:
             logger.exception("engine %s failed to close", self.name)
+        self._ended(self.name)
 
     def _step(self, message: _Step) -> None:
         outcome = _Outcome()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -190,3 +192,21 @@ def test_reproducible_vectors_repeat_bit_by_bit(plain: HuggingFaceEmbeddings) ->
         fast = accelerate(plain, accelerator=accelerator)
         together = fast.embed_documents(TEXTS[:8])
         assert [fast.embed_documents([text])[0] for text in TEXTS[:8]] == together
+
+
+def test_embeddings_made_and_dropped_leave_no_engine_behind(
+    embeddings: RagAccelEmbeddings,
+) -> None:
+    with Accelerator(strict=True) as accelerator, activate(accelerator):
+        threads = threading.active_count()
+        for _ in range(3):
+            made = HuggingFaceEmbeddings.model_construct(model_name="packaged")
+            made._client = embeddings.model
+            made.embed_query("one caller after the other")
+            del made
+        for _ in range(1000):
+            gc.collect()
+            if threading.active_count() <= threads + 1:
+                break
+            threading.Event().wait(0.01)
+        assert threading.active_count() <= threads + 1
