@@ -64,6 +64,9 @@ class Options:
         True, "share one run among equal concurrent calls of an owned engine"
     )
     max_loops: int = _option(64, "times a loop of a RAGraph may turn", 1, 1_000_000)
+    passes: str = _option(
+        "all", "static passes that rewrite a RAGraph: all, none, or names joined by commas"
+    )
     namespace: str = _option("", "tenant whose results are never shared with another's")
     reproducible: bool = _option(False, "fix batch shapes so that floats repeat bit by bit")
     embedding_helper: bool = _option(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from rag_accel.accelerator.adoption import Adoption
 from rag_accel.accelerator.bound import ROLES, BoundEngine, role_engine
@@ -23,8 +23,9 @@ from rag_accel.accelerator.leaves import Leaves
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
 from rag_accel.engine_api import BorrowedEngine, Engine, PrimitiveKind
-from rag_accel.explain.plan import explain_graph
+from rag_accel.explain.plan import PlanStage, explain_graph
 from rag_accel.machine import usable_cores
+from rag_accel.passes.manager import passes_named
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName, RequestClosed, RequestOpened
 from rag_accel.scheduler.state import CoreOptions
@@ -186,10 +187,13 @@ class Accelerator:
         """
         return self._execution.submit(graph, inputs, outputs, deadline_s)
 
-    def explain(self, graph: Graph, stage: Literal["ragraph", "p-graph"] = "ragraph") -> str:
-        """Return a graph as text, with how each of its engines is driven."""
+    def explain(self, graph: Graph, stage: PlanStage = "ragraph") -> str:
+        """Return a graph as text at a stage of its lowering, with how each engine is driven.
+
+        ``e-graph`` also says what each static pass changed.
+        """
         profiles = {name: bound.profile for name, bound in self._bound.items()}
-        return explain_graph(graph, profiles, stage)
+        return explain_graph(graph, profiles, stage, passes_named(self.options.passes))
 
     def own(
         self,

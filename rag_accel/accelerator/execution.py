@@ -17,6 +17,7 @@ from rag_accel.errors import BusyError, ConfigError, DeadlineError, GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.spec import verify
+from rag_accel.passes.manager import passes_named
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import RequestArrived, RequestCancelled
 
@@ -74,6 +75,7 @@ class Execution:
         self._pool = pool
         self._options = options
         self._engines = engines
+        self._passes = passes_named(options.passes)
 
     def run(
         self,
@@ -192,6 +194,7 @@ class Execution:
             self._driver,
             namespace=self._options.namespace,
             max_loops=self._options.max_loops,
+            passes=self._passes,
             stream_items=self._options.stream_items if stream else None,
         )
 

@@ -50,6 +50,7 @@ class GraphRun:
         *,
         namespace: str,
         max_loops: int,
+        passes: frozenset[str] | None,
         stream_items: int | None,
     ) -> None:
         self.id: RequestId = driver.new_request()
@@ -62,7 +63,7 @@ class GraphRun:
         self._namespace = namespace
         self._values = Values(graph, inputs)
         profiles = {name: bound.profile for name, bound in engines.items()}
-        self._progress = Progress(graph, profiles, max_loops)
+        self._progress = Progress(graph, profiles, max_loops, passes)
         self._growing = Lock()
         self._primitives: dict[str, Primitive] = {}
         #: prompts that are being prefilled, by output

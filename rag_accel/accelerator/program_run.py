@@ -126,6 +126,7 @@ class ProgramRun:
             self._driver,
             namespace=options.namespace,
             max_loops=options.max_loops,
+            passes=frozenset(),  # a translated program fixes its own order
             stream_items=None,
         )
         run.id = self._identity.request

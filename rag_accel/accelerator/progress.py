@@ -9,17 +9,33 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import StageInstance, choose, grow, stage_of
 from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.nodes import END, START, Branch, StageName
-from rag_accel.graph.primitives import Primitive
+from rag_accel.graph.primitives import Primitive, PrimitiveName
+from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import Engines, decompose
+from rag_accel.passes.manager import run_passes
+from rag_accel.passes.ordering import restore_waits
 
 
 class Progress:
-    """Grow one request. Its caller sees to it that only one thread does at a time."""
+    """Grow one request. Its caller sees to it that only one thread does at a time.
 
-    def __init__(self, graph: FrozenRAGraph, engines: Engines, max_loops: int) -> None:
+    ``passes`` names the static passes that rewrite what is grown; by default all there are.
+    """
+
+    def __init__(
+        self,
+        graph: FrozenRAGraph,
+        engines: Engines,
+        max_loops: int,
+        passes: frozenset[str] | None = None,
+    ) -> None:
         self._graph = graph
-        self._engines = engines
+        self._context = PassContext(
+            engines, frozenset(output for output, _ in graph.reducers), passes
+        )
         self._max_loops = max_loops
+        #: what passes let primitives go without, for later regions that wait for these
+        self._freed: dict[PrimitiveName, tuple[PrimitiveName, ...]] = {}
         self._instances: dict[str, StageInstance] = {}
         self._before_end: frozenset[StageName] = frozenset()
 
@@ -63,4 +79,7 @@ class Progress:
             for instance in region
             if END in self._graph.successors[instance.stage.name]
         }
-        return decompose(region, self._engines).primitives
+        lowered = decompose(region, self._context.engines)
+        plan = run_passes(restore_waits(lowered, self._freed), self._context)
+        self._freed.update(plan.freed)
+        return plan.graph.primitives

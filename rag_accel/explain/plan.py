@@ -14,30 +14,40 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.nodes import Retrieval, engines_of
 from rag_accel.graph.primitive_text import format_primitives
+from rag_accel.graph.primitives import PrimitiveGraph
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.text import format as format_graph
+from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import Engines, decompose, needs_embedder
+from rag_accel.passes.manager import run_passes
 
-PlanStage: TypeAlias = Literal["ragraph", "p-graph"]
+PlanStage: TypeAlias = Literal["ragraph", "p-graph", "e-graph"]
 
 
 def explain_graph(
-    graph: RAGraph | FrozenRAGraph, engines: Engines, stage: PlanStage = "ragraph"
+    graph: RAGraph | FrozenRAGraph,
+    engines: Engines,
+    stage: PlanStage = "ragraph",
+    passes: frozenset[str] | None = None,
 ) -> str:
     """Return the graph at a stage of lowering, and how each engine it uses is driven.
 
     Args:
-        stage: ``ragraph`` shows the stages as written, ``p-graph`` the primitives they become.
+        stage: ``ragraph`` shows the stages as written, ``p-graph`` the primitives they become,
+            ``e-graph`` these after the passes, and what each pass changed.
+        passes: names of the passes that are on; by default all there are.
 
     Raises:
-        ConfigError: on another stage.
-        GraphError: if the graph cannot be lowered to these engines (``p-graph`` only).
+        ConfigError: on another stage, or on a pass that does not exist (``e-graph`` only).
+        GraphError: if the graph cannot be lowered to these engines (not for ``ragraph``).
     """
     frozen = graph.freeze()
     if stage == "ragraph":
         plan = _ragraph(frozen)
     elif stage == "p-graph":
-        plan = _p_graph(frozen, engines)
+        plan = _primitives(stage, frozen, decompose(frozen, engines))
+    elif stage == "e-graph":
+        plan = _e_graph(frozen, engines, passes)
     else:
         raise ConfigError(
             "no such stage to explain", found=repr(stage), valid=" | ".join(get_args(PlanStage))
@@ -51,11 +61,18 @@ def _ragraph(graph: FrozenRAGraph) -> list[str]:
     return [title, *_indented(format_graph(graph).split("\n"))]
 
 
-def _p_graph(graph: FrozenRAGraph, engines: Engines) -> list[str]:
-    lowered = decompose(graph, engines)
+def _e_graph(graph: FrozenRAGraph, engines: Engines, passes: frozenset[str] | None) -> list[str]:
+    reduced = frozenset(output for output, _ in graph.reducers)
+    plan = run_passes(decompose(graph, engines), PassContext(engines, reduced, passes))
+    told = [line for change in plan.journal for line in str(change).split("\n")]
+    shown = _primitives("e-graph", graph, plan.graph)
+    return [*shown, "passes:", *_indented(told or ["none"])]
+
+
+def _primitives(stage: PlanStage, graph: FrozenRAGraph, lowered: PrimitiveGraph) -> list[str]:
     longest = max((primitive.depth + 1 for primitive in lowered.primitives), default=0)
     title = (
-        f"p-graph: {_count(len(graph.stages), 'stage')} as "
+        f"{stage}: {_count(len(graph.stages), 'stage')} as "
         f"{_count(len(lowered.primitives), 'primitive')}, longest path {longest}"
     )
     return [title, *_indented(format_primitives(lowered).split("\n")[1:])]

@@ -15,7 +15,7 @@ no data is another pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
 from rag_accel.engine_api import BorrowedEngine, EngineProfile
@@ -55,7 +55,8 @@ def decompose(
 
     A region is what runs. The whole graph of a workflow with conditions is for reading: every
     stage appears once, also after the conditions that may choose it, and edges back into a loop
-    are left out. Depths are the same in both.
+    are left out. Depths are the same in both, unless the edge left out of a loop is one that a
+    region takes: in that region what waits for a primitive is still less deep than it.
 
     Raises:
         GraphError: listing every stage whose engine is missing or executes nothing it needs.
@@ -76,7 +77,7 @@ def decompose(
     made = {primitive.name for primitive in primitives}
     waited = (source for primitive in primitives for source in primitive.after)
     external = tuple(dict.fromkeys(name for name in waited if name not in made))
-    return PrimitiveGraph(tuple(primitives), external)
+    return PrimitiveGraph(_with_falling_depth(primitives), external)
 
 
 def needs_embedder(index: EngineProfile | BorrowedEngine | None) -> bool:
@@ -192,6 +193,18 @@ def _lower(
         )
         after = (name,)
         inputs = () if output is None else (output,)
+
+
+def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...]:
+    """Raise the depth of what is not above all that waits for it; takes topological order."""
+    least: dict[PrimitiveName, int] = {}
+    raised: list[Primitive] = []
+    for one in reversed(primitives):
+        depth = max(one.depth, least.get(one.name, 0))
+        for source in one.after:
+            least[source] = max(depth + 1, least.get(source, 0))
+        raised.append(one if depth == one.depth else replace(one, depth=depth))
+    return tuple(reversed(raised))
 
 
 def _name(instance: InstanceName, step: _Step) -> PrimitiveName:

@@ -47,6 +47,50 @@ def test_the_p_graph_shows_the_primitives():
     ]
 
 
+def unrelated():
+    g = RAGraph()
+    g.add_retrieval("first").add_retrieval("then").add_rerank("best", documents="then", top_n=2)
+    g.add_edge(START, "first").add_edge("first", "then").add_edge("then", "best")
+    return g.add_edge("best", END)
+
+
+RERANKER = EngineProfile(frozenset({PrimitiveKind.RERANKING}))
+SEARCHERS = {
+    "index": EngineProfile(OWNED_INDEX.kinds, pure=True, capabilities=frozenset({"embeds"})),
+    "reranker": RERANKER,
+}
+
+
+def test_the_e_graph_shows_what_is_executed_and_what_each_pass_changed():
+    assert explain_graph(unrelated(), SEARCHERS, "e-graph").split("\n")[:6] == [
+        "e-graph: 3 stages as 3 primitives, longest path 2",
+        "  first.searching: SEARCHING@index(input) -> first  depth=0 top_k=5",
+        "  then.searching: SEARCHING@index(input) -> then  depth=1 top_k=5",
+        "  best.reranking: RERANKING@reranker(input, then) -> best  after then.searching  "
+        "depth=0 size=5 top_n=2",
+        "passes:",
+        "  prune_dependencies: then.searching waits for nothing instead of first.searching",
+    ]
+
+
+def test_a_pass_that_is_off_is_not_told_of():
+    plan = explain_graph(unrelated(), SEARCHERS, "e-graph", passes=frozenset())
+    assert plan.split("\n")[0] == "e-graph: 3 stages as 3 primitives, longest path 3"
+    assert "passes:\n  none\n" in plan
+
+
+def test_a_pass_that_leaves_the_graph_says_so():
+    engines = {"llm": LLM, "embedder": EMBEDDER, "index": OWNED_INDEX}
+    plan = explain_graph(workflow(), engines, "e-graph")
+    assert "passes:\n  prune_dependencies: nothing to change\nengines:\n" in plan
+
+
+def test_values_that_are_reduced_count_as_read_by_the_users_code():
+    g = unrelated().add_reducer("then", max)
+    plan = explain_graph(g, SEARCHERS, "e-graph")
+    assert "best.reranking waits for then.searching, first.searching" in plan
+
+
 def test_limits_of_borrowed_engines_are_told():
     index = BorrowedEngine("index", frozenset({PrimitiveKind.SEARCHING}), max_concurrency=1)
     plan = explain_graph(workflow(), {"index": index})
@@ -65,6 +109,11 @@ def test_an_empty_graph_has_a_plan():
     for stage, title in (
         ("ragraph", "ragraph: 0 stages\n  ragraph(input)"),
         ("p-graph", "p-graph: 0 stages as 0 primitives, longest path 0"),
+        (
+            "e-graph",
+            "e-graph: 0 stages as 0 primitives, longest path 0\npasses:\n"
+            "  prune_dependencies: nothing to change",
+        ),
     ):
         assert explain_graph(RAGraph(), {}, stage) == f"{title}\nengines:\n  none"
 
@@ -74,7 +123,7 @@ def test_no_saving_is_promised_without_a_profile():
 
 
 def test_an_unknown_stage_is_an_option_error():
-    with pytest.raises(ConfigError, match=r"ragraph \| p-graph"):
+    with pytest.raises(ConfigError, match=r"ragraph \| p-graph \| e-graph"):
         explain_graph(workflow(), {}, "x-graph")
 
 

@@ -260,6 +260,12 @@ def test_a_rule_of_primitive_graphs_reports(old, new, line):
     assert line in offenders(parse_primitives(SOUND.replace(old, new, 1)), "e-graph", ENGINES)
 
 
+def test_a_stage_may_write_a_value_that_it_has_read():
+    text = "p-graph\na.prefilling: PREFILLING@llm(text) -> a.prefill  depth=1\n"
+    text += "a.decoding: DECODING@llm(a.prefill) -> text  after a.prefilling"
+    assert offenders(parse_primitives(text), "p-graph") == ()
+
+
 def test_primitives_that_wait_for_each_other_are_reported():
     text = "p-graph\na.function: FUNCTION()  after b.function\n"
     text += "b.function: FUNCTION()  after a.function"

@@ -115,6 +115,17 @@ def test_depth_in_a_region_is_that_of_the_whole_graph():
     assert [one.depth for one in chosen.primitives] == [1, 0]
 
 
+def test_depth_falls_in_a_region_whose_edge_closes_a_loop_of_the_whole_graph():
+    g = RAGraph().add_retrieval("one", output="docs").add_retrieval("two", output="docs")
+    g.add_reducer("docs", operator.add).add_function("answer", keep, inputs="docs")
+    g.add_edge(START, ["one", "two"]).add_edge(["one", "two"], "answer").add_edge("answer", route)
+    verify(g, "ragraph", OWNED)
+    start = decompose(grow(g), OWNED)
+    assert offenders(start, "p-graph", OWNED) == ()
+    depth = {one.name: one.depth for one in start.primitives}
+    assert depth["one.searching"] == depth["two.searching"] == depth["answer.function"] + 1
+
+
 def test_the_region_of_start_is_the_whole_graph_where_there_are_no_conditions():
     g = looping().freeze()
     straight = g.edit(remove=["answer?"], link=[("answer", END)])

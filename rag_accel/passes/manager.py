@@ -1,0 +1,218 @@
+"""Run the static passes over a primitive graph: p-graph in, e-graph out (Teola Algorithm 1).
+
+Each pass runs once, in the order of ``STATIC_PASSES``; after each the graph is verified and what
+changed is written down. Plans are kept: graphs of one structure, on engines of the same profiles,
+are planned once, whatever functions and filters they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from rag_accel.engine_api import BorrowedEngine, EngineProfile
+from rag_accel.errors import ConfigError, PassError
+from rag_accel.graph.names import listed, suggestion
+from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
+from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.spec import offenders, verify
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.journal import Change, change_between
+from rag_accel.passes.ordering import Freed, freed_from
+from rag_accel.passes.prune_dependencies import prune_dependencies
+
+Rewrite: TypeAlias = Callable[[PrimitiveGraph, PassContext], PrimitiveGraph]
+
+PLANS_KEPT: Final = 256
+"""How many plans are kept in this process; the one unused for longest makes room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Name a rewrite of primitive graphs.
+
+    It sees texts and whole numbers among the attributes of a primitive; of other values, such as
+    functions, it sees only that they are there.
+    """
+
+    name: str
+    rewrite: Rewrite
+
+
+STATIC_PASSES: Final = (Pass("prune_dependencies", prune_dependencies),)
+"""What is applied before a region starts, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Be what the passes made of a graph.
+
+    Args:
+        graph: what is executed.
+        journal: what each pass changed, in the order in which they ran.
+        freed: by primitive what had surely ended before it began, and need not have now.
+    """
+
+    graph: PrimitiveGraph
+    journal: tuple[Change, ...]
+    freed: Freed
+
+
+def run_passes(
+    graph: PrimitiveGraph, context: PassContext, passes: tuple[Pass, ...] = STATIC_PASSES
+) -> Plan:
+    """Apply the passes that the context enables; without any, the graph comes back untouched.
+
+    Raises:
+        ConfigError: if the context enables a pass that does not exist.
+        GraphError: if the graph is no valid p-graph.
+        PassError: if a pass breaks a rule of e-graphs.
+    """
+    chosen = _chosen(context.enabled, passes)
+    if not chosen:
+        return Plan(graph, (), {})
+    key = _Key(
+        tuple(_without_values(one) for one in graph.primitives),
+        graph.external,
+        _named_engines(graph, context),
+        context.reduced,
+        chosen,
+    )
+    plan = _kept_plan(key) if _is_hashable(key) else _plan(key)
+    return replace(plan, graph=_with_values(plan.graph, graph))
+
+
+def passes_named(text: str) -> frozenset[str] | None:
+    """Read which passes are on: ``all``, ``none``, or names separated by commas.
+
+    Raises:
+        ConfigError: if there is no pass of such a name.
+    """
+    match [name.strip() for name in text.split(",") if name.strip()]:
+        case ["all"]:
+            return None
+        case ["none"]:
+            return frozenset()
+        case names:
+            enabled = frozenset(names)
+            _chosen(enabled, STATIC_PASSES)
+            return enabled
+
+
+def _chosen(enabled: frozenset[str] | None, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    if enabled is None:
+        return passes
+    known = [one.name for one in passes]
+    unknown = sorted(enabled.difference(known))
+    if unknown:
+        raise ConfigError(
+            "no such pass",
+            where="passes",
+            found=listed(unknown),
+            valid=listed(known),
+            hint=suggestion(unknown[0], known),
+        )
+    return tuple(one for one in passes if one.name in enabled)
+
+
+# Plans ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Hold all that a plan depends on, and nothing of the user's but names and prompts."""
+
+    primitives: tuple[Primitive, ...]
+    external: tuple[PrimitiveName, ...]
+    engines: tuple[tuple[str, EngineProfile | BorrowedEngine], ...]
+    reduced: frozenset[ValueName]
+    passes: tuple[Pass, ...]
+
+
+def _plan(key: _Key) -> Plan:
+    context = PassContext(dict(key.engines), key.reduced)
+    before = graph = PrimitiveGraph(key.primitives, key.external)
+    verify(graph, "p-graph", context.engines)
+    journal: list[Change] = []
+    for one in key.passes:
+        rewritten = one.rewrite(graph, context)
+        _check(one, rewritten, context)
+        journal.append(change_between(one.name, graph, rewritten))
+        graph = rewritten
+    return Plan(graph, tuple(journal), freed_from(before, graph))
+
+
+_kept_plan = lru_cache(PLANS_KEPT)(_plan)
+
+
+def _check(one: Pass, graph: PrimitiveGraph, context: PassContext) -> None:
+    broken = offenders(graph, "e-graph", context.engines)
+    if broken:
+        raise PassError(
+            "a pass left a graph that cannot be executed",
+            where=f"pass {one.name!r}",
+            found="; ".join(broken),
+            hint=f"switch {one.name!r} off and report this",
+        )
+
+
+def _named_engines(
+    graph: PrimitiveGraph, context: PassContext
+) -> tuple[tuple[str, EngineProfile | BorrowedEngine], ...]:
+    names = dict.fromkeys(one.engine for one in graph.primitives if one.engine is not None)
+    return tuple((name, context.engines[name]) for name in names if name in context.engines)
+
+
+def _is_hashable(key: Hashable) -> bool:
+    try:
+        hash(key)
+    except TypeError:  # another's profile may hold a list or a set
+        return False
+    return True
+
+
+# Values of attributes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Stand for the value of an attribute that no pass looks at."""
+
+    primitive: PrimitiveName
+    attribute: str
+
+
+def _without_values(one: Primitive) -> Primitive:
+    if all(_is_plain(value) for _, value in one.attributes):
+        return one
+    kept = (
+        (key, value if _is_plain(value) else _Slot(one.name, key)) for key, value in one.attributes
+    )
+    return replace(one, attributes=tuple(kept))
+
+
+def _is_plain(value: object) -> bool:
+    # By type: True equals 1, but is not the same attribute.
+    return type(value) in (str, int)
+
+
+def _with_values(planned: PrimitiveGraph, source: PrimitiveGraph) -> PrimitiveGraph:
+    primitives = tuple(_filled(one, source) for one in planned.primitives)
+    return PrimitiveGraph(primitives, planned.external)
+
+
+def _filled(one: Primitive, source: PrimitiveGraph) -> Primitive:
+    if not any(isinstance(value, _Slot) for _, value in one.attributes):
+        return one
+    return replace(one, attributes=tuple(_values(one.attributes, source)))
+
+
+def _values(
+    attributes: Iterable[tuple[str, Any]], source: PrimitiveGraph
+) -> Iterable[tuple[str, Any]]:
+    for key, value in attributes:
+        if isinstance(value, _Slot):
+            value = source.by_name[value.primitive].attribute(value.attribute)
+        yield key, value

@@ -1,0 +1,135 @@
+"""Let primitives run as soon as what they read is there (Teola section 4.2, Pass 1).
+
+    search.embedding: EMBEDDING@embedder(input) -> search.vector  after plan.decoding
+
+becomes, where nothing of the plan is read,
+
+    search.embedding: EMBEDDING@embedder(input) -> search.vector
+
+Differs: the paper keeps data dependencies only. Here two primitives also keep their order wherever
+a user could notice that it is gone:
+
+- Of one value, writing stays before or after reading and writing. A reduced value is the
+  exception: its parts are folded in the order of the stages, so its writers need none.
+- Code of the user's keeps its place among everything: functions, conditions, borrowed engines,
+  the reducer of a value that is read, an object of his that is iterated for its documents. It may
+  change what others read (an index, a list in place), and it must neither run after a failure nor
+  be left out because of one that would have come later.
+- An ingestion keeps its place too: it changes what is found.
+- Work of one engine that is not pure stays in order: its results may depend on it.
+- What may stream to the caller waits for all it waited for: he sees no text before a failure.
+
+What is left to reorder is work of owned engines. Turning a value into text counts as free of
+effects, and where two primitives without an order both fail, either error may end the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from rag_accel.engine_api import EngineProfile
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.graph.order import topological
+from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.ordering import Earlier, all_earlier
+
+_FINDS_DOCUMENTS = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
+
+
+def prune_dependencies(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:
+    """Drop the waits that no value and no effect asks for, and recompute every depth.
+
+    What was waited for through a dropped wait, and is still needed, is waited for directly; so is
+    all of earlier regions. A primitive that nothing waits for any more has depth 0. Returns this
+    very graph if nothing can be dropped.
+    """
+    earlier = all_earlier(graph)
+    fixed = {one.name for one in graph.primitives if not _is_movable(one, graph, earlier, context)}
+    needed: dict[PrimitiveName, frozenset[PrimitiveName]] = {}
+    for one in graph.primitives:
+        needed[one.name] = earlier[one.name]
+        if one.name not in fixed and not _may_stream(one, graph):
+            needed[one.name] = frozenset(
+                name
+                for name in earlier[one.name]
+                if name not in graph.by_name
+                or name in fixed
+                or _must_keep_order(graph.by_name[name], one, context)
+            )
+    waits = _fewest_waits(graph, needed)
+    return graph.edit(put=_rewired(graph, waits))
+
+
+def _is_movable(
+    one: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
+) -> bool:
+    """Tell whether it is work of an owned engine that runs no code of the user's."""
+    if not _is_owned(one, context) or one.kind is PrimitiveKind.INGESTION:
+        return False
+    if one.reads_all or not context.reduced.isdisjoint(one.inputs):
+        return False
+    return one.kind is not PrimitiveKind.RERANKING or _are_found(one, graph, earlier, context)
+
+
+def _are_found(
+    one: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
+) -> bool:
+    """Tell whether owned engines found the documents it is given; another's may be an iterator."""
+    writers = [other for other in graph.primitives if other.output == one.inputs[-1]]
+    return any(writer.name in earlier[one.name] for writer in writers) and all(
+        writer.kind in _FINDS_DOCUMENTS and _is_owned(writer, context) for writer in writers
+    )
+
+
+def _is_owned(one: Primitive, context: PassContext) -> bool:
+    return one.engine is not None and isinstance(context.engines.get(one.engine), EngineProfile)
+
+
+def _may_stream(one: Primitive, graph: PrimitiveGraph) -> bool:
+    return one.kind is PrimitiveKind.DECODING and not graph.successors[one.name]
+
+
+def _must_keep_order(first: Primitive, then: Primitive, context: PassContext) -> bool:
+    if first.output is not None:
+        if first.output in then.inputs:
+            return True
+        if first.output == then.output and first.output not in context.reduced:
+            return True
+    return then.output in first.inputs or _share_an_impure_engine(first, then, context)
+
+
+def _share_an_impure_engine(first: Primitive, then: Primitive, context: PassContext) -> bool:
+    assert first.engine is not None, "only work of engines is movable"
+    assert then.engine is not None, "only work of engines is movable"
+    one, other = context.engines[first.engine], context.engines[then.engine]
+    # Two names may stand for one engine; equal profiles are all that tells.
+    return one == other and not one.pure
+
+
+def _fewest_waits(
+    graph: PrimitiveGraph, needed: Earlier
+) -> dict[PrimitiveName, tuple[PrimitiveName, ...]]:
+    """Keep the waits there are and are needed; add what of the rest no other one implies."""
+    place = {name: index for index, name in enumerate((*graph.external, *graph.by_name))}
+    implied: dict[PrimitiveName, frozenset[PrimitiveName]] = {}
+    waits: dict[PrimitiveName, tuple[PrimitiveName, ...]] = {}
+    for name in topological(graph.successors):
+        wanted = needed[name]
+        by_others = frozenset[PrimitiveName]().union(*(implied.get(one, ()) for one in wanted))
+        implied[name] = wanted | by_others
+        kept = [source for source in graph.by_name[name].after if source in wanted]
+        added = sorted(wanted.difference(kept, by_others), key=lambda one: place[one])
+        waits[name] = (*kept, *added)
+    return waits
+
+
+def _rewired(
+    graph: PrimitiveGraph, waits: Mapping[PrimitiveName, Sequence[PrimitiveName]]
+) -> Iterator[Primitive]:
+    waited_for = {source for sources in waits.values() for source in sources}
+    for one in graph.primitives:
+        is_new_end = graph.successors[one.name] and one.name not in waited_for
+        depth = 0 if is_new_end else one.depth
+        yield replace(one, after=tuple(waits[one.name]), depth=depth)
