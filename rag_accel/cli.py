@@ -11,7 +11,9 @@ from typing import Any
 
 from rag_accel.doctor import examine, format_examination
 from rag_accel.errors import RagAccelError
+from rag_accel.explain.profile import profile_events
 from rag_accel.registry import command_registry
+from rag_accel.telemetry.reading import read_json_lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     doctor = commands.add_parser("doctor", help="show devices, versions, extras and options")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(run=_doctor)
+    trace = commands.add_parser("trace", help="show where the time of a recorded run went")
+    trace.add_argument("events", metavar="FILE", help="what a JsonLinesSink wrote")
+    trace.add_argument("--chrome", metavar="OUT", help="also write a trace for ui.perfetto.dev")
+    trace.add_argument("--json", action="store_true", help="print one JSON object")
+    trace.set_defaults(run=_trace)
     for name in command_registry().names():
         _add_plugin(commands, name)
     arguments = parser.parse_args(argv)
@@ -56,6 +63,14 @@ def _add_plugin(commands: Any, name: str) -> None:
 def _doctor(arguments: argparse.Namespace) -> int:
     found = examine()
     print(json.dumps(found, indent=2) if arguments.json else format_examination(found))
+    return 0
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    profile = profile_events(read_json_lines(arguments.events))
+    if arguments.chrome:
+        profile.save_chrome_trace(arguments.chrome)
+    print(json.dumps(profile.to_dict(), indent=2) if arguments.json else profile)
     return 0
 
 

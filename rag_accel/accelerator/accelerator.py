@@ -24,6 +24,7 @@ from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
 from rag_accel.engine_api import BorrowedEngine, Engine, PrimitiveKind
 from rag_accel.explain.plan import PlanStage, explain_graph
+from rag_accel.explain.profile import Profile, profile_of
 from rag_accel.machine import usable_cores
 from rag_accel.passes.manager import passes_named
 from rag_accel.scheduler.driver import Driver
@@ -265,6 +266,16 @@ class Accelerator:
         if not self.forked:
             self._driver.ask(lambda: None)
         return self._metrics
+
+    def profile(self) -> Profile:
+        """Return where the time of what ran went, as far as ``trace_events`` are kept.
+
+        Raises:
+            ConfigError: if the trace is off, or no request that is done is in it.
+        """
+        if not self.forked:
+            self._driver.ask(lambda: None)
+        return profile_of(self.tracer)
 
     @property
     def bypassed(self) -> dict[tuple[str, str], int]:

@@ -6,17 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from rag_accel.scheduler.messages import (
+    BorrowedEngineAdded,
     CallEnded,
     Command,
     EndNode,
     EndRequest,
     Event,
+    LeafArrived,
     NodeKey,
+    OwnedEngineAdded,
+    RequestArrived,
+    RequestClosed,
+    RequestId,
+    RequestOpened,
     StartCall,
     StartStep,
     StepEnded,
     StepFailed,
 )
+from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import SchedulerState
 from rag_accel.telemetry import events as trace
 from rag_accel.telemetry.metrics import Metrics
@@ -32,46 +40,61 @@ class SchedulerObserver:
         self._calls: dict[NodeKey, float] = {}
         self._steps: dict[str, StartStep] = {}
         self._sizes: dict[str, int] = {}
+        # The others are kept only while somebody wants the events that need them.
+        #: of each request, its nodes that run: where and since when
+        self._running: dict[RequestId, dict[str, tuple[str, float]]] = {}
+        #: of each request, the first nodes that a condition has added, and that condition
+        self._grown: dict[RequestId, dict[str, str]] = {}
+        #: when leaves came that may share another's run
+        self._sharing: dict[NodeKey, float] = {}
+        #: what ended last, and where it ran: the leader of the followers that end next
+        self._leader: tuple[NodeKey, str] | None = None
 
     def observe(
         self, event: Event, commands: list[Command], now: float, state: SchedulerState
     ) -> None:
         """Record one event and what it led to."""
-        if isinstance(event, StepEnded | StepFailed):
-            self._step_over(event, now)
-        elif isinstance(event, CallEnded):
-            self._call_over(event, now)
+        note = _NOTE.get(type(event))
+        if note is not None:
+            note(self, event, now, state)
         for command in commands:
             record = _RECORD.get(type(command))
             if record is not None:
                 record(self, command, now, state)
 
-    def _step_started(self, command: StartStep, now: float, state: SchedulerState) -> None:
-        engine = state.engines[command.engine]
-        cells = self._metrics.engine(command.engine)
-        for key in command.admitted:
-            self._dispatched(key, command.engine, now - engine.running[key].queued_at, now)
-        self._steps[command.engine] = command
-        items = sum(node.spec.size for node in engine.running.values())
-        self._sizes[command.engine] = items
-        cells.batch_size.observe(items)
-        if trace.StepStarted in self._tracer.wanted:
-            members = tuple(engine.running)
-            self._tracer.emit(
-                trace.StepStarted(now, command.engine, command.step, members, command.threads)
-            )
+    # Events ------------------------------------------------------------------------------------
 
-    def _call_started(self, command: StartCall, now: float, state: SchedulerState) -> None:
-        node = state.engines[command.engine].running[command.node]
-        self._calls[command.node] = now
-        self._dispatched(command.node, command.engine, now - node.queued_at, now)
+    def _engine_joined(
+        self, event: OwnedEngineAdded | BorrowedEngineAdded, now: float, state: SchedulerState
+    ) -> None:
+        engine = state.engines[event.engine]
+        capacity = engine.max_batch if engine.owned else engine.max_concurrency
+        self._tracer.keep(
+            trace.EngineJoined(now, engine.name, engine.owned, engine.stepped, capacity)
+        )
 
-    def _dispatched(self, key: NodeKey, engine: str, waited_s: float, now: float) -> None:
-        self._metrics.engine(engine).queue_wait_s.observe(waited_s)
-        if trace.NodeDispatched in self._tracer.wanted:
-            self._tracer.emit(trace.NodeDispatched(now, key.request, key.node, engine, waited_s))
+    def _graph_arrived(self, event: RequestArrived, now: float, state: SchedulerState) -> None:
+        if trace.RequestStarted in self._tracer.wanted:
+            self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "graph"))
 
-    def _step_over(self, event: StepEnded | StepFailed, now: float) -> None:
+    def _program_opened(self, event: RequestOpened, now: float, state: SchedulerState) -> None:
+        if trace.RequestStarted in self._tracer.wanted:
+            self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "program"))
+
+    def _program_closed(self, event: RequestClosed, now: float, state: SchedulerState) -> None:
+        if trace.RequestEnded in self._tracer.wanted:
+            self._tracer.emit(trace.RequestEnded(now, event.request, "done"))
+
+    def _leaf_arrived(self, event: LeafArrived, now: float, state: SchedulerState) -> None:
+        wanted = self._tracer.wanted
+        if trace.RequestStarted in wanted:
+            run = state.find(event.request)
+            if run is None or not (run.open or run.graph):
+                self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "leaf"))
+        if event.node.share is not None and trace.SingleFlightJoined in wanted:
+            self._sharing[NodeKey(event.request, event.node.name)] = now
+
+    def _step_over(self, event: StepEnded | StepFailed, now: float, state: SchedulerState) -> None:
         cells = self._metrics.engine(event.engine)
         cells.steps.add()
         cells.items.add(self._sizes.pop(event.engine, 0))
@@ -93,7 +116,12 @@ class SchedulerObserver:
                 )
             )
 
-    def _call_over(self, event: CallEnded, now: float) -> None:
+    def _call_over(self, event: CallEnded, now: float, state: SchedulerState) -> None:
+        if event.append and event.node.request in state.requests:
+            new = {spec.name for spec in event.append}
+            first = [spec.name for spec in event.append if new.isdisjoint(spec.after)]
+            grown = self._grown.setdefault(event.node.request, {})
+            grown.update(dict.fromkeys(first, event.node.node))
         started = self._calls.pop(event.node, None)
         if started is None:
             return
@@ -102,16 +130,107 @@ class SchedulerObserver:
         if not event.ok:
             cells.failures.add()
 
+    # Commands ----------------------------------------------------------------------------------
+
+    def _step_started(self, command: StartStep, now: float, state: SchedulerState) -> None:
+        engine = state.engines[command.engine]
+        cells = self._metrics.engine(command.engine)
+        for key in command.admitted:
+            self._dispatched(engine.running[key], now)
+        self._steps[command.engine] = command
+        items = sum(node.spec.size for node in engine.running.values())
+        self._sizes[command.engine] = items
+        cells.batch_size.observe(items)
+        if trace.StepStarted in self._tracer.wanted:
+            members = tuple(engine.running)
+            self._tracer.emit(
+                trace.StepStarted(now, command.engine, command.step, members, command.threads)
+            )
+
+    def _call_started(self, command: StartCall, now: float, state: SchedulerState) -> None:
+        node = state.engines[command.engine].running[command.node]
+        self._calls[command.node] = now
+        self._dispatched(node, now)
+
+    def _dispatched(self, node: NodeRun, now: float) -> None:
+        spec = node.spec
+        waited_s = now - node.queued_at
+        self._metrics.engine(spec.engine).queue_wait_s.observe(waited_s)
+        wanted = self._tracer.wanted
+        request, name = node.key
+        if trace.NodeFinished in wanted:
+            running = self._running.get(request)
+            if running is None:
+                running = self._running[request] = {}
+            running[name] = (spec.engine, now)
+        if trace.NodeDispatched in wanted:
+            after = spec.after
+            if self._grown and (cause := self._grown.get(request, {}).get(name)) is not None:
+                after = tuple(dict.fromkeys((*after, cause)))
+            self._tracer.emit(
+                trace.NodeDispatched(
+                    now,
+                    request,
+                    name,
+                    spec.engine,
+                    waited_s,
+                    spec.kind,
+                    after,
+                    spec.depth,
+                    spec.size,
+                )
+            )
+
     def _node_ended(self, command: EndNode, now: float, state: SchedulerState) -> None:
+        key = command.node
+        arrived = self._sharing.pop(key, now) if self._sharing else now
+        if command.leader is not None:
+            self._joined(command, command.leader, now - arrived, now)
+            return
+        running = self._running.get(key.request)
+        engine, since = running.pop(key.node, ("", now)) if running else ("", now)
+        if running is not None and not running:
+            del self._running[key.request]
+        self._leader = (key, engine)
         if trace.NodeFinished in self._tracer.wanted:
-            key = command.node
-            self._tracer.emit(trace.NodeFinished(now, key.request, key.node, "", command.outcome))
+            self._tracer.emit(trace.NodeFinished(now, *key, engine, command.outcome, now - since))
+
+    def _joined(self, command: EndNode, leader: NodeKey, waited_s: float, now: float) -> None:
+        """Record a node that got the result of one that ended just before it."""
+        ended, engine = self._leader or (leader, "")
+        engine = engine if ended == leader else ""
+        if trace.SingleFlightJoined in self._tracer.wanted:
+            self._tracer.emit(
+                trace.SingleFlightJoined(now, *command.node, engine, leader, waited_s)
+            )
+        if trace.NodeFinished in self._tracer.wanted:
+            self._tracer.emit(trace.NodeFinished(now, *command.node, engine, command.outcome))
 
     def _request_ended(self, command: EndRequest, now: float, state: SchedulerState) -> None:
+        self._grown.pop(command.request, None)
+        # What still runs of a graph that failed has no end of its own.
+        for name, (engine, since) in self._running.pop(command.request, {}).items():
+            if trace.NodeFinished in self._tracer.wanted:
+                ended = trace.NodeFinished(
+                    now, command.request, name, engine, "cancelled", now - since
+                )
+                self._tracer.emit(ended)
         if trace.RequestEnded in self._tracer.wanted:
             node = command.node.node if command.node else None
             self._tracer.emit(trace.RequestEnded(now, command.request, command.outcome, node))
 
+
+_NOTE: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None]] = {
+    OwnedEngineAdded: SchedulerObserver._engine_joined,  # pyright: ignore[reportPrivateUsage]
+    BorrowedEngineAdded: SchedulerObserver._engine_joined,  # pyright: ignore[reportPrivateUsage]
+    RequestArrived: SchedulerObserver._graph_arrived,  # pyright: ignore[reportPrivateUsage]
+    RequestOpened: SchedulerObserver._program_opened,  # pyright: ignore[reportPrivateUsage]
+    RequestClosed: SchedulerObserver._program_closed,  # pyright: ignore[reportPrivateUsage]
+    LeafArrived: SchedulerObserver._leaf_arrived,  # pyright: ignore[reportPrivateUsage]
+    StepEnded: SchedulerObserver._step_over,  # pyright: ignore[reportPrivateUsage]
+    StepFailed: SchedulerObserver._step_over,  # pyright: ignore[reportPrivateUsage]
+    CallEnded: SchedulerObserver._call_over,  # pyright: ignore[reportPrivateUsage]
+}
 
 _RECORD: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None]] = {
     StartStep: SchedulerObserver._step_started,  # pyright: ignore[reportPrivateUsage]

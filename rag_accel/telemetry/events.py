@@ -7,6 +7,7 @@ A request lives between ``RequestStarted`` and ``RequestEnded``. Each of its nod
 ``NodeReady`` (all it needs is there), ``NodeDispatched`` (its engine took it, or its caller got a
 permit) and ``NodeFinished``; a node that shares an equal one's run has ``SingleFlightJoined`` in
 place of ``NodeDispatched``. Owned engines add ``BatchFormed``, ``StepStarted`` and ``StepEnded``.
+``EngineJoined`` holds for as long as its engine does, and is readable however much follows it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Member = tuple[RequestId, str]
 """One node of one request."""
 
 Outcome = Literal["done", "failed", "cancelled", "deadline", "lost", "rejected", "closed"]
+Origin = Literal["graph", "program", "leaf"]
+"""How a request came: with its primitives, as a program that calls leaves, or as one leaf."""
 BypassReason = Literal["switched_off", "internal_error", "unsupported_call", "closed", "forked"]
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
@@ -32,15 +35,34 @@ class TraceEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineJoined(TraceEvent):
+    """An engine can be used from now on.
+
+    ``capacity`` is how many items enter a step of an owned engine, or how many calls a borrowed
+    one takes at once; None is any number. A ``stepped`` engine keeps work from step to step.
+    """
+
+    engine: str
+    owned: bool
+    stepped: bool
+    capacity: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RequestStarted(TraceEvent):
-    """A request was admitted."""
+    """A request arrived; it may still have to wait until it is admitted."""
 
     request_id: RequestId
+    origin: Origin = "graph"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded(TraceEvent):
-    """A request ended; ``node`` is the one whose failure ended it, if one did."""
+    """A request ended; ``node`` is the one whose failure ended it, if one did.
+
+    A program that has left is ``done`` however it left: its own errors are not told. One of a
+    single leaf ends with that leaf and has no such event.
+    """
 
     request_id: RequestId
     outcome: Outcome
@@ -59,12 +81,22 @@ class NodeReady(TraceEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeDispatched(TraceEvent):
-    """An engine took a node after it had been ready for ``waited_s`` seconds."""
+    """An engine took a node after it had been ready for ``waited_s`` seconds.
+
+    What is known of the node stands here: its primitive ``kind``, the nodes of its request it had
+    to come ``after`` (the condition that added it is one), its ``depth`` (longest remaining path,
+    in nodes) and its ``size`` in items. A node whose step raised is taken again, and has then been
+    ready all the time.
+    """
 
     request_id: RequestId
     node: str
     engine: str
     waited_s: float = 0.0
+    kind: str = ""
+    after: tuple[str, ...] = ()
+    depth: int = 1
+    size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +110,10 @@ class FirstOutput(TraceEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeFinished(TraceEvent):
-    """A node ended ``duration_s`` seconds after it had been dispatched."""
+    """A node ended ``duration_s`` seconds after it had been dispatched.
+
+    One that was never dispatched has an empty ``engine`` and no duration.
+    """
 
     request_id: RequestId
     node: str
@@ -89,12 +124,13 @@ class NodeFinished(TraceEvent):
 
 @dataclass(frozen=True, slots=True)
 class SingleFlightJoined(TraceEvent):
-    """A node will get the result of ``leader``, an equal node that runs already."""
+    """A node got the result of ``leader``, an equal node, after it had waited ``waited_s``."""
 
     request_id: RequestId
     node: str
     engine: str
     leader: Member
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +185,7 @@ class EngineLost(TraceEvent):
 
 
 EVENT_TYPES: tuple[type[TraceEvent], ...] = (
+    EngineJoined,
     RequestStarted,
     RequestEnded,
     NodeReady,

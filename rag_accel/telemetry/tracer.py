@@ -45,7 +45,7 @@ class Tracer:
         ConfigError: if ``capacity`` is negative.
     """
 
-    __slots__ = ("_closed", "_failures", "_feeds", "_lock", "_ring", "_routes", "wanted")
+    __slots__ = ("_closed", "_failures", "_feeds", "_kept", "_lock", "_ring", "_routes", "wanted")
 
     def __init__(self, capacity: int = 8192, sinks: Iterable[Sink] = ()) -> None:
         if capacity < 0:
@@ -57,6 +57,7 @@ class Tracer:
         self._lock = threading.RLock()
         self._closed = False
         self._failures = 0
+        self._kept: tuple[TraceEvent, ...] = ()
         self._feeds: tuple[_Feed, ...] = tuple(_Feed(s, frozenset(EVENT_TYPES)) for s in sinks)
         self.wanted: frozenset[type[TraceEvent]] = frozenset()
         self._routes: dict[type[TraceEvent], tuple[_Feed, ...]] = {}
@@ -67,10 +68,18 @@ class Tracer:
         if self._ring is not None:
             self._ring.append(event)
         for feed in self._routes.get(type(event), ()):
-            try:
-                feed.sink.write(event)
-            except Exception as exc:
-                self._count(feed, exc)
+            self._write(feed, event)
+
+    def keep(self, event: TraceEvent) -> None:
+        """Record an event that stays readable however many follow; never raises an ``Exception``.
+
+        For the few facts that hold from now on. Sinks that come later are told of them too.
+        """
+        with self._lock:
+            self._kept = (*self._kept, event)
+            feeds = self._routes.get(type(event), ())
+        for feed in feeds:
+            self._write(feed, event)
 
     def add_sink(self, sink: Sink, kinds: Collection[type[TraceEvent]] = EVENT_TYPES) -> None:
         """Pass events of these kinds on to ``sink`` from now on; the tracer will close it.
@@ -89,8 +98,12 @@ class Tracer:
         with self._lock:
             if self._closed:
                 raise ClosedError("the tracer is closed and takes no sink")
-            self._feeds = (*self._feeds, _Feed(sink, frozenset(kinds)))
+            feed = _Feed(sink, frozenset(kinds))
+            self._feeds = (*self._feeds, feed)
             self._route()
+            missed = [event for event in self._kept if type(event) in feed.kinds]
+        for event in missed:
+            self._write(feed, event)
 
     def remove_sink(self, sink: Sink) -> None:
         """Stop passing events on to ``sink`` without closing it; an unknown one is ignored."""
@@ -99,8 +112,13 @@ class Tracer:
             self._route()
 
     def events(self) -> tuple[TraceEvent, ...]:
-        """Return the events still in memory, oldest first."""
-        return self._ring.snapshot() if self._ring is not None else ()
+        """Return the events still in memory: those to keep, then the newest, oldest first."""
+        return (*self._kept, *self._ring.snapshot()) if self._ring is not None else ()
+
+    @property
+    def records(self) -> bool:
+        """Tell whether events are kept in memory at all."""
+        return self._ring is not None
 
     @property
     def dropped(self) -> int:
@@ -133,6 +151,12 @@ class Tracer:
         self._routes = {
             kind: tuple(feed for feed in self._feeds if kind in feed.kinds) for kind in kinds
         }
+
+    def _write(self, feed: _Feed, event: TraceEvent) -> None:
+        try:
+            feed.sink.write(event)
+        except Exception as exc:
+            self._count(feed, exc)
 
     def _count(self, feed: _Feed, exc: Exception) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ import pytest
 from rag_accel.errors import ClosedError, ConfigError
 from rag_accel.telemetry.events import (
     EVENT_TYPES,
+    EngineJoined,
     NodeReady,
     RequestStarted,
     StepStarted,
@@ -23,6 +24,7 @@ from rag_accel.telemetry.tracer import Tracer
 
 STARTED = RequestStarted(1.0, 7)
 READY = NodeReady(2.0, 7, "search", "index")
+JOINED = EngineJoined(0.5, "index", owned=True, stepped=False, capacity=8)
 
 
 class FailingSink:
@@ -66,6 +68,39 @@ def test_the_newest_events_stay_in_memory_and_older_ones_are_counted() -> None:
         tracer.emit(RequestStarted(float(request), request))
     assert [event.time_s for event in tracer.events()] == [3.0, 4.0]
     assert tracer.dropped == 3
+
+
+def test_an_event_to_keep_stays_readable_however_many_follow() -> None:
+    tracer = Tracer(capacity=2)
+    tracer.keep(JOINED)
+    for request in range(5):
+        tracer.emit(RequestStarted(float(request), request))
+    assert [event.time_s for event in tracer.events()] == [0.5, 3.0, 4.0]
+    assert tracer.dropped == 3
+
+
+def test_an_event_to_keep_reaches_sinks_that_come_later_and_want_its_kind() -> None:
+    early, late, other = MemorySink(), MemorySink(), MemorySink()
+    tracer = Tracer(capacity=0, sinks=[early])
+    tracer.keep(JOINED)
+    tracer.add_sink(late)
+    tracer.add_sink(other, kinds=[NodeReady])
+    assert early.events == late.events == (JOINED,)
+    assert other.events == tracer.events() == ()
+
+
+def test_a_failing_sink_does_not_keep_an_event_from_being_kept() -> None:
+    failing = FailingSink()
+    tracer = Tracer(sinks=[failing])
+    tracer.keep(JOINED)
+    tracer.add_sink(FailingSink())
+    assert tracer.events() == (JOINED,)
+    assert tracer.sink_failures == 2
+
+
+def test_a_tracer_tells_whether_it_keeps_events() -> None:
+    assert Tracer(capacity=1).records
+    assert not Tracer(capacity=0, sinks=[MemorySink()]).records
 
 
 def test_without_memory_nothing_is_kept_or_dropped() -> None:

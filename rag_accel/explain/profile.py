@@ -1,0 +1,205 @@
+"""Sum a recording up: where the time of its requests went, by stage and by engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rag_accel.errors import ConfigError
+from rag_accel.explain.assembly import assemble
+from rag_accel.explain.chrome_trace import chrome_trace
+from rag_accel.explain.profile_rows import (
+    EngineUse,
+    StageProfile,
+    engine_uses,
+    percentile,
+    stage_profiles,
+)
+from rag_accel.explain.recording import Recording
+from rag_accel.telemetry.events import TraceEvent
+from rag_accel.telemetry.tracer import Tracer
+
+_RECORD_FIRST = "run something first; trace_events bounds how many events are kept"
+_STAGE_HEAD = (
+    *("stage", "kind", "engine", "count", "waiting", "queued", "running", "p50", "p99"),
+    "critical",
+)
+_ENGINE_HEAD = ("engine", "driven", "steps", "batch", "busy")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Show what ran: ``print`` it, take its numbers, or save it as a trace for ui.perfetto.dev.
+
+    The table is about the requests that were done and are recorded whole. Calls made inside a
+    graph's own functions have rows, and no share: their time is the function's.
+
+    Args:
+        requests: how many those are; ``failed`` ended otherwise, ``left_out`` still live or are
+            not recorded whole.
+        p50_ms, p99_ms: of the requests' time from arrival to end.
+        outside_share: how much of that time no primitive of the critical path was ready.
+        dropped: events that newer ones had overwritten.
+    """
+
+    requests: int
+    failed: int
+    left_out: int
+    p50_ms: float
+    p99_ms: float
+    outside_share: float
+    dropped: int
+    stages: tuple[StageProfile, ...]
+    engines: tuple[EngineUse, ...]
+    recording: Recording = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as plain JSON values."""
+        names = [one.name for one in fields(self) if one.name != "recording"]
+        told: dict[str, Any] = {name: getattr(self, name) for name in names}
+        told["stages"] = [asdict(stage) for stage in self.stages]
+        told["engines"] = [asdict(engine) for engine in self.engines]
+        return told
+
+    def __str__(self) -> str:
+        """Return the tables as text; times in milliseconds."""
+        head = f"{self.requests} request{'' if self.requests == 1 else 's'} done"
+        notes = ((self.failed, "not done"), (self.left_out, "left out"))
+        others = [f"{number} {what}" for number, what in notes if number]
+        if self.dropped:
+            others.append(f"{self.dropped} older events overwritten")
+        lines = [
+            f"profile: {', '.join([head, *others])}",
+            f"  p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms, "
+            f"{100 * self.outside_share:.1f} % outside of any primitive",
+        ]
+        if self.stages:
+            lines += [
+                "stages (ms):",
+                *_columns([_STAGE_HEAD, *map(_stage_cells, self.stages)], texts=3),
+            ]
+        if self.engines:
+            lines += [
+                "engines:",
+                *_columns([_ENGINE_HEAD, *map(_engine_cells, self.engines)], texts=2),
+            ]
+        return "\n".join(lines)
+
+    def save_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording as Chrome trace JSON, in one step, readable by its owner only.
+
+        What stands at ``path`` is replaced once the new file is complete; a link is followed.
+
+        Raises:
+            ConfigError: if the file cannot be written.
+        """
+        text = json.dumps(chrome_trace(self.recording), separators=(",", ":"))
+        try:
+            _write_privately(Path(path).resolve(), text)
+        except OSError as error:
+            raise ConfigError(
+                "the trace file cannot be written",
+                where=str(path),
+                found=type(error).__name__,
+                valid="a writable path in an existing directory",
+            ) from error
+
+
+def profile_of(tracer: Tracer) -> Profile:
+    """Return a profile of what a tracer has in memory.
+
+    Raises:
+        ConfigError: if it records nothing, or has recorded no request that is done.
+    """
+    if not tracer.records:
+        raise ConfigError(
+            "nothing is recorded, so there is nothing to profile",
+            where="option trace_events",
+            found=0,
+            valid="from 1",
+            hint="set trace_events (RAG_ACCEL_TRACE_EVENTS) before the run; 8192 is the default",
+        )
+    return profile_events(tracer.events(), tracer.dropped)
+
+
+def profile_events(events: Iterable[TraceEvent], dropped: int = 0) -> Profile:
+    """Return a profile of recorded events, of which ``dropped`` older ones were overwritten.
+
+    Raises:
+        ConfigError: if no request among them is done and recorded whole.
+    """
+    recording = assemble(events, dropped)
+    done = recording.done
+    if not done:
+        number = len(recording.requests)
+        raise ConfigError(
+            "no request is recorded that is done, so there is nothing to profile",
+            where="the recorded events",
+            found=f"{number} requests that failed, live or are cut off; {dropped} events dropped",
+            valid="at least one request recorded from arrival to end",
+            hint="raise trace_events: newer events overwrote it" if dropped else _RECORD_FIRST,
+        )
+    whole = sum(one.whole for one in recording.requests)
+    times_ms = sorted(1000 * one.makespan_s for one in done)
+    stages, outside_share = stage_profiles(done)
+    return Profile(
+        requests=len(done),
+        failed=whole - len(done),
+        left_out=len(recording.requests) - whole,
+        p50_ms=percentile(times_ms, 0.5),
+        p99_ms=percentile(times_ms, 0.99),
+        outside_share=outside_share,
+        dropped=dropped,
+        stages=stages,
+        engines=engine_uses(recording),
+        recording=recording,
+    )
+
+
+def _stage_cells(row: StageProfile) -> tuple[str, ...]:
+    count = f"{row.count} ({row.failed} failed)" if row.failed else str(row.count)
+    times = (row.waiting_ms, row.queued_ms, row.running_ms, row.p50_ms, row.p99_ms)
+    figures = (f"{time:.2f}" for time in times)
+    return (row.stage, row.kind, row.engine, count, *figures, f"{100 * row.critical_share:.1f} %")
+
+
+def _engine_cells(use: EngineUse) -> tuple[str, ...]:
+    driven = "owned" if use.owned else "borrowed"
+    return (
+        *(use.engine, driven, str(use.steps)),
+        *(f"{use.mean_batch:.2f}", f"{100 * use.busy_share:.1f} %"),
+    )
+
+
+def _columns(lines: Sequence[tuple[str, ...]], texts: int) -> list[str]:
+    """Align columns, the first ``texts`` to the left and those of figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if place < texts else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+
+
+def _write_privately(target: Path, text: str) -> None:
+    # mkstemp creates a file that only its owner may read and write.
+    descriptor, temporary = tempfile.mkstemp(".tmp", f".{target.name}.", target.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):  # interrupted right after the rename
+            os.unlink(temporary)
+        raise
