@@ -16,7 +16,13 @@ import pytest
 import rag_accel
 from rag_accel import errors
 
-PACKAGES = ("langchain_rag_accel", "rag_accel", "rag_accel.testing")
+PACKAGES = (
+    "langchain_rag_accel",
+    "rag_accel",
+    "rag_accel.server",
+    "rag_accel.testing",
+    "rag_accel.workflows",
+)
 ROOT = Path(__file__).parents[1]
 
 #: Packages that nobody pays for who only imports ours.

@@ -33,6 +33,15 @@ class RunHandle:
         self._execution = execution
         self._outputs = outputs
         self._over = threading.Event()
+        self._told: list[Callable[[], None]] = []
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` once this has ended; perhaps more than once, and perhaps at once.
+
+        Mostly this is the scheduler's thread: ``tell`` must neither block nor run user code.
+        """
+        self._told.append(tell)
+        self.look()
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Wait for the result; raises what ended the request.
@@ -59,6 +68,8 @@ class RunHandle:
         """Notice the outcome once there is one; called by the scheduler."""
         if self._run.is_over:
             self._over.set()
+            for tell in list(self._told):
+                tell()
 
 
 class Execution:

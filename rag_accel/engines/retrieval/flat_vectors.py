@@ -33,6 +33,10 @@ class FlatVectors:
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
+    def num_visited(self, is_filtered: bool, nprobe: int | None) -> int:
+        """Return 1: everything is one cluster."""
+        return 1
+
     def add(self, labels: Labels, vectors: Vectors) -> None:
         """Append vectors; labels must rise."""
         if len(labels):

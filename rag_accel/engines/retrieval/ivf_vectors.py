@@ -20,6 +20,7 @@ from rag_accel.engines.retrieval.vectors import (
 
 KMEANS_ROUNDS = 10
 KMEANS_SEED = 1234
+_QUERIES_PER_THREAD = 4  # from which on threads share queries, not the clusters of each
 MIN_VECTORS_PER_CLUSTER = 39  # below, FAISS warns that clusters are too thin
 
 
@@ -29,9 +30,11 @@ class IvfVectors:
     def __init__(self, spec: IndexSpec, centroids: Vectors) -> None:
         self._faiss = load_faiss()
         self._quantizer, self._index = _make_ivf(self._faiss, spec, centroids)
+        self._sliced = _make_sliced(self._faiss, spec, self._index)
         self._centroids = centroids
         self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
         self.metric = spec.metric
+        self._sizes: Labels | None = np.zeros(len(centroids), dtype=np.int64)
         self.max_norm = 0.0
 
     @classmethod
@@ -68,6 +71,8 @@ class IvfVectors:
         clusters = np.ascontiguousarray(clusters, dtype=np.int64)
         pointer = self._faiss.swig_ptr
         self._index.add_core(len(labels), pointer(vectors), pointer(labels), pointer(clusters))
+        if self._sizes is not None:
+            self._sizes = self._sizes + np.bincount(clusters, minlength=self.num_clusters)
 
     def replace(self, labels: Labels, vectors: Vectors) -> None:
         """Exchange vectors; each may change its cluster."""
@@ -77,16 +82,24 @@ class IvfVectors:
     def remove(self, labels: Labels) -> None:
         """Remove vectors from their clusters."""
         if len(labels):
+            self._sizes = None
             self._index.remove_ids(self._faiss.IDSelectorArray(labels))
 
     def gather(self, labels: Labels) -> Vectors:
         """Return copies of the vectors of these labels."""
         return self._index.reconstruct_batch(np.asarray(labels, dtype=np.int64))
 
+    def cluster_sizes(self) -> Labels:
+        """Return how many vectors lie in each cluster, ``[num_clusters]``; not to be changed."""
+        if self._sizes is None:  # two readers may count at once: both are right
+            lists = self._index.invlists
+            sizes = [lists.list_size(cluster) for cluster in range(self.num_clusters)]
+            self._sizes = np.asarray(sizes, dtype=np.int64)
+        return self._sizes
+
     def assignments(self) -> tuple[Labels, Labels]:
         """Return all labels, rising, and the cluster each lies in."""
-        lists = self._index.invlists
-        sizes = [lists.list_size(cluster) for cluster in range(self.num_clusters)]
+        lists, sizes = self._index.invlists, self.cluster_sizes().tolist()
         clusters = np.repeat(np.arange(self.num_clusters, dtype=np.int64), sizes)
         labels = np.empty(len(clusters), dtype=np.int64)
         start = 0
@@ -98,17 +111,48 @@ class IvfVectors:
         order = np.argsort(labels)
         return labels[order], clusters[order]
 
+    def num_visited(self, is_filtered: bool, nprobe: int | None) -> int:
+        """Return how many clusters a search visits."""
+        if nprobe is None:
+            nprobe = self.num_clusters if is_filtered else self._default_nprobe
+        return min(nprobe, self.num_clusters)
+
+    def visited(self, queries: Vectors, scope: Scope) -> Labels:
+        """Return the clusters each query visits, nearest first, ``[n, visited]``.
+
+        Where all are visited they come in the order of their numbers.
+        """
+        nprobe = self.num_visited(scope.allowed is not None, scope.nprobe)
+        return self._nearest_clusters(queries, nprobe)
+
+    def selector(self, scope: Scope) -> Any:
+        """Return what makes a scan skip vectors out of scope; None skips none. Costs O(allowed)."""
+        return None if scope.allowed is None else self._faiss.IDSelectorBatch(scope.allowed)
+
     def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
         """Scan the clusters nearest to each query."""
-        wanted = scope.nprobe
-        if wanted is None:
-            wanted = self._default_nprobe if scope.allowed is None else self.num_clusters
-        clusters = self._nearest_clusters(queries, min(wanted, self.num_clusters))
-        selector = None
-        if scope.allowed is not None:
-            selector = self._faiss.IDSelectorBatch(scope.allowed)
-        scores, labels = self._scan(queries, count, clusters, selector)
-        return higher_is_nearer(self.metric, scores), labels
+        clusters = self.visited(queries, scope)
+        return self._scan(self._index, queries, count, clusters, self.selector(scope))
+
+    def scan(
+        self, queries: Vectors, count: int, clusters: Labels, selector: Any
+    ) -> tuple[Scores, Labels]:
+        """Scan given clusters: ``clusters: [n, m]``, where -1 stands for none.
+
+        Returns scores and labels as ``fetch`` does. Threads wait for each other once for each
+        query where they share its clusters, once for each call where they share the queries: the
+        former only pays for few queries.
+        """
+        threads = self._faiss.omp_get_max_threads()
+        if threads == 1:
+            return self._scan(self._index, queries, count, clusters, selector)
+        if len(queries) < _QUERIES_PER_THREAD * threads:
+            return self._scan(self._sliced, queries, count, clusters, selector)
+        sizes = np.where(clusters >= 0, self.cluster_sizes()[clusters], 0).sum(axis=1)
+        order = _balanced(sizes, threads)
+        found = self._scan(self._index, queries[order], count, clusters[order], selector)
+        place = np.argsort(order)
+        return found[0][place], found[1][place]
 
     def _nearest_clusters(self, queries: Vectors, nprobe: int) -> Labels:
         # One query at a time: in a batch the quantizer may sum in another order, and a query near
@@ -120,7 +164,7 @@ class IvfVectors:
         )
 
     def _scan(
-        self, queries: Vectors, count: int, clusters: Labels, selector: Any
+        self, index: Any, queries: Vectors, count: int, clusters: Labels, selector: Any
     ) -> tuple[Scores, Labels]:
         # The raw call takes nprobe as a parameter; the wrapped one reads it from the index, which
         # concurrent searches share. Distances to centroids play no part in a flat-coded IVF.
@@ -129,7 +173,7 @@ class IvfVectors:
         labels = np.empty((num_queries, count), dtype=np.int64)
         unused = np.zeros((num_queries, nprobe), dtype=np.float32)
         arrays = (clusters, unused, scores, labels)
-        self._index.search_preassigned_c(
+        index.search_preassigned_c(
             num_queries,
             self._faiss.swig_ptr(queries),
             count,
@@ -137,7 +181,7 @@ class IvfVectors:
             False,
             self._faiss.SearchParametersIVF(nprobe=nprobe, sel=selector),
         )
-        return scores, labels
+        return higher_is_nearer(self.metric, scores), labels
 
 
 def _make_ivf(faiss: Any, spec: IndexSpec, centroids: Vectors) -> tuple[Any, Any]:
@@ -149,6 +193,28 @@ def _make_ivf(faiss: Any, spec: IndexSpec, centroids: Vectors) -> tuple[Any, Any
     index.parallel_mode = 3  # over queries; the default leaves a preassigned search on one thread
     index.set_direct_map_type(faiss.DirectMap.Hashtable)
     return quantizer, index
+
+
+def _balanced(work: Labels, threads: int) -> Labels:
+    """Return an order of rows whose ``threads`` equal parts hold about the same work.
+
+    FAISS gives each thread one part. The heaviest rows are dealt forth and back among the parts.
+    """
+    turn, part = np.divmod(np.arange(len(work)), threads)
+    part = np.where(turn % 2, threads - 1 - part, part)
+    return np.argsort(-work, kind="stable")[np.argsort(part, kind="stable")]
+
+
+def _make_sliced(faiss: Any, spec: IndexSpec, index: Any) -> Any:
+    # A second face of the same lists: how a search shares its threads is an attribute of a FAISS
+    # index, and other threads may be searching it.
+    sliced = faiss.IndexIVFFlat(
+        index.quantizer, spec.dimension, index.nlist, faiss_metric(faiss, spec.metric)
+    )
+    sliced.is_trained = True
+    sliced.parallel_mode = 1  # over the clusters of a query
+    sliced.replace_invlists(index.invlists, False)
+    return sliced
 
 
 def _train_centroids(spec: IndexSpec, vectors: Vectors) -> Vectors:

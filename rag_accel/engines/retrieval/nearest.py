@@ -50,13 +50,18 @@ def nearest(index: VectorIndex, queries: Vectors, ks: Sequence[int], scope: Scop
     it finds fewer only if the scope holds fewer. ``ks`` may hold numbers below 1: none is found.
     """
     hits = [_NONE] * len(queries)
-    limits = np.asarray([max(0, min(int(k), scope.size)) for k in ks], dtype=np.int64)
+    limits = np.asarray([limit_of(k, scope.size) for k in ks], dtype=np.int64)
     _search(index, queries, limits, scope, np.flatnonzero(limits > 0), hits)
     short = [row for row, limit in enumerate(limits) if len(hits[row].labels) < limit]
     if short:
         every = replace(scope, nprobe=index.num_clusters)
         _search(index, queries, limits, every, np.asarray(short, dtype=np.intp), hits)
     return hits
+
+
+def limit_of(k: int, size: int) -> int:
+    """Return how many of ``size`` vectors can be found for ``k``; 0 for ``k`` below 1."""
+    return max(0, min(int(k), size))
 
 
 def _search(
@@ -72,17 +77,39 @@ def _search(
     while len(rows):
         count = min(count, scope.size)
         coarse, fetched = index.fetch(queries[rows], count, scope)
-        exact, labels = _rescore(index, queries[rows], fetched)
-        last_kept = exact[np.arange(len(rows)), limits[rows] - 1]
-        is_settled = (fetched[:, -1] == NO_LABEL) | (count == scope.size)
-        with np.errstate(invalid="ignore"):  # infinities, where a row ended early
-            is_settled |= coarse[:, -1] + _slack(index, queries[rows], last_kept) < last_kept
-        for position in np.flatnonzero(is_settled):
-            found = np.count_nonzero(fetched[position] != NO_LABEL)
-            end = min(limits[rows[position]], found)
-            hits[rows[position]] = Hits(labels[position, :end], exact[position, :end])
-        rows = rows[~is_settled]
+        is_all = (fetched[:, -1] == NO_LABEL) | (count == scope.size)
+        bounds = np.where(is_all, -np.inf, coarse[:, -1])
+        settled = settle(index, queries[rows], limits[rows], fetched, bounds)
+        for row, found in zip(rows, settled, strict=True):
+            if found is not None:
+                hits[row] = found
+        rows = rows[[found is None for found in settled]]
         count *= GROWTH
+
+
+def settle(
+    index: VectorIndex, queries: Vectors, limits: Labels, fetched: Labels, bounds: ExactScores
+) -> list[Hits | None]:
+    """Return for each query its exact hits among candidates; None where more must be fetched.
+
+    Args:
+        index: holds the candidates.
+        queries: ``[n, dim]``.
+        limits: how many to keep of each, ``[n]``; at least 1 and at most the number of columns.
+        fetched: candidates, ``[n, count]``, ``NO_LABEL`` at the end of rows that hold fewer.
+        bounds: ``[n]``; no vector in question that is not a candidate has a FAISS score above it;
+            minus infinity says that there is none.
+    """
+    exact, labels = _rescore(index, queries, fetched)
+    last_kept = exact[np.arange(len(queries)), limits - 1]
+    with np.errstate(invalid="ignore"):  # infinities, where a row ended early
+        is_settled = bounds + _slack(index, queries, last_kept) < last_kept
+    is_settled |= np.isneginf(bounds)
+    ends = np.minimum(limits, np.count_nonzero(fetched != NO_LABEL, axis=1))
+    return [
+        Hits(labels[row, :end], exact[row, :end]) if is_settled[row] else None
+        for row, end in enumerate(ends)
+    ]
 
 
 def _rescore(index: VectorIndex, queries: Vectors, labels: Labels) -> tuple[ExactScores, Labels]:

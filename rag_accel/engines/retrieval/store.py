@@ -10,7 +10,8 @@ searches, which wait only for the swap.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +31,8 @@ from rag_accel.engines.retrieval.flat_vectors import FlatVectors
 from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.locks import ReadWriteLock
-from rag_accel.engines.retrieval.nearest import Hits, nearest
-from rag_accel.engines.retrieval.vectors import Scope
+from rag_accel.engines.retrieval.nearest import nearest
+from rag_accel.engines.retrieval.search_view import IndexView
 from rag_accel.errors import ConfigError
 
 
@@ -188,11 +189,23 @@ class DocumentIndex:
         queries = checked_vectors(vectors, self._spec.dimension, _query_name)
         counts = _counts(k, len(queries))
         check_filter(where, nprobe)
+        with self.viewing() as view:
+            hits = nearest(view.vectors, queries, counts, view.scope(where, nprobe))
+            return [view.scored(found) for found in hits]
+
+    @contextmanager
+    def viewing(self) -> Generator[IndexView]:
+        """Hold off changes while the block looks at the index; searches go on beside it.
+
+        Not reentrant: inside the block call no method of this index.
+        """
         with self._lock.reading():
-            allowed = self._documents.matching(where)
-            size = len(self._documents) if allowed is None else len(allowed)
-            hits = nearest(self._vectors, queries, counts, Scope(size, allowed, nprobe))
-            return [self._scored(found) for found in hits]
+            yield IndexView(self._version, self._vectors, self._documents)
+
+    def num_compared(self, where: Mapping[str, Any] | None, nprobe: int | None) -> int:
+        """Estimate how many vectors a search compares with, clusters taken as equally large."""
+        vectors = self._vectors
+        return len(vectors) * vectors.num_visited(bool(where), nprobe) // vectors.num_clusters
 
     def snapshot(self) -> IndexSnapshot:
         """Copy the present state, for saving."""
@@ -221,10 +234,6 @@ class DocumentIndex:
         trained = IvfVectors.train(self._spec, labels, self._vectors.gather(labels))
         with self._lock.writing():
             self._vectors = trained
-
-    def _scored(self, hits: Hits) -> list[ScoredDocument]:
-        pairs = zip(hits.labels.tolist(), hits.scores.tolist(), strict=True)
-        return [ScoredDocument(copy_document(self._documents[label]), s) for label, s in pairs]
 
 
 def _as_list(ids: Iterable[str]) -> list[str]:

@@ -1,0 +1,135 @@
+"""Hold how far one search over clusters has come (HedraRAG 4.2: a retrieval in sub-stages)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_accel.engines.retrieval.checks import Vectors
+from rag_accel.engines.retrieval.documents import Labels
+from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
+from rag_accel.engines.retrieval.nearest import GROWTH, MARGIN
+from rag_accel.engines.retrieval.search_view import IndexView
+from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, Scores
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFilter:
+    """Hold what the scans of equal filters share.
+
+    Args:
+        condition: equal for equal filters.
+        allowed: labels that match; None means all.
+        size: how many match.
+        selector: FAISS's form of ``allowed``.
+    """
+
+    condition: Hashable
+    allowed: Labels | None
+    size: int
+    selector: Any
+
+    @classmethod
+    def of(
+        cls, view: IndexView, condition: Hashable, where: Mapping[str, Any] | None
+    ) -> ScanFilter:
+        """Look up which documents of a view match."""
+        scope = view.scope(where, None)
+        return cls(condition, scope.allowed, scope.size, _clusters(view).selector(scope))
+
+
+class ClusterScan:
+    """Know which clusters a search still has to read, and the best of those it has read.
+
+    The best are the ``width`` candidates of highest FAISS score so far. What is not among them has
+    no higher score than the last of them, so that ``nearest.settle`` can prove the result. Valid
+    for one state of the index only.
+
+    Args:
+        view: the index, held still.
+        query: ``[dim], float32``.
+        nprobe: clusters to visit, as in ``Scope``.
+        limit: how many documents are wanted and there; at least 1.
+        filter: what may be found.
+    """
+
+    def __init__(
+        self, view: IndexView, query: Vectors, nprobe: int | None, limit: int, filter: ScanFilter
+    ) -> None:
+        self.version = view.version
+        self.vectors = _clusters(view)
+        self.limit = limit
+        self.filter = filter
+        scope = Scope(filter.size, filter.allowed, nprobe)
+        self.order = self.vectors.visited(query[None, :], scope)[0]
+        self._start(_power_of_two(limit + MARGIN))
+
+    @property
+    def width(self) -> int:
+        """Return how many candidates are kept: a power of two, so that many scans agree on it."""
+        return len(self.labels)
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether no cluster is left to be read."""
+        return not self.wanted.any()
+
+    @property
+    def bound(self) -> float:
+        """Return a score that no vector read and not kept exceeds; minus infinity if all are."""
+        is_all = self.labels[-1] == NO_LABEL or self.width >= self.filter.size
+        return -np.inf if is_all else float(self.scores[-1])
+
+    def is_of(self, view: IndexView) -> bool:
+        """Tell whether the index is still as it was when this scan began."""
+        return self.version == view.version and self.vectors is view.vectors
+
+    def rest(self) -> Labels:
+        """Return the clusters still to be read, nearest first."""
+        return self.order[self.wanted[self.order]]
+
+    def widen(self) -> None:
+        """Begin again and keep more: what was kept did not suffice to tell the nearest."""
+        self._start(self.width * GROWTH)
+
+    def visit_all(self) -> bool:
+        """Go on through every other cluster, as those visited hold too few; False without one."""
+        is_other = np.ones(len(self.wanted), dtype=bool)
+        is_other[self.order] = False
+        self.wanted = is_other
+        self.order = np.concatenate([self.order, np.flatnonzero(is_other)])
+        return bool(is_other.any())
+
+    def _start(self, width: int) -> None:
+        self.wanted: Mask = np.zeros(self.vectors.num_clusters, dtype=bool)
+        self.wanted[self.order] = True
+        self.scores: Scores = np.full(width, -np.inf, dtype=np.float32)
+        self.labels: Labels = np.full(width, NO_LABEL, dtype=np.int64)
+
+
+def take(scans: list[ClusterScan], clusters: Labels, scores: Scores, labels: Labels) -> None:
+    """Note that scans of one width have read ``clusters`` and found this, ``[n, width]`` each."""
+    all_scores = np.concatenate([np.stack([scan.scores for scan in scans]), scores], axis=1)
+    all_labels = np.concatenate([np.stack([scan.labels for scan in scans]), labels], axis=1)
+    # Stable, and what FAISS pads a row with is worth less than any vector: found ones stay first.
+    best = np.argsort(-all_scores, axis=1, kind="stable")[:, : scores.shape[1]]
+    kept_scores = np.take_along_axis(all_scores, best, axis=1)
+    kept_labels = np.take_along_axis(all_labels, best, axis=1)
+    for row, scan in enumerate(scans):
+        scan.wanted[clusters] = False
+        scan.scores, scan.labels = kept_scores[row], kept_labels[row]
+
+
+def _clusters(view: IndexView) -> IvfVectors:
+    assert isinstance(view.vectors, IvfVectors), "only an index with clusters is read in steps"
+    return view.vectors
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,15 @@
+"""Serve requests of many workflows over shared engines: start them now, fetch results later."""
+
+from rag_accel.server.results import RequestState, ServedId, ServedResult
+from rag_accel.server.server import Server
+from rag_accel.server.tally import LatencySummary, ServerStats, WorkflowStats
+
+__all__ = [
+    "LatencySummary",
+    "RequestState",
+    "ServedId",
+    "ServedResult",
+    "Server",
+    "ServerStats",
+    "WorkflowStats",
+]

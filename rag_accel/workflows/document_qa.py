@@ -1,0 +1,122 @@
+"""Build question answering over uploaded documents (Teola section 7, Figures 2c and 2d).
+
+What the graph cannot express, and how it is done instead:
+
+- No stage embeds several texts or ingests, so a Function does both (``ingest``). Its embedding does
+  not share steps with the queries'.
+- A Retrieval waits as a whole, so the question is embedded only when the upload has ended.
+- A filter of a Retrieval is part of the graph, not of a request: uploads join the index that all
+  requests search.
+"""
+
+from __future__ import annotations
+
+from rag_accel.graph.nodes import START
+from rag_accel.graph.ragraph import RAGraph
+from rag_accel.workflows import prompts, steps
+from rag_accel.workflows.synthesis import Synthesis, SynthesisMode, add_synthesis
+from rag_accel.workflows.uploads import Ingest, Upload
+
+
+def naive_document_qa(
+    ingest: Ingest | None = None,
+    *,
+    upload: Upload | None = None,
+    top_k: int = 3,
+    synthesis: SynthesisMode | Synthesis = "tree",
+    max_tokens: int | None = None,
+    llm: str = "llm",
+    index: str = "index",
+    embedder: str = "embedder",
+) -> RAGraph:
+    """Return document QA with naive RAG: upload, search, synthesise (Teola section 7, Figure 2c).
+
+    With ``ingest`` a request brings a second input, ``documents``: a list of ``Document`` or text.
+
+    Args:
+        ingest: takes the chunks, see ``ingest_into``; without it nothing is uploaded.
+        upload: how documents are cut; by default 256 words that overlap by 30.
+        top_k: documents to find.
+        synthesis: how the answer is made of them: ``stuff``, ``tree`` or ``refine``, or a
+            ``Synthesis`` with prompts of your own.
+        max_tokens: most tokens of each generation.
+        llm, index, embedder: names of engines.
+    """
+    graph, before = _uploading(ingest, upload)
+    graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
+    graph.add_edge(before, "search")
+    return add_synthesis(graph, "search", synthesis, width=top_k, llm=llm, max_tokens=max_tokens)
+
+
+def advanced_document_qa(
+    ingest: Ingest | None = None,
+    *,
+    upload: Upload | None = None,
+    expand_prompt: str = prompts.EXPAND,
+    num_queries: int = 3,
+    top_k: int = 16,
+    top_n: int = 3,
+    synthesis: SynthesisMode | Synthesis = "refine",
+    max_tokens: int | None = None,
+    llm: str = "llm",
+    expander: str | None = None,
+    index: str = "index",
+    embedder: str = "embedder",
+    reranker: str = "reranker",
+) -> RAGraph:
+    """Return document QA with advanced RAG (Teola section 7, Figure 2d).
+
+    The question is expanded to several queries while the upload runs; each is searched on its own,
+    what they find is reranked together, and the best of it is synthesised.
+
+    With ``ingest`` a request brings a second input, ``documents``: a list of ``Document`` or text.
+
+    Args:
+        ingest: takes the chunks, see ``ingest_into``; without it nothing is uploaded.
+        upload: how documents are cut; by default 256 words that overlap by 30.
+        expand_prompt: of ``input``; the queries come one a line. ``{count}`` in it is replaced by
+            ``num_queries``. The question itself stands in for queries that are missing.
+        num_queries: queries to search.
+        top_k: documents to find for each query.
+        top_n: documents that the reranker keeps of all.
+        synthesis: how the answer is made of them, as in ``naive_document_qa``.
+        max_tokens: most tokens of each generation.
+        llm, index, embedder, reranker: names of engines.
+        expander: the engine that expands the question; by default ``llm``.
+
+    Raises:
+        ConfigError: if ``num_queries`` or ``top_n`` is below 1.
+    """
+    steps.require_count("num_queries", num_queries)
+    steps.require_count("top_n", top_n)
+    graph, before = _uploading(ingest, upload)
+    prompt = expand_prompt.replace("{count}", str(num_queries))
+    graph.add_generation("expand", prompt=prompt, output="expansion", engine=expander or llm)
+    graph.add_function("queries", steps.Queries(num_queries), inputs=["expansion", "input"])
+    graph.add_edge(START, "expand").add_edge("expand", "queries")
+    searches = [f"search{number}" for number in range(1, num_queries + 1)]
+    for place, search in enumerate(searches):
+        query, found = f"query{place + 1}", f"found{place + 1}"
+        graph.add_function(query, steps.Nth(place), inputs="queries")
+        graph.add_retrieval(
+            search, query=query, top_k=top_k, output=found, engine=index, embedder=embedder
+        )
+        graph.add_edge("queries", query).add_edge(query, search)
+        if before != START:
+            graph.add_edge(before, search)
+    found = [f"found{number}" for number in range(1, num_queries + 1)]
+    graph.add_function("merge", steps.merged, inputs=found, output="found")
+    graph.add_rerank("rerank", documents="found", top_n=top_n, output="docs", engine=reranker)
+    graph.add_edge(searches, "merge").add_edge("merge", "rerank")
+    return add_synthesis(graph, "rerank", synthesis, width=top_n, llm=llm, max_tokens=max_tokens)
+
+
+def _uploading(ingest: Ingest | None, upload: Upload | None) -> tuple[RAGraph, str]:
+    """Return a graph that uploads, and the stage after which what was uploaded can be found."""
+    if ingest is None:
+        return RAGraph(), START
+    graph = RAGraph(inputs=["input", "documents"])
+    graph.add_function("chunk", upload or Upload(), inputs="documents", output="chunks")
+    graph.add_function("ingest", ingest, inputs="chunks", output="ingested")
+    graph.add_edge(START, "chunk").add_edge("chunk", "ingest")
+    return graph, "ingest"

@@ -1,0 +1,158 @@
+"""Build the workflows that answer in one pass: no loop, and at most one search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rag_accel.graph.nodes import END, START
+from rag_accel.graph.ragraph import RAGraph
+from rag_accel.workflows import prompts, steps
+
+
+def one_shot(
+    *,
+    prompt: str = prompts.ANSWER,
+    system: str | None = None,
+    top_k: int = 5,
+    max_tokens: int | None = None,
+    llm: str = "llm",
+    index: str = "index",
+    embedder: str = "embedder",
+) -> RAGraph:
+    """Return the workflow that searches once and answers (HedraRAG section 6, One-shot).
+
+    Args:
+        prompt: of ``docs`` and ``input``.
+        system: template of the system message.
+        top_k: documents to find.
+        max_tokens: most tokens of the answer.
+        llm, index, embedder: names of engines.
+    """
+    graph = RAGraph()
+    graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
+    graph.add_generation("answer", prompt=prompt, system=system, max_tokens=max_tokens, engine=llm)
+    return _chain(graph, "search", "answer")
+
+
+def hyde(
+    *,
+    hypothesis_prompt: str = prompts.HYPOTHESIS,
+    prompt: str = prompts.ANSWER,
+    top_k: int = 5,
+    max_tokens: int | None = None,
+    llm: str = "llm",
+    writer: str | None = None,
+    index: str = "index",
+    embedder: str = "embedder",
+) -> RAGraph:
+    """Return the workflow that searches with a made-up passage (HedraRAG section 6, HyDE).
+
+    Args:
+        hypothesis_prompt: of ``input``; writes the value ``passage``.
+        prompt: of ``docs`` and ``input``.
+        top_k: documents to find.
+        max_tokens: most tokens of the passage, and of the answer.
+        llm, index, embedder: names of engines.
+        writer: the engine that writes the passage; by default ``llm``.
+    """
+    graph = RAGraph()
+    graph.add_generation(
+        "hypothesis",
+        prompt=hypothesis_prompt,
+        output="passage",
+        max_tokens=max_tokens,
+        engine=writer or llm,
+    )
+    graph.add_retrieval(
+        "search", query="passage", top_k=top_k, output="docs", engine=index, embedder=embedder
+    )
+    graph.add_generation("answer", prompt=prompt, max_tokens=max_tokens, engine=llm)
+    return _chain(graph, "hypothesis", "search", "answer")
+
+
+def recomp(
+    *,
+    compress_prompt: str = prompts.COMPRESS,
+    prompt: str = prompts.ANSWER_FROM_SUMMARY,
+    top_k: int = 5,
+    summary_tokens: int | None = None,
+    max_tokens: int | None = None,
+    llm: str = "llm",
+    compressor: str | None = None,
+    index: str = "index",
+    embedder: str = "embedder",
+) -> RAGraph:
+    """Return the workflow that compresses what it found (HedraRAG section 6, RECOMP).
+
+    Args:
+        compress_prompt: of ``docs`` and ``input``; writes the value ``summary``.
+        prompt: of ``summary`` and ``input``.
+        top_k: documents to find.
+        summary_tokens, max_tokens: most tokens of the summary, and of the answer.
+        llm, index, embedder: names of engines.
+        compressor: the engine that compresses; by default ``llm``.
+    """
+    graph = RAGraph()
+    graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
+    graph.add_generation(
+        "compress",
+        prompt=compress_prompt,
+        output="summary",
+        max_tokens=summary_tokens,
+        engine=compressor or llm,
+    )
+    graph.add_generation("answer", prompt=prompt, max_tokens=max_tokens, engine=llm)
+    return _chain(graph, "search", "compress", "answer")
+
+
+def search_backed(
+    *,
+    proxy_prompt: str = prompts.PROXY,
+    judge_prompt: str = prompts.JUDGE,
+    prompt: str = prompts.ANSWER,
+    wants_search: Callable[[str], bool] = steps.wants_search,
+    top_k: int = 4,
+    max_tokens: int | None = None,
+    llm: str = "llm",
+    proxy: str | None = None,
+    judge: str | None = None,
+    index: str = "index",
+    embedder: str = "embedder",
+) -> RAGraph:
+    """Return search-engine-backed generation (Teola section 7, Figure 2a).
+
+    A proxy answers first, a judge decides whether that will do, and only if not there is a search,
+    of the 4 best entities as in the paper, and another answer. Both write ``answer``.
+
+    Args:
+        proxy_prompt: of ``input``; writes the value ``draft``.
+        judge_prompt: of ``input`` and ``draft``; writes the value ``verdict``.
+        prompt: of ``docs`` and ``input``.
+        wants_search: reads the verdict; by default anything but a reply that begins with the word
+            ANSWER asks for a search.
+        top_k: documents to find.
+        max_tokens: most tokens of the draft, and of the answer.
+        llm, index, embedder: names of engines; the index may be any search engine.
+        proxy: the engine that answers first; by default ``llm``.
+        judge: the engine that judges; by default that of the proxy.
+    """
+    first = proxy or llm
+    graph = RAGraph()
+    graph.add_generation(
+        "proxy", prompt=proxy_prompt, output="draft", max_tokens=max_tokens, engine=first
+    )
+    graph.add_generation("judge", prompt=judge_prompt, output="verdict", engine=judge or first)
+    graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
+    graph.add_generation("answer", prompt=prompt, max_tokens=max_tokens, engine=llm)
+    # A branch that chose END would make the verdict the result.
+    graph.add_function("keep", steps.as_it_is, inputs="draft", output="answer")
+    graph.add_edge(START, "proxy").add_edge("proxy", "judge")
+    decide = steps.Verdict("search", "keep", wants_search)
+    graph.add_edge("judge", decide, targets=["search", "keep"])
+    return graph.add_edge("search", "answer").add_edge("answer", END).add_edge("keep", END)
+
+
+def _chain(graph: RAGraph, *names: str) -> RAGraph:
+    for source, target in zip((START, *names), (*names, END), strict=True):
+        graph.add_edge(source, target)
+    return graph

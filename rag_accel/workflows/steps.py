@@ -1,0 +1,175 @@
+"""Define the small functions between the stages of the workflows.
+
+They are values: equal ones compare equal, so equal workflows are equal graphs. A graph reads whole
+values only, so taking one item of a list, joining two texts or reading a list off a text is a
+Function stage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rag_accel.engine_api import Document, ScoredDocument
+from rag_accel.errors import ConfigError
+
+_ITEM_MARK = re.compile(r"^\s*(?:[-*•]|\(?\d{1,3}[.):])\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Read at most ``limit`` items off a text, one a line; drop bullets, numbers and repeats."""
+
+    limit: int
+    __name__: ClassVar[str] = "lines"
+
+    def __call__(self, text: str) -> tuple[str, ...]:
+        """Return the items in order."""
+        items = (_ITEM_MARK.sub("", line).strip() for line in text.splitlines())
+        return tuple(dict.fromkeys(item for item in items if item))[: self.limit]
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Read at most ``limit`` questions off a plan."""
+
+    limit: int
+    __name__: ClassVar[str] = "questions"
+
+    def __call__(self, plan: str, question: str) -> tuple[str, ...]:
+        """Return the questions; the one that was asked if the plan has none."""
+        return Lines(self.limit)(plan) or (question,)
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Read exactly ``count`` search queries off a text."""
+
+    count: int
+    __name__: ClassVar[str] = "queries"
+
+    def __call__(self, text: str, question: str) -> tuple[str, ...]:
+        """Return the queries; the question stands in for those that are missing."""
+        found = Lines(self.count)(text)
+        return found + (question,) * (self.count - len(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Nth:
+    """Take the item at ``place``, counted from 0."""
+
+    place: int
+    __name__: ClassVar[str] = "nth"
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        """Return the item."""
+        return items[self.place]
+
+
+@dataclass(frozen=True, slots=True)
+class NthAlone:
+    """Take the item at ``place``, counted from 0, as a list of one: it prints like a list."""
+
+    place: int
+    __name__: ClassVar[str] = "nth_alone"
+
+    def __call__(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the item."""
+        return (items[self.place],)
+
+
+@dataclass(frozen=True, slots=True)
+class MoreQuestions:
+    """Choose ``again`` while questions are unanswered and ``is_done`` does not stop, else ``then``.
+
+    ``is_done`` is called with the notes so far.
+    """
+
+    again: str
+    then: str
+    is_done: Callable[[Sequence[str]], bool] | None
+    __name__: ClassVar[str] = "more_questions"
+
+    def __call__(self, values: Mapping[str, Any]) -> str:
+        """Return the stage that is next."""
+        notes, questions = values["notes"], values["questions"]
+        if len(notes) >= len(questions) or (self.is_done is not None and self.is_done(notes)):
+            return self.then
+        return self.again
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Choose ``search`` or ``keep`` by what a judge has said."""
+
+    search: str
+    keep: str
+    wants_search: Callable[[str], bool]
+    __name__: ClassVar[str] = "verdict"
+
+    def __call__(self, values: Mapping[str, Any]) -> str:
+        """Return the stage that is next."""
+        return self.search if self.wants_search(values["verdict"]) else self.keep
+
+
+def wants_search(verdict: str) -> bool:
+    """Tell whether a judge's reply asks for a search: unless it begins with the word ANSWER."""
+    return re.match(r"\W*answer\b", verdict, re.IGNORECASE) is None
+
+
+def as_it_is(value: Any) -> Any:
+    """Return the value."""
+    return value
+
+
+def joined(one: str, other: str) -> str:
+    """Return two texts on lines of their own."""
+    return f"{one}\n{other}"
+
+
+def paragraphs(one: str, other: str) -> str:
+    """Return two texts with an empty line between them."""
+    return f"{one}\n\n{other}"
+
+
+def no_notes() -> tuple[str, ...]:
+    """Return what is known before anything was asked."""
+    return ()
+
+
+def next_question(questions: Sequence[str], notes: Sequence[str]) -> str:
+    """Return the first question that no note answers yet."""
+    return questions[len(notes)]
+
+
+def noted(notes: Sequence[str], question: str, reply: str) -> tuple[str, ...]:
+    """Return the notes with one more."""
+    return (*notes, f"Question: {question}\nAnswer: {reply}")
+
+
+def first_of(items: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the first item as a list of one, or of none."""
+    return tuple(items[:1])
+
+
+def rest_of(items: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the items after the first."""
+    return tuple(items[1:])
+
+
+def merged(*found: Sequence[ScoredDocument | Document]) -> tuple[Any, ...]:
+    """Return the documents of several searches, each once, in the order they were found."""
+    kept: dict[str, Any] = {}
+    for one in (one for several in found for one in several):
+        kept.setdefault(one.document.id if isinstance(one, ScoredDocument) else one.id, one)
+    return tuple(kept.values())
+
+
+def require_count(name: str, value: int, *, low: int = 1) -> None:
+    """Raise ConfigError unless a bound is an integer from ``low``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise ConfigError(
+            "bad bound of a workflow", where=name, found=repr(value), valid=f"integer from {low}"
+        )

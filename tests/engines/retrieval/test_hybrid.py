@@ -1,0 +1,300 @@
+"""A hybrid search is the fusion of two rankings, each taken as configured."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from rag_accel.engine_api import (
+    Document,
+    EngineOutput,
+    EngineRequest,
+    IngestBatch,
+    PrimitiveKind,
+    SearchQuery,
+    StepBudget,
+    WorkId,
+)
+from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, RetrievalEngine
+from rag_accel.engines.retrieval.fusion import reciprocal_rank_fusion
+from rag_accel.engines.retrieval.hybrid import HybridEngine
+from rag_accel.engines.retrieval.hybrid_query import HybridQuery, HybridSpec
+from rag_accel.engines.retrieval.lexical import LexicalIndex, LexicalSnapshot
+from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
+from rag_accel.errors import ConfigError
+
+Maker = Callable[..., Any]
+
+WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
+
+
+def _work(id: str, payload: object, kind: PrimitiveKind = PrimitiveKind.SEARCHING) -> EngineRequest:
+    return EngineRequest(WorkId(id), "r", kind, payload)
+
+
+def _search(id: str, text: Any, vector: Any, k: Any = 3, **rest: Any) -> EngineRequest:
+    return _work(id, HybridQuery(vector, k, text=text, **rest))
+
+
+def _ingest(id: str, document: Document, vector: Any) -> EngineRequest:
+    return _work(id, IngestBatch((document,), [vector]), PrimitiveKind.INGESTION)
+
+
+def _step(engine: HybridEngine, *work: EngineRequest) -> dict[str, EngineOutput]:
+    engine.submit(work)
+    outputs = engine.step(StepBudget())
+    assert len({output.id for output in outputs}) == len(outputs) == len(work)
+    return {output.id: output for output in outputs}
+
+
+def _ids(output: EngineOutput) -> list[str]:
+    assert output.error is None, output.error
+    return [hit.document.id for hit in output.value]
+
+
+@pytest.fixture
+def index(make_vectors: Maker) -> DocumentIndex:
+    """Give 60 documents of a few words each; their vectors know nothing of the words."""
+    random = np.random.default_rng(5)
+    index = DocumentIndex(IndexSpec(6))
+    texts = [" ".join(random.choice(WORDS, random.integers(1, 6))) for _ in range(60)]
+    index.add([Document(f"d{i}", t, {"m": i % 3}) for i, t in enumerate(texts)], make_vectors(60))
+    return index
+
+
+@pytest.fixture
+def engine(index: DocumentIndex) -> HybridEngine:
+    """Give an engine over these documents."""
+    return HybridEngine(index)
+
+
+@pytest.fixture
+def dense_calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Record the result counts of each search by vector."""
+    calls: list[list[int]] = []
+    search = DocumentIndex.search
+
+    def record(self: DocumentIndex, vectors: Any, k: Any, *rest: Any) -> Any:
+        calls.append(list(k))
+        return search(self, vectors, k, *rest)
+
+    monkeypatch.setattr(DocumentIndex, "search", record)
+    return calls
+
+
+def _requests(make_vectors: Maker) -> list[EngineRequest]:
+    random = np.random.default_rng(1)
+    return [
+        _search(
+            f"w{number}",
+            " ".join(random.choice([*WORDS, "unknown"], number % 5)),
+            vector,
+            k=number % 9,
+            where={"m": number % 2} if number % 3 else None,
+        )
+        for number, vector in enumerate(make_vectors(20, seed=2))
+    ]
+
+
+def test_every_search_is_the_fusion_of_both_rankings(
+    index: DocumentIndex, make_vectors: Maker
+) -> None:
+    spec = HybridSpec(7, 11, dense_weight=2, lexical_weight=0.5, rank_constant=3)
+    work = _requests(make_vectors)
+    outputs = _step(HybridEngine(index, spec), *work)
+    for request in work:
+        query: HybridQuery = request.payload
+        (dense,) = index.search([query.vector], max(7, query.k), query.where)
+        (worded,) = LexicalIndex(index).search([query.text], max(11, query.k), query.where)
+        rankings = [[hit.document.id for hit in ranking] for ranking in (dense, worded)]
+        fused = reciprocal_rank_fusion(rankings, [2, 0.5], 3, query.k)
+        found = [(hit.document.id, hit.score) for hit in outputs[request.id].value]
+        assert found == [(one.item, one.score) for one in fused]
+        documents = index.get(one.item for one in fused)
+        assert [hit.document for hit in outputs[request.id].value] == documents
+
+
+def test_every_search_of_a_step_finds_what_it_finds_alone(
+    engine: HybridEngine, make_vectors: Maker
+) -> None:
+    work = _requests(make_vectors)
+    together = _step(engine, *work)
+    for request in work:
+        assert _step(engine, request)[request.id].value == together[request.id].value
+
+
+def test_a_document_that_only_one_ranking_knows_is_found() -> None:
+    index = DocumentIndex(IndexSpec(2))
+    near = [Document(f"near{i}", "about animals") for i in range(9)]
+    index.add([*near, Document("code", "error RA310")], [[1, 0]] * 9 + [[-1, 0]])
+    search = _search("s", "what is ra310", [1, 0])
+    engine = HybridEngine(index, HybridSpec(dense_depth=5))
+    assert "code" not in [hit.document.id for hit in index.search([[1, 0]], 5)[0]]
+    assert _ids(_step(engine, search)["s"]) == ["near0", "code", "near1"]
+
+
+@pytest.mark.parametrize("text", ["", "??", "unknown"])
+def test_a_text_without_a_known_word_leaves_the_order_of_the_vectors(
+    engine: HybridEngine, text: str
+) -> None:
+    vector = np.arange(6)
+    (dense,) = engine.index.search([vector], 8)
+    found = _ids(_step(engine, _search("s", text, vector, k=8))["s"])
+    assert found == [hit.document.id for hit in dense]
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"), [((1, 0), ["near", "both"]), ((0, 1), ["both", "word"])]
+)
+def test_a_ranking_of_weight_0_counts_for_nothing(
+    weights: tuple[float, float], expected: list[str]
+) -> None:
+    index = DocumentIndex(IndexSpec(1))
+    texts = {"near": "x", "both": "ant ant", "word": "ant"}
+    index.add([Document(id, text) for id, text in texts.items()], [[3], [2], [-1]])
+    spec = HybridSpec(2, 2, dense_weight=weights[0], lexical_weight=weights[1])
+    outputs = _step(HybridEngine(index, spec), _search("s", "ant", [1], k=2))
+    assert _ids(outputs["s"]) == expected
+
+
+def test_searches_that_agree_share_one_call_by_vector(
+    engine: HybridEngine, dense_calls: list[list[int]]
+) -> None:
+    work = [_search(str(i), "ant", np.ones(6), k=1 + i) for i in range(5)]
+    _step(engine, *work, _search("filtered", "ant", np.ones(6), where={"m": 1}))
+    assert sorted(dense_calls) == [[50], [50] * 5]
+
+
+def test_nprobe_reaches_the_search_by_vector(make_vectors: Maker) -> None:
+    index = DocumentIndex(IndexSpec(6, kind=IndexKind.IVF, num_clusters=8, nprobe=1, train_size=60))
+    index.add([Document(f"d{i}", "") for i in range(60)], make_vectors(60))
+    engine = HybridEngine(index, HybridSpec(dense_depth=3))
+    vectors = make_vectors(20, seed=3)
+    for nprobe in (None, 8):
+        work = [_search(str(i), "", vector, nprobe=nprobe) for i, vector in enumerate(vectors)]
+        outputs = _step(engine, *work)
+        dense = index.search(vectors, 3, None, nprobe)
+        expected = [[hit.document.id for hit in row] for row in dense]
+        assert [_ids(outputs[request.id]) for request in work] == expected
+    assert dense != index.search(vectors, 3)  # the two differ, so that the loop can tell
+
+
+def test_depths_bound_both_rankings_and_grow_with_k(
+    index: DocumentIndex, dense_calls: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths: list[int] = []
+    search = LexicalSnapshot.search
+
+    def record(self: LexicalSnapshot, text: str, k: int, where: Any = None) -> Any:
+        depths.append(k)
+        return search(self, text, k, where)
+
+    monkeypatch.setattr(LexicalSnapshot, "search", record)
+    engine = HybridEngine(index, HybridSpec(4, 6, max_depth=40))
+    _step(engine, _search("few", "ant", np.ones(6), k=1))
+    found = _step(engine, _search("many", "ant", np.ones(6), k=40))["many"]
+    assert (dense_calls, depths) == ([[4], [40]], [6, 40])
+    assert len(_ids(found)) == 40
+
+
+@pytest.mark.parametrize(("k", "found"), [(-1, 0), (0, 0), (1, 1), (1000, 60), (np.int64(2), 2)])
+def test_k_may_be_any_integer_up_to_max_depth(engine: HybridEngine, k: Any, found: int) -> None:
+    assert len(_ids(_step(engine, _search("s", "ant", np.ones(6), k))["s"])) == found
+
+
+def test_an_empty_index_finds_nothing() -> None:
+    engine = HybridEngine(DocumentIndex(IndexSpec(6)))
+    assert _step(engine, _search("s", "ant", np.ones(6)))["s"].value == ()
+
+
+def test_an_unhashable_filter_value_is_searched_for() -> None:
+    index = DocumentIndex(IndexSpec(1))
+    index.add([Document("a", "ant", {"x": [1]}), Document("b", "ant")], [[1], [1]])
+    outputs = _step(
+        HybridEngine(index),
+        _search("s", "ant", [1], where={"x": [1]}),
+        _search("t", "ant", [1], where={"x": [2]}),
+    )
+    assert (_ids(outputs["s"]), _ids(outputs["t"])) == (["a"], [])
+
+
+def test_an_engine_that_searches_by_vector_alone_takes_the_same_query(
+    index: DocumentIndex,
+) -> None:
+    query = HybridQuery(np.ones(6), 4, {"m": 1}, text="ant")
+    engine = RetrievalEngine(index)
+    engine.submit([_work("s", query)])
+    (output,) = engine.step(StepBudget())
+    assert output.value == tuple(index.search([query.vector], 4, {"m": 1})[0])
+
+
+def test_a_query_says_its_text_by_name_and_survives_a_pickle() -> None:
+    query = HybridQuery((1.0,), 4, text="ant")
+    assert pickle.loads(pickle.dumps(query)) == query
+    assert query != HybridQuery((1.0,), 4, text="bee")
+    assert query != SearchQuery((1.0,), 4)
+    with pytest.raises(TypeError):
+        HybridQuery((1.0,), 4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dense_depth": 0},
+        {"lexical_depth": 1.5},
+        {"max_depth": 0},
+        {"dense_depth": 1001},
+        {"lexical_depth": 1001},
+        {"dense_weight": -1},
+        {"lexical_weight": float("nan")},
+        {"rank_constant": "60"},
+        {"dense_weight": 0, "lexical_weight": 0},
+    ],
+)
+def test_a_bad_option_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        HybridSpec(**options)
+    assert next(iter(options)) in str(caught.value.where)
+
+
+def test_words_are_cut_as_configured(index: DocumentIndex) -> None:
+    engine = HybridEngine(index, HybridSpec(lexical=LexicalSpec(stopwords=frozenset(WORDS))))
+    (dense,) = index.search(np.ones((1, 6)), 3)
+    found = _step(engine, _search("s", "ant bee", np.ones(6)))["s"]
+    assert _ids(found) == [hit.document.id for hit in dense]
+    assert engine.lexical.spec.stopwords == set(WORDS)
+
+
+def test_the_granted_threads_are_used_and_nobody_elses_number_changes(
+    engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    search = DocumentIndex.search
+
+    def record(self: DocumentIndex, *arguments: Any) -> Any:
+        seen.append(faiss.omp_get_max_threads())
+        return search(self, *arguments)
+
+    monkeypatch.setattr(DocumentIndex, "search", record)
+    engine = HybridEngine(engine.index, max_threads=2)
+    before = faiss.omp_get_max_threads()
+    for threads in (1, 2, 9):
+        engine.submit([_search("s", "ant", np.ones(6))])
+        engine.step(StepBudget(threads=threads))
+    assert seen == [1, 2, 2]
+    assert faiss.omp_get_max_threads() == before
+
+
+def test_the_profile_says_what_the_engine_does(index: DocumentIndex) -> None:
+    profile = HybridEngine(index, max_batch=7, max_threads=2).profile
+    assert profile.kinds == {PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}
+    assert (profile.max_batch, profile.max_threads) == (7, 2)
+    assert profile.capabilities == {"text"}
+    assert profile.pure
+    assert not profile.stepped
+    assert profile.latency.predict_s(64) > profile.latency.predict_s(1) > 0

@@ -1,0 +1,290 @@
+"""Nothing in a step of hybrid searches harms anything else in it, and all of it is fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import bm25s
+import numpy as np
+import pytest
+
+from rag_accel.engine_api import (
+    Document,
+    EngineOutput,
+    EngineRequest,
+    IngestBatch,
+    PrimitiveKind,
+    SearchQuery,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
+from rag_accel.engines.retrieval.hybrid import HybridEngine
+from rag_accel.engines.retrieval.hybrid_query import HybridQuery
+from rag_accel.engines.retrieval.lexical import LexicalIndex, LexicalSnapshot
+from rag_accel.errors import ConfigError, EngineOutputError
+from rag_accel.testing import EngineContract
+
+Maker = Callable[..., Any]
+
+WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
+
+
+def _work(id: str, payload: object, kind: PrimitiveKind = PrimitiveKind.SEARCHING) -> EngineRequest:
+    return EngineRequest(WorkId(id), "r", kind, payload)
+
+
+def _search(id: str, text: Any, vector: Any, k: Any = 3, **rest: Any) -> EngineRequest:
+    return _work(id, HybridQuery(vector, k, text=text, **rest))
+
+
+def _ingest(id: str, document: Document, vector: Any) -> EngineRequest:
+    return _work(id, IngestBatch((document,), [vector]), PrimitiveKind.INGESTION)
+
+
+def _step(engine: HybridEngine, *work: EngineRequest) -> dict[str, EngineOutput]:
+    engine.submit(work)
+    outputs = engine.step(StepBudget())
+    assert len({output.id for output in outputs}) == len(outputs) == len(work)
+    return {output.id: output for output in outputs}
+
+
+def _ids(output: EngineOutput) -> list[str]:
+    assert output.error is None, output.error
+    return [hit.document.id for hit in output.value]
+
+
+@pytest.fixture
+def index(make_vectors: Maker) -> DocumentIndex:
+    """Give 60 documents of a few words each; their vectors know nothing of the words."""
+    random = np.random.default_rng(5)
+    index = DocumentIndex(IndexSpec(6))
+    texts = [" ".join(random.choice(WORDS, random.integers(1, 6))) for _ in range(60)]
+    index.add([Document(f"d{i}", t, {"m": i % 3}) for i, t in enumerate(texts)], make_vectors(60))
+    return index
+
+
+@pytest.fixture
+def engine(index: DocumentIndex) -> HybridEngine:
+    """Give an engine over these documents."""
+    return HybridEngine(index)
+
+
+BAD: list[tuple[object, type[Exception]]] = [
+    (HybridQuery(np.ones(6), 3, text=None), ConfigError),  # type: ignore[arg-type]
+    (HybridQuery(np.ones(6), 3, text=b"ant"), ConfigError),  # type: ignore[arg-type]
+    (HybridQuery(np.ones(6), 3, text=["ant"]), ConfigError),  # type: ignore[arg-type]
+    (HybridQuery(np.ones(6), 1001, text="ant"), ConfigError),
+    (HybridQuery(np.ones(6), 1.5, text="ant"), ConfigError),  # type: ignore[arg-type]
+    (HybridQuery(np.ones(6), True, text="ant"), ConfigError),
+    (HybridQuery(np.ones(6), 3, "m", text="ant"), ConfigError),  # type: ignore[arg-type]
+    (HybridQuery(np.ones(6), 3, None, 0, text="ant"), ConfigError),
+    (HybridQuery(np.ones(5), 3, text="ant"), ConfigError),
+    (HybridQuery("vector", 3, text="ant"), ConfigError),
+    (HybridQuery(np.full(6, np.nan), 3, text="ant"), EngineOutputError),
+    (SearchQuery(np.ones(6), 3), ConfigError),
+    (TextBatch(("ant",)), ConfigError),
+    (None, ConfigError),
+]
+
+
+@pytest.mark.parametrize(("bad", "error"), BAD)
+def test_a_bad_search_ends_alone_in_its_own_error(
+    engine: HybridEngine, bad: object, error: type[Exception]
+) -> None:
+    first, last = _search("first", "ant", np.ones(6)), _search("last", "bee", np.ones(6))
+    outputs = _step(engine, first, _work("bad", bad), last)
+    assert isinstance(outputs["bad"].error, error)
+    assert outputs["first"].value == _step(engine, first)["first"].value
+    assert outputs["last"].value == _step(engine, last)["last"].value
+
+
+def test_work_of_a_kind_it_does_not_do_ends_in_an_error(engine: HybridEngine) -> None:
+    query = HybridQuery(np.ones(6), 3, text="ant")
+    outputs = _step(engine, _work("w", query, PrimitiveKind.EMBEDDING))
+    assert isinstance(outputs["w"].error, ConfigError)
+
+
+def test_a_search_that_fails_while_words_are_ranked_fails_alone(
+    engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = LexicalSnapshot.search
+
+    def fail_for_long_texts(self: LexicalSnapshot, text: str, k: int, where: Any = None) -> Any:
+        if len(text) > 100:
+            raise MemoryError("too large")
+        return search(self, text, k, where)
+
+    monkeypatch.setattr(LexicalSnapshot, "search", fail_for_long_texts)
+    outputs = _step(
+        engine, _search("good", "ant", np.ones(6)), _search("bad", "ant " * 99, np.ones(6))
+    )
+    assert len(_ids(outputs["good"])) == 3
+    assert isinstance(outputs["bad"].error, MemoryError)
+
+
+def test_a_search_that_fails_inside_its_shared_call_fails_alone(
+    engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = DocumentIndex.search
+
+    def fail_for_nines(self: DocumentIndex, vectors: Any, *rest: Any) -> Any:
+        if (vectors == 9).any():
+            raise MemoryError("too large")
+        return search(self, vectors, *rest)
+
+    monkeypatch.setattr(DocumentIndex, "search", fail_for_nines)
+    outputs = _step(
+        engine, _search("good", "ant", np.ones(6)), _search("bad", "ant", np.full(6, 9))
+    )
+    assert len(_ids(outputs["good"])) == 3
+    assert isinstance(outputs["bad"].error, MemoryError)
+
+
+def test_a_bad_ingestion_takes_nothing_and_its_neighbours_are_taken(engine: HybridEngine) -> None:
+    wrong = HybridQuery(np.ones(6), 1, text="ant")
+    outputs = _step(
+        engine,
+        _ingest("nan", Document("nan", ""), np.full(6, np.nan)),
+        _ingest("good", Document("good", ""), np.ones(6)),
+        _work("wrong", wrong, PrimitiveKind.INGESTION),
+    )
+    assert isinstance(outputs["nan"].error, EngineOutputError)
+    assert isinstance(outputs["wrong"].error, ConfigError)
+    assert outputs["good"].value == ("good",)
+    assert len(engine.index) == 61
+
+
+def test_a_ranking_that_cannot_be_built_fails_searches_and_no_ingestion(
+    engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: LexicalIndex) -> Any:
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(LexicalIndex, "current", fail)
+    outputs = _step(
+        engine,
+        _search("s", "ant", np.ones(6)),
+        _search("bad", None, np.ones(6)),
+        _ingest("i", Document("new", "ant"), np.ones(6)),
+    )
+    assert isinstance(outputs["s"].error, MemoryError)
+    assert isinstance(outputs["bad"].error, ConfigError)
+    assert outputs["i"].value == ("new",)
+
+
+def test_a_search_sees_the_documents_as_they_were_when_its_step_began(
+    engine: HybridEngine,
+) -> None:
+    far = np.full(6, 50.0)
+    new = Document("new", "zebra zebra")
+    search = _search("s", "zebra", far, k=60)
+    assert "new" not in _ids(_step(engine, _ingest("i", new, far), search)["s"])
+    assert _ids(_step(engine, search)["s"])[0] == "new"
+
+
+def test_documents_changed_beside_the_engine_are_seen_by_the_next_step(
+    engine: HybridEngine,
+) -> None:
+    far = np.full(6, 50.0)
+    search = _search("s", "zebra", -far, k=1)
+    before = _ids(_step(engine, search)["s"])
+    engine.index.add([Document("new", "zebra")], [-far])
+    assert _ids(_step(engine, search)["s"]) == ["new"]
+    engine.index.add([Document("new", "yak")], [far])
+    assert _ids(_step(engine, search)["s"]) == before
+    engine.index.delete(["new"])
+    assert _ids(_step(engine, _search("s", "yak", far, k=1))["s"]) != ["new"]
+
+
+@pytest.mark.parametrize("when", ["by words", "by vector"])
+def test_a_document_deleted_during_a_step_is_left_out(
+    engine: HybridEngine, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    best = Document("best", "zebra")
+    engine.index.add([best], [[50.0] * 6])
+    search = _search("s", "zebra ant", np.ones(6), k=5)
+    before = _ids(_step(engine, search)["s"])
+    assert before[0] == "best"
+    owner = LexicalSnapshot if when == "by words" else DocumentIndex
+    plain: Any = owner.search
+
+    def search_and_delete(self: Any, *arguments: Any) -> Any:
+        hits = plain(self, *arguments)
+        engine.index.delete(["best"])
+        return hits
+
+    monkeypatch.setattr(owner, "search", search_and_delete)
+    found = _ids(_step(engine, search)["s"])
+    assert "best" not in found
+    assert len(found) == 5
+    assert found[:4] == before[1:]
+
+
+def test_a_document_replaced_between_the_rankings_is_found_as_it_is(
+    engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = LexicalSnapshot.search
+    engine.index.add([Document("best", "zebra old")], [[50.0] * 6])
+
+    def search_and_replace(self: LexicalSnapshot, *arguments: Any) -> Any:
+        hits = search(self, *arguments)
+        engine.index.add([Document("best", "zebra new")], [[50.0] * 6])
+        return hits
+
+    monkeypatch.setattr(LexicalSnapshot, "search", search_and_replace)
+    (hit,) = _step(engine, _search("s", "zebra", np.ones(6), k=1))["s"].value
+    assert hit.document == Document("best", "zebra new")
+
+
+def test_the_ranking_by_words_is_built_once_in_a_step(
+    engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds: list[int] = []
+    tokenize = bm25s.tokenize
+
+    def change(texts: list[str], *, return_ids: bool, **rest: Any) -> Any:
+        if return_ids:  # documents; queries are wanted as words
+            builds.append(len(texts))
+            engine.index.add([Document(f"new{len(builds)}", "ant")], np.ones((1, 6)))
+        return tokenize(texts, return_ids=return_ids, **rest)
+
+    monkeypatch.setattr(bm25s, "tokenize", change)
+    work = [_search(str(i), "ant", np.ones(6)) for i in range(4)]
+    _step(engine, *work)
+    assert builds == [60]
+    _step(engine, *work)
+    assert builds == [60, 61]
+    assert _step(engine) == {}
+    assert builds == [60, 61]
+
+
+class TestContract(EngineContract):
+    """Run the rules of every engine."""
+
+    def make_engine(self) -> HybridEngine:
+        index = DocumentIndex(IndexSpec(4))
+        random = np.random.default_rng(0)
+        documents = [Document(str(i), f"text {WORDS[i % 8]} {i}") for i in range(50)]
+        index.add(documents, random.standard_normal((50, 4)))
+        return HybridEngine(index)
+
+    def make_request(self, number: int) -> EngineRequest:
+        vector = np.random.default_rng(number).standard_normal(4)
+        text = f"{WORDS[number]} {number}"
+        return _search(f"w{number}", text, vector.astype(np.float32), k=2 + number)
+
+    def make_bad_request(self) -> EngineRequest:
+        return _search("bad", None, np.ones(4))
+
+
+class TestIngestionContract(TestContract):
+    """Run the rules of every engine on ingestion."""
+
+    def make_request(self, number: int) -> EngineRequest:
+        return _ingest(f"w{number}", Document(f"new {number}", "ant"), np.ones(4))
+
+    def make_bad_request(self) -> EngineRequest:
+        return _ingest("bad", Document("bad", ""), np.full(4, np.nan))
