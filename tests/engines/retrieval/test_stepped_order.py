@@ -126,7 +126,6 @@ def test_a_step_reads_as_many_clusters_as_its_time_allows(stepper: Stepper) -> N
     assert stepper.read() == [{"a": [4, 5]}]
     assert stepper.step(16.0) == ["a"]
     assert stepper.read() == [{"a": [9]}]
-    assert stepper.step(16.0) == []
 
 
 def test_a_step_without_time_reads_one_cluster_nevertheless(stepper: Stepper) -> None:
