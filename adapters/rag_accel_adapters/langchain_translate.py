@@ -79,7 +79,7 @@ class Translation:
 
     @property
     def opaque(self) -> tuple[Part, ...]:
-        """Return the parts that are code of the user's."""
+        """Return the parts that nobody looks into."""
         return tuple(part for part in self.root.walk() if part.is_opaque)
 
 

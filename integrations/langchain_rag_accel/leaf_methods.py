@@ -1,7 +1,8 @@
 """List the methods in which LangChain objects do their work.
 
 Only these are ever replaced: in a subclass made for one accelerated object, or in their classes
-while a program needs it. What replaces them is made in ``wrappers``.
+while a program needs it. What replaces them is made in ``wrappers``. Beside them stand the methods
+in which composite retrievers make calls that do not need each other.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel_adapters.langchain_composites import composite_of
 
-Flavour = Literal["plain", "coroutine", "generator", "async_generator"]
+Flavour = Literal["plain", "coroutine", "generator", "async_generator", "composite"]
 
 _ORIGINAL = "__rag_accel_original__"
 #: What a class sets that brings its work to the scheduler itself.
@@ -38,7 +40,7 @@ class LeafMethod:
     Args:
         name: the method's name.
         kind: what the scheduler takes it for.
-        flavour: how it is called.
+        flavour: how it is called; ``composite`` does no work but has others do it.
         default: the class whose version does no work of its own.
         sync: for an async method, the method that this default runs in an executor.
     """
@@ -85,6 +87,11 @@ _STORE = [
     )
     for leaf in _pair(name, SEARCHING, VectorStore)
 ]
+# Each is known in one class of LangChain's; a method of the same name elsewhere is not touched.
+_SPREAD = [
+    LeafMethod(name, SEARCHING, "composite")
+    for name in ("rank_fusion", "retrieve_documents", "merge_documents")
+]
 # Neither of these is done in an executor by default: each is made of the other searches.
 _SCORED = [
     LeafMethod("similarity_search_with_relevance_scores", SEARCHING),
@@ -96,9 +103,10 @@ LEAVES: dict[type, list[LeafMethod]] = {
     BaseChatModel: _CHAT,
     LLM: [*_model(BaseLLM), LeafMethod("_acall", DECODING, "coroutine", LLM, sync="_call")],
     BaseLLM: _model(BaseLLM),
-    BaseRetriever: _pair(
-        "_get_relevant_documents", SEARCHING, BaseRetriever, "_aget_relevant_documents"
-    ),
+    BaseRetriever: [
+        *_pair("_get_relevant_documents", SEARCHING, BaseRetriever, "_aget_relevant_documents"),
+        *_SPREAD,
+    ],
     VectorStore: [*_STORE, *_SCORED],
     Embeddings: [
         *_pair("embed_query", EMBEDDING, Embeddings),
@@ -156,7 +164,12 @@ _PARTS: dict[type, tuple[type, ...]] = {
 
 
 def is_default(cls: type, leaf: LeafMethod) -> bool:
-    """Tell whether ``cls`` inherits a version of the method that does no work of its own."""
+    """Tell whether ``cls`` inherits a version of the method that does no work of its own.
+
+    Of a composite's method, whether it is one that nothing is known of.
+    """
+    if leaf.flavour == "composite":
+        return composite_of(plain_method(cls, leaf.name)) is None
     if leaf.default is None:
         return False
     here = plain_method(cls, leaf.name)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from langchain_rag_accel.composite_calls import MAX_AT_ONCE, is_spread
 from langchain_rag_accel.explanation import leaf_lines
 from rag_accel.accelerator import Accelerator
 from rag_accel.graph.text import format as format_graph
+from rag_accel_adapters.langchain import leaves
 from rag_accel_adapters.langchain_parts import Part
 from rag_accel_adapters.langchain_translate import Translation
 
@@ -20,12 +22,12 @@ def explain_translated(translation: Translation, accelerator: Accelerator) -> st
         *_indented(format_graph(translation.graph).split("\n")),
         "run as (parts in a straight line follow each other without the scheduler):",
         *_indented(_runs(translation)),
-        "opaque (your own code, run as it is):",
+        "opaque (your own code, and what decides itself what runs; run as it is):",
         *_indented([_named(part) for part in translation.opaque] or ["none"]),
         f"leaves (batches of at most {accelerator.options.max_batch}, {accelerator.cores} cores):",
         *(list(leaf_lines(translation.program)) or ["  none"]),
         "notes:",
-        *_indented(_notes(translation)),
+        *_indented([*_notes(translation), *_spread(translation, accelerator)]),
     ]
     return "\n".join(lines)
 
@@ -57,6 +59,15 @@ def _notes(translation: Translation) -> Iterator[str]:
     if translation.root.kind == "sequence":
         yield "a batch that raises: inputs beside the one that failed may have got further than in"
         yield "  LangChain, which takes all of them from step to step"
+
+
+def _spread(translation: Translation, accelerator: Accelerator) -> Iterator[str]:
+    if accelerator.options.mode != "translate":
+        return
+    for found in leaves(translation.program):
+        if is_spread(type(found.obj)):
+            yield f"{found.path}: {type(found.obj).__name__}: in blocking calls its own calls run"
+            yield f"  side by side, at most {MAX_AT_ONCE} at once"
 
 
 def _named(part: Part) -> str:

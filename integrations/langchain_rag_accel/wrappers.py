@@ -3,7 +3,8 @@
 A wrapper keeps the original's signature and, when there is nothing to schedule, is the original.
 It exists in four flavours (plain, coroutine, generator, async generator) and in two uses: in a
 subclass made for one accelerated object, where every call is scheduled, and in a class-level patch,
-where only calls that belong to an accelerated run are.
+where only calls that belong to an accelerated run are. A composite's methods have a fifth flavour,
+which may run the calls that they make side by side.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from langchain_core.callbacks.manager import AsyncRunManager
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.vectorstores import VectorStore
 
+from langchain_rag_accel.composite_calls import spreading
 from langchain_rag_accel.context import (
     Admission,
     AsyncAdmission,
@@ -117,7 +119,7 @@ def _plain(original: Method, leaf: LeafMethod, find: FindIdentity) -> Method:
             return original(self, *args, **kwargs)
         if is_composite(self):  # others hold the permits; the run is theirs too
             with scoped(current_request, identity):
-                return original(self, *args, **kwargs)
+                return spreading(original)(self, *args, **kwargs)
         with Admission(identity, engine_name(type(self)), leaf.kind) as granted:
             note_leaf(self, args, granted)
             with inside(self, leaf, identity):
@@ -177,6 +179,14 @@ def _async_generator(original: Method, leaf: LeafMethod, find: FindIdentity) -> 
     return wrapper
 
 
+def _composite(original: Method, leaf: LeafMethod, find: FindIdentity) -> Method:
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return spreading(original)(self, *args, **kwargs)
+
+    return wrapper
+
+
 def _off_loop(original: Method, leaf: LeafMethod, find: FindIdentity) -> Method:
     """Wrap an async method that its class inherits: the work is the sync method's.
 
@@ -217,4 +227,5 @@ _WRAPPERS: dict[Flavour, Callable[[Method, LeafMethod, FindIdentity], Method]] =
     "coroutine": _coroutine,
     "generator": _generator,
     "async_generator": _async_generator,
+    "composite": _composite,
 }

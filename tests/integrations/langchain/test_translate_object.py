@@ -132,9 +132,6 @@ def _as_they_come(chunks: Iterator[Any]) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("part", "named"),
     [
-        (RunnableBranch((lambda _: True, len), len), "RunnableBranch"),
-        (SyncChat().with_fallbacks([SyncChat()]), "RunnableWithFallbacks"),
-        (SyncChat().with_retry(), "RunnableRetry"),
         (SyncChat().map(), "RunnableEach"),
         (RunnableGenerator(_as_they_come), "RunnableGenerator"),
     ],

@@ -1,0 +1,177 @@
+"""Know which methods of LangChain's composite objects make independent calls one by one.
+
+Such a method is given here a second time, with its calls handed to whoever may run them side by
+side. What it does before and after them is what LangChain's version does; whether a class has that
+version is told by its source, so that one which is not known runs as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Protocol, TypeVar
+
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import patch_config
+
+T = TypeVar("T")
+Method = Callable[..., Any]
+
+
+class RunAll(Protocol):
+    """Run calls that do not need each other.
+
+    Returns their results in order; raises the error of the first, in order, that fails.
+    """
+
+    def __call__(
+        self, calls: Sequence[Callable[[], T]], config: RunnableConfig | None = None
+    ) -> list[T]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """Be what is known of one method that makes independent calls one by one.
+
+    Args:
+        spread: the same with its calls run by its first argument.
+        digests: of the sources that do the same.
+    """
+
+    spread: Method
+    digests: frozenset[str]
+
+
+def spread(method: Method, run_all: RunAll) -> Method:
+    """Return a known method with its calls run by ``run_all``; any other as it is."""
+    known = composite_of(method)
+    return method if known is None else partial(known.spread, run_all)
+
+
+def composite_of(method: Method | None) -> Composite | None:
+    """Return what is known of a method, ``None`` for one that is not known.
+
+    Nothing is known of somebody's wrapper, which has the name and source of what it wraps.
+    """
+    if hasattr(method, "__wrapped__"):
+        return None
+    place = f"{getattr(method, '__module__', '')}.{getattr(method, '__qualname__', '')}"
+    known = _KNOWN.get(place)
+    return known if known is not None and digest_of(method) in known.digests else None
+
+
+@cache
+def digest_of(function: Any) -> str:
+    """Return what tells a function's code apart from any other's; empty if it cannot be read.
+
+    Layout, comments and docstrings do not count.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+
+
+# The methods ------------------------------------------------------------------------------------
+
+
+def _rank_fusion(
+    run_all: RunAll,
+    ensemble: Any,
+    query: str,
+    run_manager: Any,
+    *,
+    config: RunnableConfig | None = None,
+) -> list[Document]:
+    calls = [
+        partial(
+            retriever.invoke,
+            query,
+            patch_config(config, callbacks=run_manager.get_child(tag=f"retriever_{place}")),
+        )
+        for place, retriever in enumerate(ensemble.retrievers, 1)
+    ]
+    found = [
+        [Document(page_content=one) if isinstance(one, str) else one for one in documents]
+        for documents in run_all(calls, config)
+    ]
+    return ensemble.weighted_reciprocal_rank(found)
+
+
+def _retrieve_documents(
+    run_all: RunAll, multi_query: Any, queries: list[str], run_manager: Any
+) -> list[Document]:
+    calls = [
+        partial(multi_query.retriever.invoke, query, config={"callbacks": run_manager.get_child()})
+        for query in queries
+    ]
+    return [document for documents in run_all(calls) for document in documents]
+
+
+def _merge_documents(run_all: RunAll, merger: Any, query: str, run_manager: Any) -> list[Document]:
+    calls = [
+        partial(
+            retriever.invoke,
+            query,
+            config={"callbacks": run_manager.get_child(f"retriever_{place}")},
+        )
+        for place, retriever in enumerate(merger.retrievers, 1)
+    ]
+    found = run_all(calls)
+    most = max(map(len, found), default=0)
+    return [documents[rank] for rank in range(most) for documents in found if rank < len(documents)]
+
+
+def _compress_documents(
+    run_all: RunAll,
+    extractor: Any,
+    documents: Sequence[Document],
+    query: str,
+    callbacks: Any = None,
+) -> list[Document]:
+    def extracted(document: Document) -> list[Document]:
+        chain, given = extractor.llm_chain, extractor.get_input(query, document)
+        text = _text(chain, chain.invoke(given, config={"callbacks": callbacks}))
+        if len(text) == 0:
+            return []
+        return [Document(page_content=text, metadata=document.metadata)]
+
+    found = run_all([partial(extracted, document) for document in documents])
+    return [document for documents in found for document in documents]
+
+
+def _text(chain: Any, answer: Any) -> Any:
+    """Return the text in an answer, which an old-style chain wraps in a dict."""
+    from langchain_classic.chains.llm import LLMChain
+
+    if not isinstance(chain, LLMChain):
+        return answer
+    text, parser = answer[chain.output_key], chain.prompt.output_parser
+    return text if parser is None else parser.parse(text)
+
+
+_RETRIEVERS = "langchain_classic.retrievers"
+_KNOWN = {
+    f"{_RETRIEVERS}.ensemble.EnsembleRetriever.rank_fusion": Composite(
+        _rank_fusion, frozenset({"9955a96eda0b2c18"})
+    ),
+    f"{_RETRIEVERS}.multi_query.MultiQueryRetriever.retrieve_documents": Composite(
+        _retrieve_documents, frozenset({"27635c692b5aa01f"})
+    ),
+    f"{_RETRIEVERS}.merger_retriever.MergerRetriever.merge_documents": Composite(
+        _merge_documents, frozenset({"283a296237177ca4"})
+    ),
+    f"{_RETRIEVERS}.document_compressors.chain_extract.LLMChainExtractor.compress_documents": (
+        Composite(_compress_documents, frozenset({"71bbe46008effe0e"}))
+    ),
+}

@@ -1,0 +1,268 @@
+"""Composite retrievers and chains behave as the plain ones, intercepted or translated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import pytest
+from langchain_classic.retrievers import ParentDocumentRetriever
+from langchain_classic.storage import InMemoryStore
+from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_text_splitters import CharacterTextSplitter
+from lc_composites import (
+    CHAINS,
+    HISTORY,
+    RETRIEVERS,
+    FirstCompressor,
+    Make,
+    branching,
+    compression,
+    ensemble,
+    extracting,
+    filtering,
+    filtering_by_vectors,
+    history_aware,
+    merger,
+    multi_query,
+    parents,
+    retrieval_chain,
+    store,
+    stuffing_nothing,
+)
+from lc_fakes import (
+    AsyncChat,
+    AsyncEmbeddings,
+    AsyncRetriever,
+    FakeEmbeddings,
+    SyncChat,
+    SyncRetriever,
+)
+from lc_recording import plain
+from lc_translating import Runs, config_with, outcome, until
+
+from langchain_rag_accel import accelerate
+from langchain_rag_accel.coverage import coverage
+from rag_accel import Accelerator
+
+QUESTIONS = [f"question {word}" for word in ("one", "two", "three", "four")]
+PROGRAMS = {**RETRIEVERS, **CHAINS}
+#: LangChain retries no stream
+UNSTEADY = {("retry", "stream"), ("retriever with retry", "stream")}
+
+# langchain_classic computes similarities with it
+pytestmark = pytest.mark.filterwarnings("ignore:`langchain-community` is being:DeprecationWarning")
+
+Way = Callable[[Any, list[Any], Any], Any]
+
+
+def _inputs(name: str) -> list[Any]:
+    """Return what a program is asked; every second conversation has gone on for a while."""
+    if name in RETRIEVERS:
+        return [*QUESTIONS]
+    histories: list[Any] = [HISTORY, [], HISTORY, []]
+    pairs = zip(QUESTIONS, histories, strict=True)
+    return [{"input": question, "chat_history": history} for question, history in pairs]
+
+
+async def _astream(program: Any, given: list[Any], config: Any) -> Any:
+    return [chunk async for chunk in program.astream(given[0], config)]
+
+
+async def _astream_events(program: Any, given: list[Any], config: Any) -> Any:
+    return by_run([one async for one in program.astream_events(given[0], config, version="v2")])
+
+
+def by_run(events: list[Any]) -> list[Any]:
+    """Return the events of each run in order, and the runs in an order that follows from them."""
+    runs: dict[str, list[str]] = {}
+    names = {event["run_id"]: event["name"] for event in events}
+    for event in events:
+        above = [names.get(run, "?") for run in event["parent_ids"]]
+        told = {key: value for key, value in event.items() if key not in ("run_id", "parent_ids")}
+        told["tags"] = sorted(told["tags"])
+        runs.setdefault(event["run_id"], []).append(plain((above, told)))
+    return sorted(runs.values())
+
+
+WAYS: dict[str, Way] = {
+    "ainvoke": lambda program, given, config: program.ainvoke(given[0], config),
+    "abatch": lambda program, given, config: program.abatch(given, config),
+    "astream": _astream,
+    "astream_events": _astream_events,
+}
+BLOCKING: dict[str, Way] = {
+    "invoke": lambda program, given, config: program.invoke(given[0], config),
+    "batch": lambda program, given, config: program.batch(given, config),
+    "stream": lambda program, given, config: list(program.stream(given[0], config)),
+}
+
+
+@pytest.fixture(params=["intercept", "translate"])
+def either(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
+    """Give a strict accelerator of each mode; afterwards nothing was bypassed."""
+    with Accelerator(strict=True, mode=request.param) as made:
+        yield made
+        assert made.bypassed == {}
+
+
+async def _come(way: str, program: Any, given: list[Any], runs: Runs) -> tuple[str, Any]:
+    """Return what a call comes to; one that blocks does so in a thread that runs no loop."""
+    try:
+        if way in BLOCKING:
+            call = partial(BLOCKING[way], program, given, config_with(runs))
+            return "returned", await asyncio.to_thread(call)
+        return "returned", await WAYS[way](program, given, config_with(runs))
+    except Exception as error:
+        return "raised", error
+
+
+@pytest.mark.parametrize("way", [*WAYS, *BLOCKING])
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_results_types_callbacks_and_coverage(
+    name: str, way: str, either: Accelerator
+) -> None:
+    bare, fast = PROGRAMS[name](), accelerate(PROGRAMS[name](), accelerator=either)
+    of_bare, of_fast = Runs(), Runs()
+    expected = await _come(way, bare, _inputs(name), of_bare)
+    with coverage() as meter:
+        found = await _come(way, fast, _inputs(name), of_fast)
+    is_unsteady = any(name == one and other in way for one, other in UNSTEADY)
+    assert expected[0] == ("raised" if is_unsteady else "returned"), expected
+    assert plain(found) == plain(expected)
+    assert of_fast.forest() == of_bare.forest()
+    assert of_fast.open() == []
+    assert meter.passed_through == 0, str(meter)
+    assert sum(row.scheduled for row in meter.rows()) > 0
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+async def test_documents_are_langchains_own(name: str, either: Accelerator) -> None:
+    bare: Make = RETRIEVERS[name]
+    fast = accelerate(bare(), accelerator=either)
+    assert isinstance(fast, type(bare()))
+    expected = bare().invoke(QUESTIONS[0])
+    assert expected
+    for found in (fast.invoke(QUESTIONS[0]), await fast.ainvoke(QUESTIONS[0])):
+        assert type(found) is list
+        assert found == expected
+        assert list(map(type, found)) == list(map(type, expected))
+        assert all(isinstance(document, Document) for document in found)
+
+
+def _embedding(embeddings: Any) -> dict[str, Callable[[], Any]]:
+    return {
+        "parents": lambda: parents(embeddings),
+        "filter by vectors": lambda: filtering_by_vectors(embeddings),
+        "store behind a compressor": lambda: compression(retriever=store(embeddings)),
+        "chain over a store": lambda: itemgetter("input") | ensemble(store(embeddings), merger()),
+    }
+
+
+@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("kind", [FakeEmbeddings, AsyncEmbeddings])
+@pytest.mark.parametrize("name", _embedding(None))
+async def test_leaves_without_callbacks_are_scheduled(
+    name: str, kind: type[FakeEmbeddings], way: str, either: Accelerator
+) -> None:
+    embeddings = kind()
+    program = _embedding(embeddings)[name]()
+    fast = accelerate(program, accelerator=either)
+    before = len(embeddings.journal.calls)
+    given = {"input": "a b"} if name.startswith("chain") else "a b"
+    with coverage() as meter:
+        await outcome(getattr(fast, way), given)
+    called = len(embeddings.journal.calls) - before
+    rows = {row.kind: row.scheduled for row in meter.rows()}
+    assert called > 0
+    assert rows["embeddings"] == called
+    assert meter.passed_through == 0
+
+
+@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
+async def test_a_compressor_is_scheduled(way: str, either: Accelerator) -> None:
+    compressor = FirstCompressor()
+    fast = accelerate(compression(compressor), accelerator=either)
+    with coverage() as meter:
+        await outcome(getattr(fast, way), "a b")
+    rows = {row.kind: row.scheduled for row in meter.rows()}
+    assert rows["compressor"] == len(compressor.journal.calls) == 1
+
+
+# Errors ----------------------------------------------------------------------------------------
+
+
+def _failing(error: Exception) -> dict[str, Callable[[], Any]]:
+    """Return programs in which one leaf fails, by what they are and which leaf that is."""
+    model, retriever = AsyncChat(error=error), AsyncRetriever(error=error)
+    sync_model, sync_retriever = SyncChat(error=error), SyncRetriever(error=error)
+    vectors = FakeEmbeddings(error)
+    compressor = FirstCompressor(error=error)
+    searched = InMemoryVectorStore(vectors).as_retriever()
+    fallen = sync_model.with_fallbacks([AsyncChat(error=KeyError("second"))])
+    steady = retriever.with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
+    return {
+        "multi-query: retriever": lambda: multi_query(retriever),
+        "multi-query: model": lambda: multi_query(model=sync_model),
+        "ensemble: first": lambda: ensemble(sync_retriever, AsyncRetriever()),
+        "ensemble: last": lambda: ensemble(AsyncRetriever(), SyncRetriever(), retriever),
+        "merger: first": lambda: merger(retriever, SyncRetriever()),
+        "merger: last": lambda: merger(SyncRetriever(), sync_retriever),
+        "compression: retriever": lambda: compression(retriever=sync_retriever),
+        "compression: compressor": lambda: compression(compressor),
+        "extraction: model": lambda: extracting(model),
+        "filter: model": lambda: filtering(sync_model),
+        "filter: embeddings": lambda: filtering_by_vectors(vectors),
+        "parents: embeddings": lambda: ParentDocumentRetriever(
+            vectorstore=InMemoryVectorStore(vectors),
+            docstore=InMemoryStore(),
+            child_splitter=CharacterTextSplitter(),
+        ),
+        "history-aware: model": lambda: history_aware(model=model),
+        "history-aware: retriever": lambda: history_aware(ensemble(sync_retriever)),
+        "retrieval chain: retriever": lambda: retrieval_chain(searched),
+        "retrieval chain: model": lambda: retrieval_chain(ensemble(), model),
+        "branch: model": lambda: branching(model, model) | StrOutputParser(),
+        "fallbacks: model": lambda: stuffing_nothing(fallen),
+        "retry: retriever": lambda: itemgetter("input") | steady,
+    }
+
+
+#: of these, a blocking call begins calls beside the one that fails
+_BESIDE = ("multi-query: retriever", "ensemble: first", "merger: first", "extraction: model")
+
+
+@pytest.mark.parametrize("way", [*WAYS, *BLOCKING])
+@pytest.mark.parametrize("name", _failing(ValueError()))
+async def test_errors_are_the_same_object_and_no_run_stays_open(
+    name: str, way: str, either: Accelerator
+) -> None:
+    error = ValueError("broken")
+    makes = _failing(error)
+    bare: Any = RunnableLambda(lambda given: given) | makes[name]()
+    fast: Any = accelerate(bare, accelerator=either)
+    retrieves = not isinstance(bare.steps[-1], BaseRetriever)
+    given = _inputs("chains" if retrieves else "ensemble")[1 if "branch" in name else 0 :]
+    given = given[:1]  # of several that fail side by side LangChain raises either
+    of_bare, of_fast = Runs(), Runs()
+    expected = await _come(way, bare, given, of_bare)
+    await until(lambda: of_bare.open() == [])  # what a loop runs beside an error runs on
+    with coverage() as meter:
+        found = await _come(way, fast, given, of_fast)
+        await until(lambda: of_fast.open() == [])
+    assert expected[0] == found[0] == "raised"
+    assert found[1] is expected[1]  # of fallbacks, a batch raises the last error
+    if name != "multi-query: model":  # the meter knows a composite by what ran in it
+        assert meter.passed_through == 0, str(meter)
+    if name in _BESIDE and way in BLOCKING and either.options.mode == "translate":
+        assert Counter(map(repr, of_bare.events())) <= Counter(map(repr, of_fast.events()))
+    else:
+        assert of_fast.forest() == of_bare.forest()
