@@ -124,16 +124,19 @@ def _rescore(index: VectorIndex, queries: Vectors, labels: Labels) -> tuple[Exac
     for start in range(0, len(pairs), step):
         part = pairs[start : start + step]
         vectors = index.gather(flat[part])
-        exact[part] = _exact_scores(index.metric, queries[part // labels.shape[1]], vectors)
+        exact[part] = exact_scores(index.metric, queries[part // labels.shape[1]], vectors)
     exact = exact.reshape(labels.shape)
     order = np.lexsort((labels, -exact), axis=-1)
     rows = np.arange(len(order))[:, None]
     return exact[rows, order], labels[rows, order]
 
 
-def _exact_scores(metric: Metric, queries: Vectors, vectors: Vectors) -> ExactScores:
-    # A sum along the contiguous last axis adds in the same order for every number of rows, so a
-    # pair's score does not depend on the batch (a matrix product would make it depend).
+def exact_scores(metric: Metric, queries: Vectors, vectors: Vectors) -> ExactScores:
+    """Return the float64 score of each row's pair.
+
+    A sum along the contiguous last axis adds in the same order for every number of rows, so a
+    pair's score does not depend on the batch (a matrix product would make it depend).
+    """
     if metric is Metric.INNER_PRODUCT:
         return np.multiply(vectors, queries, dtype=np.float64).sum(axis=-1)
     difference = np.subtract(vectors, queries, dtype=np.float64)

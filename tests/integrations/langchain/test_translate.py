@@ -34,9 +34,6 @@ INPUT = {"input": "question one"}
 INPUTS = [{"input": f"question {word}"} for word in ("one", "two", "three", "four")]
 
 NOT_UNDERSTOOD = {
-    "branch",
-    "fallbacks",
-    "retry",
     "configurable fields",
     "configurable alternatives",
     "generator step",
