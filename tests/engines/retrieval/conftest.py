@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -11,6 +13,8 @@ import pytest
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 DIMENSION = 6
 

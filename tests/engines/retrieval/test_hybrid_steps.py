@@ -8,17 +8,19 @@ from typing import Any
 import bm25s
 import numpy as np
 import pytest
+from hybrid_harness import WORDS, wordy_index
+from hybrid_harness import ids as _ids
+from hybrid_harness import ingest as _ingest
+from hybrid_harness import search as _search
+from hybrid_harness import step as _step
+from hybrid_harness import work as _work
 
 from rag_accel.engine_api import (
     Document,
-    EngineOutput,
     EngineRequest,
-    IngestBatch,
     PrimitiveKind,
     SearchQuery,
-    StepBudget,
     TextBatch,
-    WorkId,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid import HybridEngine
@@ -29,41 +31,11 @@ from rag_accel.testing import EngineContract
 
 Maker = Callable[..., Any]
 
-WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
-
-
-def _work(id: str, payload: object, kind: PrimitiveKind = PrimitiveKind.SEARCHING) -> EngineRequest:
-    return EngineRequest(WorkId(id), "r", kind, payload)
-
-
-def _search(id: str, text: Any, vector: Any, k: Any = 3, **rest: Any) -> EngineRequest:
-    return _work(id, HybridQuery(vector, k, text=text, **rest))
-
-
-def _ingest(id: str, document: Document, vector: Any) -> EngineRequest:
-    return _work(id, IngestBatch((document,), [vector]), PrimitiveKind.INGESTION)
-
-
-def _step(engine: HybridEngine, *work: EngineRequest) -> dict[str, EngineOutput]:
-    engine.submit(work)
-    outputs = engine.step(StepBudget())
-    assert len({output.id for output in outputs}) == len(outputs) == len(work)
-    return {output.id: output for output in outputs}
-
-
-def _ids(output: EngineOutput) -> list[str]:
-    assert output.error is None, output.error
-    return [hit.document.id for hit in output.value]
-
 
 @pytest.fixture
 def index(make_vectors: Maker) -> DocumentIndex:
     """Give 60 documents of a few words each; their vectors know nothing of the words."""
-    random = np.random.default_rng(5)
-    index = DocumentIndex(IndexSpec(6))
-    texts = [" ".join(random.choice(WORDS, random.integers(1, 6))) for _ in range(60)]
-    index.add([Document(f"d{i}", t, {"m": i % 3}) for i, t in enumerate(texts)], make_vectors(60))
-    return index
+    return wordy_index(make_vectors)
 
 
 @pytest.fixture
