@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rag_accel.engines.embedding.loading import load_model
-from rag_accel.engines.embedding.sentence_encoder import SentenceEncoder
+from rag_accel.engines.embedding.sentence_encoder import PACKED_LIMIT, SentenceEncoder
 from rag_accel.engines.micro_batches import (
     ACCELERATOR_LIMITS,
     CPU_LIMITS,
@@ -45,7 +45,7 @@ class MaxSimScorer:
     ) -> None:
         loaded = load_model(model, device) if model is None or isinstance(model, str) else model
         self.model = loaded
-        self._encoder = SentenceEncoder(loaded)
+        self._encoder = SentenceEncoder(loaded, packed_limit=0 if reproducible else PACKED_LIMIT)
         self._reproducible = reproducible
         self.limits = limits or (CPU_LIMITS if self._encoder.on_cpu else ACCELERATOR_LIMITS)
 
@@ -80,12 +80,13 @@ class MaxSimScorer:
         lengths = [self._encoder.estimate(text) for text in distinct]
         for batch in self._cut(lengths):
             chosen = [distinct[row] for row in batch]
-            found = self.model.encode(
-                chosen,
-                batch_size=len(chosen),
-                show_progress_bar=False,
-                output_value="token_embeddings",
-            )
+            with self._encoder.fast_kernels():
+                found = self.model.encode(
+                    chosen,
+                    batch_size=len(chosen),
+                    show_progress_bar=False,
+                    output_value="token_embeddings",
+                )
             for text, vectors in zip(chosen, found, strict=True):
                 yield text, torch.nn.functional.normalize(vectors.float(), dim=-1)
 

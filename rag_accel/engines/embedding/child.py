@@ -27,7 +27,6 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine
 from rag_accel.engines.embedding.frames import read_frame, write_frame
-from rag_accel.engines.embedding.packed_linear import pack_linear_layers
 from rag_accel.engines.micro_batches import CPU_LIMITS
 
 #: One micro-batch a step: results leave, and newcomers join, as often as that costs nothing.
@@ -57,8 +56,6 @@ class Child:
             reproducible=start["reproducible"],
             limits=_LIMITS,
         )
-        if not start["reproducible"]:  # the parent's own layers would give other last bits
-            pack_linear_layers(engine.model)
         write_frame(self._target, {"ready": True})
         threading.Thread(target=self._read, daemon=True).start()
         while self._take_in(engine):

