@@ -1,9 +1,10 @@
-"""Step a document index: the searches of all requests in shared FAISS calls."""
+"""Step a document index: the searches of all requests in shared calls and shared scans."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +22,17 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.retrieval.crossover import Way
 from rag_accel.engines.retrieval.index_spec import IndexKind
 from rag_accel.engines.retrieval.search_request import Search, checked_search, wrong_payload
+from rag_accel.engines.retrieval.shared_scans import MAX_CODE_BYTES, MIN_CROWD, SharedScans
 from rag_accel.engines.retrieval.stepped_cost import ScanCost
 from rag_accel.engines.retrieval.stepped_pool import SteppedSearches
 from rag_accel.engines.retrieval.store import DocumentIndex
 from rag_accel.engines.retrieval.vectors import thread_count
 from rag_accel.machine import usable_cores
+
+_logger = logging.getLogger(__name__)
 
 # Measured for 5,000 vectors of 384 dimensions, flat, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0003)
@@ -59,6 +64,10 @@ class RetrievalEngine(EngineBase):
     work id, and newcomers join at the next step. A search that spans steps answers from the index
     as it is when it ends.
 
+    From four searches with equal ``where`` on, a large index with clusters keeps codes beside its
+    vectors (``kept_codes.py``) and such a crowd may share one scan of them, which is not cut. The
+    first crowds of each size go both ways in turn, and later ones the faster way.
+
     An ingestion waits for the searches that were submitted before it or together with it: they see
     the index without it, and a search submitted after it has ended sees what was ingested.
 
@@ -73,6 +82,8 @@ class RetrievalEngine(EngineBase):
         latency: first guess of a step's time.
         sliced_from_s: searches that together take less are never cut; a newcomer waits no longer
             than this for them. By default none is cut; 0.008 is a sensible value to try.
+        max_code_bytes: most memory for the codes of shared scans, which need ``dimension + 28``
+            bytes for each vector; an index that would need more, and every index at 0, has none.
         clock: measures ``StepBudget.time_s`` and what reading clusters costs.
     """
 
@@ -84,6 +95,7 @@ class RetrievalEngine(EngineBase):
         max_threads: int | None = None,
         latency: LatencyModel = _FIRST_GUESS,
         sliced_from_s: float = SLICED_FROM_S,
+        max_code_bytes: int = MAX_CODE_BYTES,
         clock: Clock | None = None,
     ) -> None:
         self._index = index
@@ -99,6 +111,7 @@ class RetrievalEngine(EngineBase):
         self._clock = clock or MonotonicClock()
         self._costs: dict[Hashable, ScanCost] = {}
         self._stepped = SteppedSearches(index, self._clock, self._piece_cost)
+        self._shared = SharedScans(index, self._clock, max_code_bytes)
         self._pending: dict[WorkId, EngineRequest] = {}
         self._ingestions: dict[WorkId, _Ingestion] = {}
         self._turn = 0
@@ -129,6 +142,7 @@ class RetrievalEngine(EngineBase):
         self._pending.clear()
         self._ingestions.clear()
         self._stepped.clear()
+        self._shared.close()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search and ingest on ``budget.threads`` threads; return what has ended.
@@ -205,11 +219,37 @@ class RetrievalEngine(EngineBase):
         return ripe
 
     def _search_all(self, searches: Sequence[Search], threads: int) -> list[EngineOutput]:
-        groups: dict[Hashable, list[Search]] = {}
-        for search in searches:
-            groups.setdefault(search.group_key(), []).append(search)
+        crowds = _grouped(searches, Search.condition)
+        return [output for crowd in crowds for output in self._search_crowd(crowd, threads)]
+
+    def _search_crowd(self, crowd: list[Search], threads: int) -> list[EngineOutput]:
+        """Search for those with equal filters the way that was measured to be the faster one."""
+        if len(crowd) < MIN_CROWD or not self._index.is_trained:
+            return self._search_each(crowd, threads)
+        compared = sum(self._num_compared(search) for search in crowd)
+        if not self._shared.pays(len(crowd), compared):
+            return self._search_each(crowd, threads)
+        way = self._shared.way(crowd, compared, threads)
+        started = self._clock.now()
+        outputs = self._search_shared(crowd, threads) if way is Way.SHARED else None
+        if outputs is None:
+            way, outputs = Way.EACH, self._search_each(crowd, threads)
+        self._shared.observe(crowd, compared, threads, way, self._clock.now() - started)
+        return outputs
+
+    def _search_shared(self, crowd: list[Search], threads: int) -> list[EngineOutput] | None:
+        """Search by one scan; None if that is not possible, or fails: then each is searched."""
+        try:
+            found = self._shared.search(crowd, threads)
+        except Exception:
+            # Searched apart, a bad search fails alone and says why.
+            _logger.warning("a shared scan failed; its searches go on apart", exc_info=True)
+            return None
+        return None if found is None else _final(crowd, found)
+
+    def _search_each(self, searches: list[Search], threads: int) -> list[EngineOutput]:
         outputs: list[EngineOutput] = []
-        for group in groups.values():
+        for group in _grouped(searches, Search.group_key):
             started = self._clock.now()
             outputs += self._search_group(group)
             if self._index.is_trained:
@@ -224,8 +264,7 @@ class RetrievalEngine(EngineBase):
             if len(group) == 1:
                 return [EngineOutput(group[0].id, "error", error=error)]
             return [output for search in group for output in self._search_group([search])]
-        pairs = zip(group, found, strict=True)
-        return [EngineOutput(search.id, "final", value=tuple(hits)) for search, hits in pairs]
+        return _final(group, found)
 
     def _search(self, group: list[Search]) -> list[list[ScoredDocument]]:
         vectors = np.stack([search.vector for search in group])
@@ -243,3 +282,17 @@ class RetrievalEngine(EngineBase):
             return EngineOutput(request.id, "error", error=error)
         ids = tuple(document.id for document in batch.documents)
         return EngineOutput(request.id, "final", value=ids)
+
+
+def _grouped(searches: Iterable[Search], key: Callable[[Search], Hashable]) -> list[list[Search]]:
+    groups: dict[Hashable, list[Search]] = {}
+    for search in searches:
+        groups.setdefault(key(search), []).append(search)
+    return list(groups.values())
+
+
+def _final(
+    searches: Sequence[Search], found: Sequence[Sequence[ScoredDocument]]
+) -> list[EngineOutput]:
+    pairs = zip(searches, found, strict=True)
+    return [EngineOutput(search.id, "final", value=tuple(hits)) for search, hits in pairs]

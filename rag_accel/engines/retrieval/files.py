@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval.checks import Vectors, checked_vectors
 from rag_accel.engines.retrieval.file_format import damaged, read_footer, read_parts, write_parts
-from rag_accel.engines.retrieval.index_spec import IndexSpec
+from rag_accel.engines.retrieval.index_spec import IndexSpec, Metric
 from rag_accel.engines.retrieval.store import DocumentIndex, IndexSnapshot, TrainedClusters
 from rag_accel.errors import ConfigError, DocumentError, EngineOutputError, IndexFileError
 
@@ -89,6 +89,7 @@ def load_index(
     *,
     fingerprint: str | None = None,
     dimension: int | None = None,
+    metric: Metric | None = None,
 ) -> DocumentIndex:
     """Read an index written by ``save_index``; it answers as the saved one did.
 
@@ -96,6 +97,7 @@ def load_index(
         path: the file to read.
         fingerprint: refuse an index whose vectors another embedder made.
         dimension: refuse an index of another dimension.
+        metric: refuse an index that compares otherwise.
 
     Raises:
         IndexFileError: the file is damaged, foreign, of another version or not the expected one.
@@ -106,6 +108,7 @@ def load_index(
         footer = read_footer(file, source)
         header = _header(footer, source)
         _check_expected(header, source, fingerprint, dimension)
+        _check_metric(header, source, metric)
         parts = read_parts(file, source, footer)
     return DocumentIndex.from_snapshot(_snapshot(header, parts, source))
 
@@ -210,6 +213,17 @@ def _check_expected(
             found=f"embedder {header.fingerprint!r}",
             valid=f"embedder {fingerprint!r}",
             hint="use the embedder the index was made with, or build the index again",
+        )
+
+
+def _check_metric(header: IndexHeader, path: Path, metric: Metric | None) -> None:
+    if metric is not None and header.spec.metric is not metric:
+        raise IndexFileError(
+            "a stored index of another metric",
+            where=str(path),
+            found=f"metric {header.spec.metric}",
+            valid=f"metric {metric}",
+            hint="ask for the metric the index was made with, or build the index again",
         )
 
 

@@ -111,6 +111,19 @@ class IvfVectors:
         order = np.argsort(labels)
         return labels[order], clusters[order]
 
+    def cluster_rows(self, cluster: int) -> tuple[Labels, Vectors]:
+        """Return the labels ``[n]`` and vectors ``[n, dim]`` of a cluster.
+
+        They are views into FAISS's memory: valid until the next change, and not to be changed.
+        """
+        lists, dimension = self._index.invlists, self._index.d
+        size = lists.list_size(cluster)
+        if not size:
+            return np.empty(0, dtype=np.int64), np.empty((0, dimension), dtype=np.float32)
+        labels = self._faiss.rev_swig_ptr(lists.get_ids(cluster), size)
+        numbers = self._faiss.rev_swig_ptr(lists.get_codes(cluster), size * dimension * 4)
+        return labels, numbers.view(np.float32).reshape(size, dimension)
+
     def num_visited(self, is_filtered: bool, nprobe: int | None) -> int:
         """Return how many clusters a search visits."""
         if nprobe is None:

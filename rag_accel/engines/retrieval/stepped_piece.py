@@ -47,9 +47,10 @@ def choose_clusters(
     work = read = 0.0
     most_work = max(limits.most_work, limits.least_work)
     for rest in rests:
-        new = rest[~is_chosen[rest]]
-        works = work + np.cumsum(sizes[new] * demand[new])
-        reads = read + np.cumsum(sizes[new])
+        new = rest[~is_chosen[rest]] if chosen else rest
+        size = sizes[new]
+        works = work + (size * demand[new]).cumsum()
+        reads = read + size.cumsum()
         fits = (works <= limits.least_work) | (works <= most_work) & (reads <= limits.most_read)
         count = int(np.count_nonzero(fits))  # both sums rise: those that fit come first
         count = max(count, int(limits.is_needed and not chosen))

@@ -191,7 +191,7 @@ class SteppedSearches:
         """Read the next clusters; return who has failed at it, None if no cluster fits."""
         started = self._clock.now()
         running = list(self._running.values())
-        wanted = np.stack([one.scan.wanted for one in running])
+        wanted = np.asarray([one.scan.wanted for one in running])
         sizes, demand = running[0].scan.vectors.cluster_sizes(), np.count_nonzero(wanted, axis=0)
         clusters = choose_clusters((one.scan.rest() for one in running), sizes, demand, limits)
         if not len(clusters):

@@ -74,6 +74,7 @@ class DocumentIndex:
         self._documents = DocumentTable()
         self._vectors: FlatVectors | IvfVectors = FlatVectors(spec)
         self._version = 0
+        self._fields: frozenset[str] = frozenset()
         self._lock = ReadWriteLock()
         self._changing = threading.Lock()  # one change at a time, training included
 
@@ -83,6 +84,7 @@ class DocumentIndex:
         index = cls(snapshot.spec)
         labels = np.arange(len(snapshot.documents), dtype=np.int64)
         index._documents.put(labels, snapshot.documents)
+        index._note_fields(snapshot.documents)
         if snapshot.clusters is None:
             index._vectors.add(labels, snapshot.vectors)
         else:
@@ -100,6 +102,11 @@ class DocumentIndex:
     def version(self) -> int:
         """Return a number that grows with each change of the contents."""
         return self._version
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Return the metadata fields that some document has, or once had."""
+        return self._fields
 
     @property
     def is_trained(self) -> bool:
@@ -223,7 +230,11 @@ class DocumentIndex:
             self._vectors.add(labels[~is_known], vectors[~is_known])
             self._vectors.replace(labels[is_known], vectors[is_known])
             self._documents.put(labels, documents)
+            self._note_fields(documents)
             self._version += 1
+
+    def _note_fields(self, documents: Iterable[Document]) -> None:
+        self._fields = self._fields.union(*(document.metadata for document in documents))
 
     def _train_when_due(self) -> None:
         if self._spec.kind is IndexKind.FLAT or self.is_trained:

@@ -6,6 +6,7 @@ than ``k``, and those get the float64 score of ``nearest.py``, which decides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -16,6 +17,9 @@ from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.nearest import MAX_RESCORED, ExactScores, exact_scores
 from rag_accel.engines.retrieval.scan.certificate import Bounds, Certificate, CodedQueries
 from rag_accel.engines.retrieval.scan.codes import ClusterCodes, Float32s, Float64s
+
+Fetch = Callable[[Labels], Vectors]
+"""Returns the vectors ``[n, dim], float32``, C-contiguous, of ``n`` labels, each as encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +62,13 @@ def joined(parts: list[Candidates]) -> Candidates:
 class Settler:
     """Find each query's nearest rows among candidates.
 
+    ``vectors`` are those that were encoded, or what fetches them by label.
     ``reached`` ``[m], float64`` is changed: it rises to a score that ``limits[i]`` rows of query
     ``i`` are known to reach. A number once written stays right, so readers need no lock.
     """
 
     codes: ClusterCodes
-    vectors: Vectors
+    vectors: Vectors | Fetch
     queries: Vectors
     coded: CodedQueries
     certificate: Certificate
@@ -107,11 +112,16 @@ class Settler:
     def _sources(self, candidates: Candidates) -> Labels:
         return candidates.row + self.codes.shifts[self.codes.places_of(candidates.row)]
 
+    def _fetched(self, sources: Labels) -> Vectors:
+        if callable(self.vectors):
+            return self.vectors(self.codes.labels[sources])
+        return self.vectors[sources]
+
     def _float_bounds(self, candidates: Candidates) -> Bounds:
         sources = self._sources(candidates)
         products: Float32s = np.empty(len(candidates), dtype=np.float32)
         for part in _parts(len(candidates), self.queries.shape[1]):
-            vectors = self.vectors[sources[part]]
+            vectors = self._fetched(sources[part])
             # Not a matrix product: NumPy's BLAS has threads of its own that nobody granted.
             np.einsum("ij,ij->i", vectors, self.queries[candidates.query[part]], out=products[part])
         squares = self.codes.rows.squares[candidates.row]
@@ -122,9 +132,8 @@ class Settler:
         scores = np.empty(len(candidates))
         for part in _parts(len(candidates), self.queries.shape[1]):
             queries = self.queries[candidates.query[part]]
-            scores[part] = exact_scores(
-                self.certificate.metric, queries, self.vectors[sources[part]]
-            )
+            vectors = self._fetched(sources[part])
+            scores[part] = exact_scores(self.certificate.metric, queries, vectors)
         return scores
 
 

@@ -27,7 +27,7 @@ from rag_accel.engines.retrieval.checks import Vectors, checked_vectors
 from rag_accel.engines.retrieval.documents import Labels, Mask
 from rag_accel.engines.retrieval.index_spec import Metric, check_positive
 from rag_accel.engines.retrieval.nearest import Hits
-from rag_accel.engines.retrieval.scan.candidates import Candidates, Settler, joined
+from rag_accel.engines.retrieval.scan.candidates import Candidates, Fetch, Settler, joined
 from rag_accel.engines.retrieval.scan.certificate import Certificate, encode_queries
 from rag_accel.engines.retrieval.scan.codes import ClusterCodes
 from rag_accel.engines.retrieval.scan.integer_product import exact_product
@@ -42,7 +42,7 @@ WORTH_A_THREAD = 1 << 26  # products of two numbers; a second thread costs about
 
 def scan(
     codes: ClusterCodes,
-    vectors: Vectors,
+    vectors: Vectors | Fetch,
     queries: Vectors,
     probes: Sequence[Any] | Labels,
     ks: Sequence[int],
@@ -59,7 +59,8 @@ def scan(
 
     Args:
         codes: what ``encode_clusters`` made of ``vectors``.
-        vectors: ``[n, dim], float32``, C-contiguous; as they were encoded.
+        vectors: ``[n, dim], float32``, C-contiguous; as they were encoded. Or a function that
+            returns those of given labels, called by every thread that computes.
         queries: ``[m, dim], float32``.
         probes: for each query the clusters it visits, nearest first for speed; -1 is none.
         ks: for each query how many it wants; numbers below 1 find none.
@@ -77,7 +78,8 @@ def scan(
     exact_product()  # imports torch before its threads are counted
     metric = Metric(metric)
     queries = checked_vectors(queries, codes.dimension, lambda row: f"queries[{row}]")
-    _check_vectors(codes, vectors)
+    if not callable(vectors):
+        _check_vectors(codes, vectors)
     clusters = check_probes(probes, len(queries), codes.num_clusters)
     limits = _checked_limits(ks, len(queries), len(codes))
     is_allowed = None if allowed is None else np.isin(codes.labels, np.asarray(allowed))

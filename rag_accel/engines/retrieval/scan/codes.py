@@ -138,8 +138,8 @@ def encode_clusters(vectors: Vectors, offsets: Any, labels: Any) -> ClusterCodes
         starts=starts,
         places=np.argsort(order),
         shifts=shifts,
-        max_errors=_maxima(rows.error_norms, starts),
-        max_lengths=_maxima(lengths, starts),
+        max_errors=maxima(rows.error_norms, starts),
+        max_lengths=maxima(lengths, starts),
     )
 
 
@@ -150,10 +150,10 @@ def encode(rows: Vectors) -> CodedRows:
     scale is exact in float64 (8 + 24 digits), the difference to the row is rounded once.
     """
     count, dimension = rows.shape
-    coded = _empty(count, dimension)
+    coded = empty_rows(count, dimension)
     step = max(1, MAX_ENCODED // dimension)
     for start in range(0, count, step):
-        _encode_part(rows[start : start + step], coded, slice(start, start + step))
+        encode_part(rows[start : start + step], coded, slice(start, start + step))
     return coded
 
 
@@ -183,16 +183,17 @@ def check_rows(value: Any, what: str) -> Vectors:
 def _encode_ordered(vectors: Vectors, shifts: Labels) -> CodedRows:
     """Encode row after row of the *stored* order, of which ``shifts`` leads to the vectors."""
     count, dimension = vectors.shape
-    coded = _empty(count, dimension)
+    coded = empty_rows(count, dimension)
     sources = np.arange(count) + shifts
     step = max(1, MAX_ENCODED // dimension)
     for start in range(0, count, step):
         part = slice(start, start + step)
-        _encode_part(vectors[sources[part]], coded, part)
+        encode_part(vectors[sources[part]], coded, part)
     return coded
 
 
-def _empty(count: int, dimension: int) -> CodedRows:
+def empty_rows(count: int, dimension: int) -> CodedRows:
+    """Return room for the codes of ``count`` rows, to be filled by ``encode_part``."""
     return CodedRows(
         codes=np.empty((count, dimension), dtype=np.int8),
         scales=np.empty(count, dtype=np.float32),
@@ -202,7 +203,8 @@ def _empty(count: int, dimension: int) -> CodedRows:
     )
 
 
-def _encode_part(rows: Vectors, coded: CodedRows, part: slice) -> None:
+def encode_part(rows: Vectors, coded: CodedRows, part: slice) -> None:
+    """Fill ``part`` of ``coded`` with the codes of ``rows``; holds about 40 bytes per number."""
     largest = np.abs(rows).max(axis=1)
     scales = np.maximum(largest / np.float32(LARGEST_CODE), np.float32(SMALLEST_SCALE))
     exact = rows.astype(np.float64)
@@ -240,12 +242,13 @@ def _means(vectors: Vectors, offsets: Labels) -> Float32s:
     return means
 
 
-def _maxima(values: npt.NDArray[Any], starts: Labels) -> Float64s:
-    maxima = np.zeros(len(starts) - 1)
+def maxima(values: npt.NDArray[Any], starts: Labels) -> Float64s:
+    """Return the largest of ``values[starts[p] : starts[p + 1]]`` for each ``p``, 0 of none."""
+    largest = np.zeros(len(starts) - 1)
     filled = np.flatnonzero(np.diff(starts))
     if len(filled):
-        maxima[filled] = np.maximum.reduceat(values, starts[:-1][filled])
-    return maxima
+        largest[filled] = np.maximum.reduceat(values, starts[:-1][filled])
+    return largest
 
 
 def _checked_offsets(value: Any, count: int) -> Labels:

@@ -1,0 +1,134 @@
+"""Keep codes of an index beside it, made in the background and again after it has changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from rag_accel.clock import Clock
+from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
+from rag_accel.engines.retrieval.scan.codes import MAX_CODE_DIMENSION, ClusterCodes
+from rag_accel.engines.retrieval.scan.encoder import ClusterEncoder
+from rag_accel.engines.retrieval.scan.integer_product import exact_product
+from rag_accel.engines.retrieval.search_view import IndexView
+from rag_accel.engines.retrieval.store import DocumentIndex
+
+BYTES_BESIDE_CODES = 28  # of each vector: its label, scale and lengths
+ENCODED_AT_ONCE = 1 << 19  # numbers for which a change of the index may have to wait: about 5 ms
+QUIET = 4.0  # times what making the codes took: so long the index rests before they are made again
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Name one state of an index."""
+
+    version: int
+    vectors: IvfVectors
+
+    def is_of(self, view: IndexView) -> bool:
+        return self.version == view.version and self.vectors is view.vectors
+
+
+class KeptCodes:
+    """Hold the codes of the present state of an index, or none.
+
+    ``codes`` and ``want`` are called on one thread. The codes are made by a thread of this object,
+    which reads the index in short looks and rests as long as it works, so that searches and changes
+    go on beside it. If the index changes meanwhile it gives up. Codes are made again only after
+    the index has been left alone for four times as long as making them takes, so that an index
+    which changes all the time costs nothing.
+
+    Args:
+        index: whose codes to keep.
+        clock: measures how long making them takes and how long the index has rested.
+        max_bytes: an index whose codes would need more gets none. They need ``dimension + 28``
+            bytes for each vector, at 256 dimensions 28 % of the vectors themselves.
+    """
+
+    def __init__(self, index: DocumentIndex, clock: Clock, max_bytes: int) -> None:
+        self._index = index
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._kept: tuple[_State, ClusterCodes] | None = None
+        self._latest: _State | None = None
+        self._latest_since_s = 0.0
+        self._took_s = 0.0
+        self._is_broken = False
+        self._worker: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def codes(self, view: IndexView) -> ClusterCodes | None:
+        """Return the codes of what is viewed; None if there are none of exactly that state."""
+        kept = self._kept
+        if kept is None:
+            return None
+        if kept[0].is_of(view):
+            return kept[1]
+        self._kept = None  # nobody will need them again
+        return None
+
+    def want(self, view: IndexView) -> None:
+        """Say that codes would be of use; they are made in the background when it is time."""
+        vectors = view.vectors
+        if self._is_broken or not isinstance(vectors, IvfVectors) or not self._fits(vectors):
+            return
+        now = self._clock.now()
+        if self._latest is None or not self._latest.is_of(view):
+            self._latest, self._latest_since_s = _State(view.version, vectors), now
+        is_making = self._worker is not None and self._worker.is_alive()
+        has_rested = now - self._latest_since_s >= QUIET * self._took_s
+        if is_making or not has_rested or self._closing.is_set():
+            return
+        self._worker = threading.Thread(
+            target=self._make, args=(self._latest,), name="rag-accel-encode", daemon=True
+        )
+        self._worker.start()
+
+    def wait(self) -> None:
+        """Wait until the codes that are being made are there or given up."""
+        if self._worker is not None:
+            self._worker.join()
+
+    def close(self) -> None:
+        """Stop making codes and forget them; there will be none any more."""
+        self._closing.set()
+        self.wait()
+        self._kept = None
+
+    def _fits(self, vectors: IvfVectors) -> bool:
+        dimension = self._index.spec.dimension
+        needed = len(vectors) * (dimension + BYTES_BESIDE_CODES)
+        return needed <= self._max_bytes and dimension <= MAX_CODE_DIMENSION
+
+    def _make(self, state: _State) -> None:
+        started = self._clock.now()
+        try:
+            exact_product()  # importing torch takes a while; better here than in a search
+            codes = self._encoded(state)
+        except Exception:  # no torch, no memory: searching goes on without codes
+            self._is_broken = True
+            _logger.warning("no codes for shared scans of an index", exc_info=True)
+            return
+        self._took_s = self._clock.now() - started
+        if codes is not None and not self._closing.is_set():
+            self._kept = state, codes
+
+    def _encoded(self, state: _State) -> ClusterCodes | None:
+        """Return the codes; None if the index has changed meanwhile."""
+        encoder: ClusterEncoder | None = None
+        count = max(1, ENCODED_AT_ONCE // self._index.spec.dimension)
+        while not (encoder and encoder.is_done):
+            started = self._clock.now()
+            with self._index.viewing() as view:
+                if not state.is_of(view):
+                    return None
+                if encoder is None:
+                    sizes = state.vectors.cluster_sizes()
+                    encoder = ClusterEncoder(state.vectors.centroids, sizes)
+                encoder.take(state.vectors.cluster_rows, count)
+            if self._closing.wait(self._clock.now() - started):
+                return None
+        return encoder.codes()
