@@ -65,7 +65,13 @@ class Options:
     )
     max_loops: int = _option(64, "times a loop of a RAGraph may turn", 1, 1_000_000)
     passes: str = _option(
-        "all", "static passes that rewrite a RAGraph: all, none, or names joined by commas"
+        "all", "passes over a RAGraph and its queued work: all, none, or names joined by commas"
+    )
+    slice_min_ms: float = _option(
+        8.0, "shortest time budget of a step while others may be waiting", 0.1, 10_000.0
+    )
+    slice_max_ms: float = _option(
+        250.0, "longest time budget of a step while others may be waiting", 0.1, 10_000.0
     )
     namespace: str = _option("", "tenant whose results are never shared with another's")
     reproducible: bool = _option(False, "fix batch shapes so that floats repeat bit by bit")

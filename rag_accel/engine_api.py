@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NewType, Protocol, runtime_checkable
+from typing import Any, Final, Literal, NewType, Protocol, runtime_checkable
 
 from rag_accel.graph.kinds import PrimitiveKind as PrimitiveKind
 
@@ -89,7 +89,12 @@ class IngestBatch:
 
 @dataclass(frozen=True, slots=True)
 class GenerationInput:
-    """Ask for one completion. ``options`` are sampling options by their OpenAI names."""
+    """Ask for one completion. ``options`` are sampling options by their OpenAI names.
+
+    The messages are always the whole prompt, also where work names a handle: of what was prefilled
+    under the handle an engine reuses only the common prefix. For PARTIAL_PREFILLING they are the
+    beginning of a prompt, which may end within a message and within a word.
+    """
 
     messages: tuple[Message, ...]
     stop: tuple[str, ...] = ()
@@ -196,6 +201,21 @@ class EngineProfile:
     capabilities: frozenset[str] = frozenset()
 
 
+ITEMWISE: Final = "itemwise"
+"""Capability of an engine that embeds or reranks each item as if it were alone.
+
+Its vectors and scores do not depend on the other items of a ``TextBatch`` or ``RerankBatch``, it
+ranks by score, and equal scores keep the order given. So such a batch may be handed over in parts,
+as works of their own, and the results of the parts make up that of the whole.
+"""
+
+ENDS_IN_TIME: Final = "ends_in_time"
+"""Capability of a stepped engine whose steps end soon after ``StepBudget.time_s``.
+
+It serves the oldest work first, so that what a step leaves over is not left over for ever.
+"""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Execute primitives in steps. All methods but ``interrupt`` run on one worker thread."""
@@ -216,8 +236,11 @@ class Engine(Protocol):
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Advance what was submitted and return what happened.
 
-        An engine whose profile is not ``stepped`` ends everything submitted. Raising means that the
-        whole step is lost; the scheduler then retries its members one by one.
+        An engine whose profile is not ``stepped`` ends everything submitted. One that is starts no
+        new piece once ``budget.time_s`` is over, and keeps what is left. From a thousand steps in a
+        row that take less than a millisecond on average, one must report something (``progress``
+        will do), or all it holds is taken for lost. Raising means that the whole step is lost; the
+        scheduler then retries its members one by one.
         """
         ...
 

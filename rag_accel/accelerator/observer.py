@@ -49,6 +49,8 @@ class SchedulerObserver:
         self._sharing: dict[NodeKey, float] = {}
         #: what ended last, and where it ran: the leader of the followers that end next
         self._leader: tuple[NodeKey, str] | None = None
+        #: the step that each lost engine did not come back from
+        self._lost: dict[str, int] = {}
 
     def observe(
         self, event: Event, commands: list[Command], now: float, state: SchedulerState
@@ -95,6 +97,7 @@ class SchedulerObserver:
             self._sharing[NodeKey(event.request, event.node.name)] = now
 
     def _step_over(self, event: StepEnded | StepFailed, now: float, state: SchedulerState) -> None:
+        self._lost.pop(event.engine, None)
         cells = self._metrics.engine(event.engine)
         cells.steps.add()
         cells.items.add(self._sizes.pop(event.engine, 0))
@@ -103,6 +106,8 @@ class SchedulerObserver:
         if failed:
             cells.failures.add()
         started = self._steps.pop(event.engine, None)
+        if isinstance(event, StepEnded) and trace.FirstOutput in self._tracer.wanted:
+            self._first_outputs(event, now)
         if started is not None and trace.StepEnded in self._tracer.wanted:
             self._tracer.emit(
                 trace.StepEnded(
@@ -115,6 +120,12 @@ class SchedulerObserver:
                     not failed,
                 )
             )
+
+    def _first_outputs(self, event: StepEnded, now: float) -> None:
+        for node, kind in ((report.node, report.kind) for report in event.reports):
+            # Nobody waits any more for what a node streams that was cancelled meanwhile.
+            if kind == "partial" and node.node in self._running.get(node.request, {}):
+                self._tracer.emit(trace.FirstOutput(now, *node, event.engine))
 
     def _call_over(self, event: CallEnded, now: float, state: SchedulerState) -> None:
         if event.append and event.node.request in state.requests:
@@ -136,11 +147,12 @@ class SchedulerObserver:
         engine = state.engines[command.engine]
         cells = self._metrics.engine(command.engine)
         for key in command.admitted:
-            self._dispatched(engine.running[key], now)
+            node = engine.running[key]
+            if not node.taken:  # the further parts of a node were dispatched with its first
+                self._dispatched(node, now)
         self._steps[command.engine] = command
-        items = sum(node.spec.size for node in engine.running.values())
-        self._sizes[command.engine] = items
-        cells.batch_size.observe(items)
+        self._sizes[command.engine] = engine.step_items
+        cells.batch_size.observe(engine.step_items)
         if trace.StepStarted in self._tracer.wanted:
             members = tuple(engine.running)
             self._tracer.emit(
@@ -158,7 +170,7 @@ class SchedulerObserver:
         self._metrics.engine(spec.engine).queue_wait_s.observe(waited_s)
         wanted = self._tracer.wanted
         request, name = node.key
-        if trace.NodeFinished in wanted:
+        if trace.NodeFinished in wanted or trace.FirstOutput in wanted:
             running = self._running.get(request)
             if running is None:
                 running = self._running[request] = {}
@@ -183,6 +195,8 @@ class SchedulerObserver:
 
     def _node_ended(self, command: EndNode, now: float, state: SchedulerState) -> None:
         key = command.node
+        if command.outcome == "lost" and trace.EngineLost in self._tracer.wanted:
+            self._engines_lost(now, state)
         arrived = self._sharing.pop(key, now) if self._sharing else now
         if command.leader is not None:
             self._joined(command, command.leader, now - arrived, now)
@@ -194,6 +208,12 @@ class SchedulerObserver:
         self._leader = (key, engine)
         if trace.NodeFinished in self._tracer.wanted:
             self._tracer.emit(trace.NodeFinished(now, *key, engine, command.outcome, now - since))
+
+    def _engines_lost(self, now: float, state: SchedulerState) -> None:
+        for engine in state.owned.values():
+            if engine.lost and engine.step is not None and engine.name not in self._lost:
+                self._lost[engine.name] = engine.step
+                self._tracer.emit(trace.EngineLost(now, engine.name, engine.step))
 
     def _joined(self, command: EndNode, leader: NodeKey, waited_s: float, now: float) -> None:
         """Record a node that got the result of one that ended just before it."""

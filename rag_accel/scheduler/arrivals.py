@@ -61,6 +61,8 @@ def owned_added(
         max_threads=event.max_threads,
         stepped=event.stepped,
         interruptible=event.interruptible,
+        ends_in_time=event.stepped and event.ends_in_time,
+        itemwise=event.itemwise,
         base_s=event.base_s,
         per_item_s=event.per_item_s,
     )

@@ -1,39 +1,97 @@
-"""Choose which queued primitives start together (Teola section 5.2, Algorithm 2)."""
+"""Choose which queued primitives start together (Teola section 5.2, Algorithm 2), and how much of
+each (HedraRAG section 4.2).
+"""
 
 from __future__ import annotations
 
 from itertools import islice
+from typing import NamedTuple
 
+from rag_accel.passes.split_nodes import SPLIT_KINDS
+from rag_accel.scheduler.budget import bounded_budget_s, even_part, items_in
 from rag_accel.scheduler.runs import NodeRun
-from rag_accel.scheduler.state import EngineState
+from rag_accel.scheduler.state import CoreOptions, EngineState
 
 
-def select_batch(engine: EngineState, now: float, ageing_s: float) -> list[NodeRun]:
-    """Return the nodes that join an owned engine's next step, most urgent first.
+class Entry(NamedTuple):
+    """Say how many items of a node enter a step."""
 
-    All it then holds fits ``max_batch`` items, except that one node larger than that goes alone.
-    So does a node that is retried after a failed step: nobody joins it until it has ended.
+    node: NodeRun
+    items: int
+
+
+def select_batch(
+    engine: EngineState, now: float, options: CoreOptions, budget_s: float | None
+) -> list[Entry]:
+    """Return what joins an owned engine's next step, most urgent first.
+
+    All it then holds fits ``max_batch`` items, except that one node larger than that which cannot
+    be cut goes alone. So does a node that is retried after a failed step: nobody joins it until it
+    has ended.
+
+    Only one part of a node that is cut enters a step, and none before all that is left from the
+    step before has ended: so the oldest large node goes on, younger small ones ride along, and
+    none of them waits behind more than one part.
 
     An engine that keeps work between steps may never be empty again by chance. What does not fit
     beside that work is passed by smaller ones only until it has waited ``ageing_s``.
+
+    Args:
+        budget_s: how long the step should take; ``None`` if nobody else could be waiting.
     """
     held = engine.running.values()
     if any(node.solo for node in held):
         return []
-    free = engine.max_batch - sum(node.spec.size for node in held)
-    chosen: list[NodeRun] = []
-    for node in engine.queue.by_urgency(now, ageing_s):
+    free = engine.max_batch - sum(node.portion for node in held)
+    chosen: list[Entry] = []
+    may_cut = not held
+    for node in engine.queue.by_urgency(now, options.ageing_s):
         if free <= 0:
             break
-        alone = node.solo or node.spec.size > engine.max_batch
-        if alone and not chosen and not held:
-            return [node]
-        if not alone and node.spec.size <= free:
-            chosen.append(node)
-            free -= node.spec.size
-        elif held and now - node.queued_at >= ageing_s:
+        items = next_items(engine, node, options, budget_s)
+        is_cut = items < node.spec.size
+        if not chosen and not held and (node.solo or items > engine.max_batch):
+            return [Entry(node, items)]
+        if node.solo and not held and not may_cut:
+            return [Entry(node, items)]  # else it would wait for all parts of an older node
+        if not node.solo and items <= free and (may_cut or not is_cut):
+            chosen.append(Entry(node, items))
+            free -= items
+            may_cut = may_cut and not is_cut
+        elif held and now - node.queued_at >= options.ageing_s:
             break
     return chosen
+
+
+def next_items(
+    engine: EngineState, node: NodeRun, options: CoreOptions, budget_s: float | None
+) -> int:
+    """Return how many items of a queued node may enter a step together.
+
+    An engine that ends its steps in time cuts its work by itself. On another, what is no larger
+    than usual, or has nobody waiting for it, is cut only if it is larger than any batch; where the
+    engine keeps work between steps, half a batch: who comes then finds room at its next border.
+    """
+    is_whole = engine.ends_in_time or node.spec.kind not in SPLIT_KINDS
+    if is_whole or not (options.split_nodes and engine.itemwise):
+        return node.left
+    most = max(1, engine.max_batch // 2) if engine.stepped else engine.max_batch
+    if budget_s is not None and (node.taken or engine.costs.is_large(node.left)):
+        seen_s = node.served_s / node.taken if node.taken else engine.costs.item_s
+        item_s = seen_s or engine.per_item_s
+        part_s = _part_budget_s(engine, item_s * node.spec.size, options)
+        return even_part(node.left, items_in(part_s, item_s, most))
+    return even_part(node.left, most)
+
+
+def _part_budget_s(engine: EngineState, service_s: float, options: CoreOptions) -> float:
+    """Return how long a part of a node that takes ``service_s`` should be.
+
+    Of the whole node: who arrives at an even rate meets the long ones more often than their number
+    says.
+    """
+    beta_s = engine.costs.beta_s(engine.base_s)
+    return bounded_budget_s(beta_s, service_s, options.slice_min_s, options.slice_max_s)
 
 
 def select_calls(engine: EngineState, now: float, ageing_s: float) -> list[NodeRun]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.ending import end_node, leave_engine
+from rag_accel.scheduler.ending import end_node, forget_parts, leave_engine
 from rag_accel.scheduler.messages import CallEnded, Command, StepEnded, StepFailed
 from rag_accel.scheduler.queueing import append_nodes, ready
 from rag_accel.scheduler.runs import NodeRun
@@ -12,8 +12,12 @@ from rag_accel.scheduler.wavefront import longest_wait_s
 
 
 def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Command]) -> None:
-    """End the members that a step has finished; the others stay on their engine."""
-    engine = _leave_step(state, event)
+    """End the members that a step has finished; the others stay on their engine.
+
+    Who has only ended a part is queued again with what is left.
+    """
+    engine = _leave_step(state, event, now)
+    _serve(engine, event.duration_s)
     for report in event.reports:
         node = engine.running.get(report.node)
         if node is None:
@@ -21,16 +25,47 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
         if report.kind == "partial":
             node.streamed = True
             continue
+        if report.kind == "part":
+            _part_ended(state, engine, node, now, out)
+            continue
         leave_engine(state, engine, node)
         engine.learn_node(now - node.started_at)
+        engine.costs.learn_service(node.served_s, node.spec.size)
         if not node.abandoned:
             end_node(state, node, "done" if report.kind == "final" else "failed", now, out)
-    ended = sum(report.kind != "partial" for report in event.reports)
+    ended = sum(report.kind in ("final", "error") for report in event.reports)
     if ended:
         window_s = longest_wait_s(state, engine.predict_s(ended))
         engine.returns.step_ended(ended, now, window_s)
     if not engine.stepped:
         _fail_silent(state, engine, now, out)
+
+
+def _serve(engine: EngineState, duration_s: float) -> None:
+    """Give each member its share of the step's time, by items."""
+    items = max(1, engine.step_items)
+    for node in engine.running.values():
+        share_s = duration_s * node.portion / items
+        node.served_s += share_s
+        node.part_s += share_s
+
+
+def _part_ended(
+    state: SchedulerState, engine: EngineState, node: NodeRun, now: float, out: list[Command]
+) -> None:
+    items = node.portion
+    leave_engine(state, engine, node, keep_flight=not node.abandoned)
+    node.taken += items
+    node.solo = False  # the part that may have harmed others is through
+    engine.costs.learn_part(node.part_s, items)
+    node.part_s = 0.0
+    if node.abandoned:
+        forget_parts(engine, node, out)
+        return
+    # It ages from here on: what it has already got is no reason to let others wait.
+    node.queued_at = now
+    engine.queue.add(node)
+    state.move(node, "queued", f"{node.left} items are left")
 
 
 def _fail_silent(
@@ -45,12 +80,14 @@ def _fail_silent(
 
 def step_failed(state: SchedulerState, event: StepFailed, now: float, out: list[Command]) -> None:
     """Retry the members of a step that raised one by one; who was alone or streamed has failed."""
-    engine = _leave_step(state, event)
+    engine = _leave_step(state, event, now)
     members = list(engine.running.values())
     for node in members:
         gone = node.abandoned or node.state == "ended"
         retried = not gone and not node.streamed and len(members) > 1
         leave_engine(state, engine, node, keep_flight=retried)
+        if not retried:
+            forget_parts(engine, node, out)
         if retried:
             node.solo = True
             engine.queue.add(node)
@@ -59,7 +96,7 @@ def step_failed(state: SchedulerState, event: StepFailed, now: float, out: list[
             end_node(state, node, "failed", now, out)
 
 
-def _leave_step(state: SchedulerState, event: StepEnded | StepFailed) -> EngineState:
+def _leave_step(state: SchedulerState, event: StepEnded | StepFailed, now: float) -> EngineState:
     engine = state.engine(event.engine)
     if engine.step is None or engine.step != event.step:
         raise InvalidTransitionError(
@@ -69,6 +106,7 @@ def _leave_step(state: SchedulerState, event: StepEnded | StepFailed) -> EngineS
             hint="an engine worker must report each step once",
         )
     engine.learn_step(event.duration_s)
+    engine.costs.learn_border(now - engine.step_started, event.duration_s)
     engine.step = None
     engine.threads = 0
     engine.interrupted = False

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from rag_accel.scheduler.batching import select_batch, select_calls
+from rag_accel.scheduler.batching import Entry, select_batch, select_calls
+from rag_accel.scheduler.budget import COMPANY_S, bounded_budget_s
 from rag_accel.scheduler.cores import grant_threads
-from rag_accel.scheduler.ending import end_node, leave_engine
+from rag_accel.scheduler.ending import cancel_node, end_node
 from rag_accel.scheduler.messages import (
     Command,
     DropEngine,
     InterruptStep,
+    NodeKey,
+    Part,
     StartCall,
     StartStep,
     StepId,
@@ -32,6 +35,8 @@ def dispatch(state: SchedulerState, now: float, out: list[Command]) -> None:
     is over by the end of the event.
     """
     _settle(state, now, out)
+    if len(state.requests) > 1:
+        state.company_at = now
     for engine in state.owned.values():
         if engine.wait_until is not None and not may_still_come(state, engine.wait_for):
             state.dirty[engine.name] = None
@@ -67,7 +72,7 @@ def _settle(state: SchedulerState, now: float, out: list[Command]) -> None:
 def _lose_queue(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
     for node in list(engine.queue):
         if node.state == "queued":
-            leave_engine(state, engine, node)
+            cancel_node(state, node, out)
             end_node(state, node, "lost", now, out)
 
 
@@ -94,7 +99,7 @@ def _interrupt(state: SchedulerState, engine: EngineState, now: float, out: list
     """End a waiting step for work that can join it; once is enough for a step."""
     if engine.interrupted or not (engine.interruptible and engine.stepped):
         return
-    if select_batch(engine, now, state.options.ageing_s):
+    if select_batch(engine, now, state.options, _budget_s(state, engine, now)):
         engine.interrupted = True
         out.append(InterruptStep(engine.name))
 
@@ -102,20 +107,44 @@ def _interrupt(state: SchedulerState, engine: EngineState, now: float, out: list
 def _start_step(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
     if _waits(state, engine, now):
         return
-    batch = select_batch(engine, now, state.options.ageing_s)
+    budget_s = _budget_s(state, engine, now)
+    batch = select_batch(engine, now, state.options, budget_s)
     if not batch and not engine.running:
         return
     state.steps += 1
-    for node in batch:
-        _enter(state, engine, node, now, f"step {state.steps}")
+    for entry in batch:
+        entry.node.portion = entry.items
+        _enter(state, engine, entry.node, now, f"step {state.steps}")
     engine.step = StepId(state.steps)
     engine.step_started = now
-    engine.step_items = sum(node.spec.size for node in engine.running.values())
+    engine.step_items = sum(node.portion for node in engine.running.values())
     engine.step_grant = grant_threads(state, engine)
     pace = engine.paces.get(size_class(engine.step_items))
     engine.threads = pace.choose(engine.step_grant) if pace else engine.step_grant
-    admitted = tuple(node.key for node in batch)
-    out.append(StartStep(engine.name, engine.step, admitted, engine.threads))
+    time_s = budget_s if engine.ends_in_time else None
+    out.append(
+        StartStep(engine.name, engine.step, _keys(batch), engine.threads, time_s, _parts(batch))
+    )
+
+
+def _keys(batch: list[Entry]) -> tuple[NodeKey, ...]:
+    return tuple(entry.node.key for entry in batch)
+
+
+def _parts(batch: list[Entry]) -> tuple[Part, ...]:
+    return tuple(part for entry in batch if (part := entry.node.part) is not None)
+
+
+def _budget_s(state: SchedulerState, engine: EngineState, now: float) -> float | None:
+    """Return how long a step should take: as long as it likes while only one request lives.
+
+    Wherever another one is now, it may come here next; so may one that has just ended.
+    """
+    if now - state.company_at > COMPANY_S:
+        return None
+    options, costs = state.options, engine.costs
+    beta_s = costs.beta_s(engine.base_s)
+    return bounded_budget_s(beta_s, costs.service_s, options.slice_min_s, options.slice_max_s)
 
 
 def _waits(state: SchedulerState, engine: EngineState, now: float) -> bool:
@@ -135,6 +164,7 @@ def _waits(state: SchedulerState, engine: EngineState, now: float) -> bool:
 def _enter(state: SchedulerState, engine: EngineState, node: NodeRun, now: float, why: str) -> None:
     engine.queue.discard(node.key)
     engine.running[node.key] = node
-    node.started_at = now
+    if not node.taken:
+        node.started_at = now
     enter_feeding(state, node)
     state.move(node, "running", why)

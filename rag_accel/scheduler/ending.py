@@ -16,6 +16,7 @@ def leave_engine(
     engine.queue.discard(node.key)
     if engine.running.pop(node.key, None) is not None:
         leave_feeding(state, node)
+        node.portion = 0
     if not keep_flight:
         _land(engine, node)
 
@@ -112,6 +113,7 @@ def cancel_node(state: SchedulerState, node: NodeRun, out: list[Command]) -> Non
     state.dirty[engine.name] = None
     if node.state == "queued":
         leave_engine(state, engine, node)
+        forget_parts(engine, node, out)
     elif node.state == "following":
         _unfollow(engine, node)
     elif node.state == "running" and engine.owned and engine.stepped:
@@ -120,6 +122,12 @@ def cancel_node(state: SchedulerState, node: NodeRun, out: list[Command]) -> Non
     elif node.state == "running":
         _land(engine, node)
         node.abandoned = True
+
+
+def forget_parts(engine: EngineState, node: NodeRun, out: list[Command]) -> None:
+    """Drop the results of the parts of a node that will have no other part."""
+    if node.taken:
+        out.append(CancelWork(engine.name, (node.key,)))
 
 
 def _unfollow(engine: EngineState, node: NodeRun) -> None:

@@ -73,9 +73,11 @@ def _queue_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]
     if engine.wanted != sum(node.spec.engine == engine.name for node in nodes):
         yield f"{engine.name} counts {engine.wanted} primitives that want it"
     for node in engine.queue:
+        if node.portion or not 0 <= node.taken < max(1, node.spec.size):
+            yield f"{node.key} has {node.portion} items elsewhere and {node.left} left"
         if node.state != "queued" or node.key.request not in state.requests:
             yield f"{node.key} is {node.state} in the queue of {engine.name}"
-    if engine.queue.items != sum(node.spec.size for node in engine.queue):
+    if engine.queue.items != sum(node.left for node in engine.queue):
         yield f"the queue of {engine.name} counts {engine.queue.items} items"
     ordered = list(engine.queue.by_urgency(float("inf"), 1.0))
     if len(ordered) != len(engine.queue) or {n.key for n in ordered} != {
@@ -89,6 +91,10 @@ def _slot_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
     for key, node in engine.running.items():
         if node.state != "running" and not node.abandoned:
             yield f"{key} is {node.state} on {engine.name}"
+        if engine.owned and not min(1, node.left) <= node.portion <= node.left:
+            yield f"{key} has {node.portion} of {node.left} items on {engine.name}"
+    if sum(node.part is not None for node in engine.running.values() if engine.owned) > 1:
+        yield f"{engine.name} holds parts of two nodes"
     if engine.owned and engine.step is None and engine.running:
         yield f"{engine.name} holds work outside a step"
     if engine.owned and engine.step is None and engine.threads:

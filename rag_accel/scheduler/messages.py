@@ -50,6 +50,15 @@ class NodeSpec:
     share: Hashable | None = None
 
 
+class Part(NamedTuple):
+    """Name the items ``start`` to ``stop`` (without it) of a primitive: one sub-stage."""
+
+    node: NodeKey
+    start: int
+    stop: int
+    is_last: bool
+
+
 class _Matching:
     """Let a test compare a few fields: ``StartStep.match(engine="e") == command``."""
 
@@ -91,6 +100,8 @@ class OwnedEngineAdded:
     per_item_s: float = 0.0
     stepped: bool = False
     interruptible: bool = False
+    ends_in_time: bool = False
+    itemwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +173,12 @@ class RequestClosed:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Say how one member of a step ended (or that it produced its first output)."""
+    """Say how one member of a step ended, that it produced its first output, or that the part of
+    it which was in the step has ended and others are left.
+    """
 
     node: NodeKey
-    kind: Literal["final", "error", "partial"]
+    kind: Literal["final", "error", "partial", "part"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +259,19 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class StartStep(_Matching):
-    """Submit ``admitted`` to the engine and step it over everything it holds."""
+    """Submit ``admitted`` to the engine and step it over everything it holds.
+
+    Args:
+        parts: for those of ``admitted`` that do not enter as a whole, what of them does.
+        time_s: when the step should end at the latest, in seconds from its start.
+    """
 
     engine: EngineName
     step: StepId
     admitted: tuple[NodeKey, ...]
     threads: int
     time_s: float | None = None
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class NodeQueue:
         self._levels: dict[RequestId, dict[int, _Level]] = {}
         #: requests with a node here as (arrived_at, id), oldest first
         self._line: list[tuple[float, RequestId]] = []
-        #: sum of the nodes' sizes
+        #: sum of the items that the nodes have left
         self.items = 0
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class NodeQueue:
     def add(self, node: NodeRun) -> None:
         """Append a node that is not here yet."""
         self._nodes[node.key] = node
-        self.items += node.spec.size
+        self.items += node.left
         levels = self._levels.get(node.key.request)
         if levels is None:
             levels = self._levels[node.key.request] = {}
@@ -63,7 +63,7 @@ class NodeQueue:
         node = self._nodes.pop(key, None)
         if node is None:
             return
-        self.items -= node.spec.size
+        self.items -= node.left
         levels = self._levels[key.request]
         level = levels[node.spec.depth]
         del level[key]

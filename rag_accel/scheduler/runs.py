@@ -12,6 +12,7 @@ States of a primitive:
 Irregular: a node is *abandoned* when its request is gone while an engine that cannot cancel still
 works on it; it keeps its place in the batch until the step returns and its result is dropped. A
 node is *solo* after a step that raised: it is retried alone, so that it cannot harm neighbours.
+A node may enter its engine in parts: it is queued again after each but the last.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, RequestId
+from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, Part, RequestId
 
 NodeState = Literal["waiting", "queued", "following", "running", "ended"]
 
@@ -41,6 +42,12 @@ class NodeRun:
     dependents: list[str] = field(default_factory=list[str])
     queued_at: float = 0.0
     started_at: float = 0.0
+    #: items whose parts have ended, and items that its owned engine holds now
+    taken: int = 0
+    portion: int = 0
+    #: its share of the steps it was in, in seconds: of all, and of those of this part
+    served_s: float = 0.0
+    part_s: float = 0.0
     #: retried alone after a step that raised
     solo: bool = False
     #: an output has reached the caller, so it can never be retried
@@ -49,6 +56,19 @@ class NodeRun:
     abandoned: bool = False
     #: nodes that get this node's result, in the order in which they came
     followers: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
+
+    @property
+    def left(self) -> int:
+        """Return how many items no part has ended."""
+        return self.spec.size - self.taken
+
+    @property
+    def part(self) -> Part | None:
+        """Return what of it is on its engine, ``None`` if that is all of it."""
+        if self.portion == self.spec.size:
+            return None
+        stop = self.taken + self.portion
+        return Part(self.key, self.taken, stop, stop == self.spec.size)
 
 
 @dataclass(slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.budget import StepCosts, running_mean
 from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
 from rag_accel.scheduler.node_queue import NodeQueue
 from rag_accel.scheduler.pace import Pace, size_class
@@ -27,6 +29,8 @@ class EngineState:
     max_threads: int = 1
     stepped: bool = False
     interruptible: bool = False
+    ends_in_time: bool = False
+    itemwise: bool = False
     #: borrowed engines only; None is unbounded
     max_concurrency: int | None = None
     queue: NodeQueue = field(default_factory=NodeQueue)
@@ -42,6 +46,7 @@ class EngineState:
     step_grant: int = 0
     paces: dict[int, Pace] = field(default_factory=dict[int, Pace])
     returns: Returns = field(default_factory=Returns)
+    costs: StepCosts = field(default_factory=StepCosts)
     interrupted: bool = False
     lost: bool = False
     #: nobody brings it work any more: it goes as soon as no live request wants it
@@ -76,11 +81,6 @@ class EngineState:
         self.node_mean_s = running_mean(self.node_mean_s, duration_s)
 
 
-def running_mean(mean: float, value: float) -> float:
-    """Move a mean an eighth of the way to a new value; 0 stands for no value yet."""
-    return mean + (value - mean) / 8 if mean > 0 else value
-
-
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
     """Bound what the core may do; all times in seconds."""
@@ -91,6 +91,10 @@ class CoreOptions:
     ageing_s: float = 0.5
     hang_s: float = 120.0
     cores: int = 1
+    #: bounds of a step's time budget, and whether nodes may enter in parts
+    slice_min_s: float = 0.008
+    slice_max_s: float = 0.25
+    split_nodes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,8 @@ class SchedulerState:
     dirty: dict[EngineName, None] = field(default_factory=dict[EngineName, None])
     deadlines: list[tuple[float, RequestId]] = field(default_factory=list[tuple[float, RequestId]])
     log: deque[Transition] = field(default_factory=lambda: deque[Transition](maxlen=STORY_LENGTH))
+    #: when more than one request lived last
+    company_at: float = -math.inf
     events: int = 0
     steps: int = 0
     wake_at: float | None = None

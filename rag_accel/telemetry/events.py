@@ -4,9 +4,10 @@ An event holds ids, numbers and words from fixed lists, never a prompt, a docume
 error's text, so a trace may leave the process without carrying anybody's data.
 
 A request lives between ``RequestStarted`` and ``RequestEnded``. Each of its nodes goes through
-``NodeReady`` (all it needs is there), ``NodeDispatched`` (its engine took it, or its caller got a
-permit) and ``NodeFinished``; a node that shares an equal one's run has ``SingleFlightJoined`` in
-place of ``NodeDispatched``. Owned engines add ``BatchFormed``, ``StepStarted`` and ``StepEnded``.
+``NodeDispatched`` (its engine took it or its first part, or its caller got a permit; it says since
+when the node was ready) and ``NodeFinished``, with ``FirstOutput`` in between where it streams; a
+node that shares an equal one's run has ``SingleFlightJoined`` in place of ``NodeDispatched``. Owned
+engines add ``StepStarted``, which names who is in the step, and ``StepEnded``.
 ``EngineJoined`` holds for as long as its engine does, and is readable however much follows it.
 """
 
@@ -22,7 +23,6 @@ Member = tuple[RequestId, str]
 Outcome = Literal["done", "failed", "cancelled", "deadline", "lost", "rejected", "closed"]
 Origin = Literal["graph", "program", "leaf"]
 """How a request came: with its primitives, as a program that calls leaves, or as one leaf."""
-BypassReason = Literal["switched_off", "internal_error", "unsupported_call", "closed", "forked"]
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -67,16 +67,6 @@ class RequestEnded(TraceEvent):
     request_id: RequestId
     outcome: Outcome
     node: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReady(TraceEvent):
-    """A node could run now; ``depth`` is its longest remaining path, in nodes."""
-
-    request_id: RequestId
-    node: str
-    engine: str
-    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,27 +124,6 @@ class SingleFlightJoined(TraceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LeafBypassed(TraceEvent):
-    """A leaf ran plainly, past the scheduler; ``error`` is the class of our own error, if any."""
-
-    request_id: RequestId | None
-    node: str | None
-    engine: str | None
-    reason: BypassReason
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BatchFormed(TraceEvent):
-    """The scheduler chose who enters an engine's next step; ``items`` sums the members' sizes."""
-
-    engine: str
-    step: int
-    members: tuple[Member, ...]
-    items: int
-
-
-@dataclass(frozen=True, slots=True)
 class StepStarted(TraceEvent):
     """An engine began a step over ``members`` on ``threads`` threads."""
 
@@ -188,13 +157,10 @@ EVENT_TYPES: tuple[type[TraceEvent], ...] = (
     EngineJoined,
     RequestStarted,
     RequestEnded,
-    NodeReady,
     NodeDispatched,
     FirstOutput,
     NodeFinished,
     SingleFlightJoined,
-    LeafBypassed,
-    BatchFormed,
     StepStarted,
     StepEnded,
     EngineLost,

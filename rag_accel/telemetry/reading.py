@@ -131,11 +131,9 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "str": _is_text,
     "str | None": _or_none(_is_text),
     "RequestId": _is_id,
-    "RequestId | None": _or_none(_is_id),
     "Member": _is_member,
     "tuple[Member, ...]": _all(_is_member),
     "tuple[str, ...]": _all(_is_text),
     "Outcome": _one_of(events.Outcome),
     "Origin": _one_of(events.Origin),
-    "BypassReason": _one_of(events.BypassReason),
 }

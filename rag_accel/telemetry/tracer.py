@@ -2,8 +2,8 @@
 
 A caller asks before it builds an event, so that an unwanted one is never made::
 
-    if NodeReady in tracer.wanted:
-        tracer.emit(NodeReady(now, request_id, node, engine))
+    if FirstOutput in tracer.wanted:
+        tracer.emit(FirstOutput(now, request_id, node, engine))
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from random import Random
 
 from core_harness import key, spec
 
+from rag_accel.scheduler.budget import COMPANY_S
 from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
@@ -32,6 +33,7 @@ from rag_accel.scheduler.messages import (
     NodeSpec,
     Outcome,
     OwnedEngineAdded,
+    Part,
     RequestArrived,
     RequestCancelled,
     RequestClosed,
@@ -55,6 +57,9 @@ ENGINES: tuple[OwnedEngineAdded | BorrowedEngineAdded, ...] = (
     OwnedEngineAdded(
         EngineName("llm"), max_batch=4, max_threads=0, stepped=True, interruptible=True
     ),
+    OwnedEngineAdded(EngineName("upload"), max_batch=4, per_item_s=0.01, itemwise=True),
+    OwnedEngineAdded(EngineName("rank"), max_batch=6, stepped=True, itemwise=True),
+    OwnedEngineAdded(EngineName("scan"), max_batch=6, stepped=True, ends_in_time=True),
     BorrowedEngineAdded(EngineName("tool"), max_concurrency=2),
     BorrowedEngineAdded(EngineName("chat")),
 )
@@ -70,6 +75,8 @@ class PlayedEngine:
     held: dict[NodeKey, None] = field(default_factory=dict)
     calls: dict[NodeKey, None] = field(default_factory=dict)
     interrupted: bool = False
+    #: of held nodes that did not enter as a whole, what did
+    parts: dict[NodeKey, Part] = field(default_factory=dict)
 
     @property
     def stepped(self) -> bool:
@@ -106,6 +113,10 @@ class Player:
         self.reported: dict[NodeKey, Outcome] = {}
         self.counts: dict[str, int] = {}
         self.peak = 0
+        #: of each node, how many items have ended in parts; gone once nobody holds their results
+        self.taken: dict[NodeKey, int] = {}
+        #: when more than one request lived last
+        self.company_at = 0.0
         for event in ENGINES:
             self.engines[event.engine] = PlayedEngine(event)
             self.send(event)
@@ -187,9 +198,16 @@ class Player:
                 self.streamed[node] = None
             elif kind != "silent" or not engine.stepped:
                 del engine.held[node]
+                part = engine.parts.pop(node, None)
+                if kind == "final" and part is not None and not part.is_last:
+                    self.taken[node] = part.stop
+                    self.solo.pop(node, None)
+                    reports[-1] = NodeReport(node, "part")
+                    continue
+                self.taken.pop(node, None)
                 self.reported[node] = "done" if kind == "final" else "failed"
         rng.shuffle(reports)
-        if rng.random() < 0.1 and reports:
+        if rng.random() < 0.1 and reports and reports[0].kind != "part":
             reports.append(reports[0])
         self._leave(engine, StepEnded, tuple(reports))
 
@@ -204,6 +222,7 @@ class Player:
             else:
                 self.solo[node] = None
         engine.held.clear()
+        engine.parts.clear()
         self._leave(engine, StepFailed)
 
     def end_call(self, rng: Random, faults: bool = True) -> None:
@@ -259,10 +278,13 @@ class Player:
     def send(self, event: Event) -> None:
         """Send one event, carry out the commands, and check what must hold between events."""
         self.events += 1
+        before = len(self.state.requests)
         more = self.events % self.together != 0
         commands = handle(self.state, event, self.now, more=more)
         if self.record is not None:
             self.record += commands
+        if max(before, len(self.state.requests)) > 1:
+            self.company_at = self.now
         for command in commands:
             self.counts[type(command).__name__] = self.counts.get(type(command).__name__, 0) + 1
             self._carry_out(command, commands)
@@ -286,10 +308,12 @@ class Player:
             self.graphs[command.request] = command.outcome
         elif isinstance(command, CancelWork):
             engine = self.engines[command.engine]
-            assert engine.stepped
             for node in command.nodes:
+                assert engine.stepped or node in self.taken
                 # A step that raised has made the engine forget all it held.
                 engine.held.pop(node, None)
+                engine.parts.pop(node, None)
+                self.taken.pop(node, None)
         elif isinstance(command, InterruptStep):
             engine = self.engines[command.engine]
             assert engine.step is not None
@@ -315,14 +339,45 @@ class Player:
         for node in command.admitted:
             self._check_alive(node)
             assert node not in engine.held
-            assert node not in self.streamed, f"{node} streamed and is retried"
+            again = node in self.streamed and node not in self.taken
+            assert not again, f"{node} streamed and is retried"
             engine.held[node] = self.started[node] = None
+        for part in command.parts:
+            self._check_part(engine, part)
+        for node in command.admitted:
+            assert node in engine.parts or node not in self.taken, f"{node} is run again"
         assert engine.held, "a step over nothing"
-        sizes = [self.specs[node].size for node in engine.held]
+        sizes = [
+            part.stop - part.start if (part := engine.parts.get(node)) else self.specs[node].size
+            for node in engine.held
+        ]
         assert sum(sizes) <= engine.event.max_batch or len(sizes) == 1
+        self._check_budget(engine, command)
         assert len(sizes) == 1 or not any(node in self.solo for node in engine.held)
         assert command.threads >= 1
         engine.step, engine.started, engine.interrupted = command.step, self.now, False
+
+    def _check_part(self, engine: PlayedEngine, part: Part) -> None:
+        """Parts follow each other without gap or overlap, on engines that can take them."""
+        size = self.specs[part.node].size
+        assert isinstance(engine.event, OwnedEngineAdded)
+        assert engine.event.itemwise
+        assert part.start == self.taken.get(part.node, 0)
+        assert part.start < part.stop <= size
+        assert part.is_last == (part.stop == size)
+        assert part.stop - part.start <= engine.event.max_batch
+        assert not engine.parts, "two nodes are cut in one step"
+        engine.parts[part.node] = part
+
+    def _check_budget(self, engine: PlayedEngine, command: StartStep) -> None:
+        assert isinstance(engine.event, OwnedEngineAdded)
+        options = self.state.options
+        if command.time_s is None:
+            assert not engine.event.ends_in_time or len(self.state.requests) < 2
+            return
+        assert engine.event.ends_in_time
+        assert self.now - self.company_at <= COMPANY_S, "a lone request is cut"
+        assert options.slice_min_s <= command.time_s <= options.slice_max_s
 
     def _start_call(self, command: StartCall) -> None:
         engine = self.engines[command.engine]
@@ -390,6 +445,7 @@ class Player:
                 self.send(Tick())
         validate(self.state)
         assert self.state.is_empty()
+        assert not self.taken, "results of parts are kept for nobody"
         unfinished = [node for node in self.leaves if node not in self.ended]
         assert not unfinished, f"never ended: {unfinished[:5]}"
         assert None not in self.graphs.values()

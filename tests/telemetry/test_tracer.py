@@ -13,7 +13,7 @@ from rag_accel.errors import ClosedError, ConfigError
 from rag_accel.telemetry.events import (
     EVENT_TYPES,
     EngineJoined,
-    NodeReady,
+    NodeDispatched,
     RequestStarted,
     StepStarted,
     TraceEvent,
@@ -23,7 +23,7 @@ from rag_accel.telemetry.sinks import JsonLinesSink, MemorySink
 from rag_accel.telemetry.tracer import Tracer
 
 STARTED = RequestStarted(1.0, 7)
-READY = NodeReady(2.0, 7, "search", "index")
+DISPATCHED = NodeDispatched(2.0, 7, "search", "index")
 JOINED = EngineJoined(0.5, "index", owned=True, stepped=False, capacity=8)
 
 
@@ -84,7 +84,7 @@ def test_an_event_to_keep_reaches_sinks_that_come_later_and_want_its_kind() -> N
     tracer = Tracer(capacity=0, sinks=[early])
     tracer.keep(JOINED)
     tracer.add_sink(late)
-    tracer.add_sink(other, kinds=[NodeReady])
+    tracer.add_sink(other, kinds=[NodeDispatched])
     assert early.events == late.events == (JOINED,)
     assert other.events == tracer.events() == ()
 
@@ -115,13 +115,13 @@ def test_a_negative_capacity_is_refused() -> None:
 
 
 def test_a_sink_receives_only_the_kinds_it_asked_for() -> None:
-    tracer, everything, ready = Tracer(), MemorySink(), MemorySink()
+    tracer, everything, dispatched = Tracer(), MemorySink(), MemorySink()
     tracer.add_sink(everything)
-    tracer.add_sink(ready, kinds=[NodeReady])
+    tracer.add_sink(dispatched, kinds=[NodeDispatched])
     tracer.emit(STARTED)
-    tracer.emit(READY)
-    assert everything.events == (STARTED, READY)
-    assert ready.events == (READY,)
+    tracer.emit(DISPATCHED)
+    assert everything.events == (STARTED, DISPATCHED)
+    assert dispatched.events == (DISPATCHED,)
 
 
 def test_a_removed_sink_receives_nothing_more_and_stays_open(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_removed_sink_receives_nothing_more_and_stays_open(tmp_path: Path) -> 
     tracer = Tracer(sinks=[sink])
     tracer.remove_sink(sink)
     tracer.emit(STARTED)
-    sink.write(READY)
+    sink.write(DISPATCHED)
     sink.close()
     assert len((tmp_path / "trace.jsonl").read_text().splitlines()) == 1
 
@@ -199,18 +199,18 @@ def test_a_cleared_memory_sink_starts_again() -> None:
     sink = MemorySink()
     sink.write(STARTED)
     sink.clear()
-    sink.write(READY)
-    assert sink.events == (READY,)
+    sink.write(DISPATCHED)
+    assert sink.events == (DISPATCHED,)
 
 
 def test_json_lines_hold_one_record_per_event_in_order(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     tracer = Tracer(sinks=[JsonLinesSink(path)])
     tracer.emit(STARTED)
-    tracer.emit(READY)
+    tracer.emit(DISPATCHED)
     tracer.close()
     records = [json.loads(line) for line in path.read_text().splitlines()]
-    assert records == [to_record(STARTED), to_record(READY)]
+    assert records == [to_record(STARTED), to_record(DISPATCHED)]
 
 
 def test_a_flushed_sink_has_its_lines_in_the_file(tmp_path: Path) -> None:

@@ -15,17 +15,18 @@ import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
+    ITEMWISE,
     EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
     LatencyModel,
-    PrimitiveKind,
     StepBudget,
     TextBatch,
     WorkId,
 )
 from rag_accel.engines.embedding.loading import default_threads, load_model
+from rag_accel.engines.embedding.profile import embedding_profile
 from rag_accel.engines.embedding.sentence_encoder import (
     PACKED_LIMIT,
     PreparedTexts,
@@ -260,27 +261,19 @@ class SentenceTransformerEngine(EmbeddingEngine):
             threads = min(threads, 1)
         super().__init__(
             encoder,
-            embedding_profile(max_batch, threads, latency, pure=True, speculatable=True),
+            embedding_profile(
+                max_batch,
+                threads,
+                latency,
+                pure=True,
+                speculatable=True,
+                capabilities=frozenset({ITEMWISE}),
+            ),
             limits or (CPU_LIMITS if encoder.on_cpu else ACCELERATOR_LIMITS),
             alone=reproducible,
             clock=clock,
         )
         self.model = loaded
-
-
-def embedding_profile(
-    max_batch: int, max_threads: int, latency: LatencyModel, *, pure: bool, speculatable: bool
-) -> EngineProfile:
-    """Describe an engine that embeds."""
-    return EngineProfile(
-        kinds=frozenset({PrimitiveKind.EMBEDDING}),
-        max_batch=max_batch,
-        latency=latency,
-        max_threads=max_threads,
-        stepped=True,
-        speculatable=speculatable,
-        pure=pure,
-    )
 
 
 def _encode(prepared: PreparedTexts, rows: dict[Slot[str], int], slots: list[Slot[str]]) -> Any:

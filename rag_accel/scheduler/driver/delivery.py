@@ -77,7 +77,9 @@ def carry_out(command: Command, delivery: Delivery) -> None:
 
 
 def _start_step(delivery: Delivery, command: StartStep) -> None:
-    members = tuple((node, delivery.clients.find(node)) for node in command.admitted)
+    parts = {part.node: part for part in command.parts}
+    find = delivery.clients.find
+    members = tuple((node, find(node), parts.get(node)) for node in command.admitted)
     budget = StepBudget(command.time_s, command.threads)
     delivery.workers[command.engine].start(command.step, members, budget)
 

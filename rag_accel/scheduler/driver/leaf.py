@@ -29,8 +29,8 @@ class LeafClient(Protocol):
         """Learn that the borrowed call may run now."""
         ...
 
-    def partial(self, node: NodeKey, output: EngineOutput) -> None:
-        """Learn of an increment."""
+    def partial(self, node: NodeKey, output: EngineOutput) -> bool | None:
+        """Learn of an increment; False says that nobody saw it, so the work may be repeated."""
         ...
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:

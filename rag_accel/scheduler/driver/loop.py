@@ -14,7 +14,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engine_api import BorrowedEngine, Engine, EngineOutput, Handle
+from rag_accel.engine_api import (
+    ENDS_IN_TIME,
+    ITEMWISE,
+    BorrowedEngine,
+    Engine,
+    EngineOutput,
+    Handle,
+)
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.scheduler.driver.clients import GraphClient
 from rag_accel.scheduler.driver.gathered import Gathered
@@ -110,6 +117,8 @@ class Driver:
             profile.latency.per_item_s,
             profile.stepped,
             profile.interruptible,
+            ENDS_IN_TIME in profile.capabilities,
+            ITEMWISE in profile.capabilities,
         )
         self._put(event, worker)
         return key
@@ -284,10 +293,9 @@ class Driver:
         if self._ended:
             self._drain()
 
-    def _pass_partial(self, node: NodeKey, output: EngineOutput) -> None:
+    def _pass_partial(self, node: NodeKey, output: EngineOutput) -> bool | None:
         client = self._handler.clients.find(node)
-        if client is not None:
-            client.partial(node, output)
+        return client.partial(node, output) if client is not None else None
 
     # Driver thread only --------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.engine_api import Handle
@@ -14,7 +14,7 @@ from rag_accel.errors import (
     EngineLostError,
     RequestCancelledError,
 )
-from rag_accel.scheduler.messages import Outcome
+from rag_accel.scheduler.messages import NodeKey, NodeReport, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +60,18 @@ def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseExcept
             "the accelerator is closed", where=where, hint="make a new one with Accelerator()"
         )
     return EngineError("the engine failed without saying why", where=where)
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """Gather what one step led to."""
+
+    reports: list[NodeReport] = field(default_factory=list[NodeReport])
+    results: dict[NodeKey, Result] = field(default_factory=dict[NodeKey, Result])
+    #: engine-owned state that nobody was told of
+    unclaimed: list[Handle] = field(default_factory=list[Handle])
+
+    def fail(self, node: NodeKey, error: BaseException) -> None:
+        """Note that a member ended with an error."""
+        self.results[node] = Result(error=error)
+        self.reports.append(NodeReport(node, "error"))

@@ -161,5 +161,7 @@ def _lost_steps(engine: EngineState, worker: EngineWorker) -> list[Command]:
         commands.append(CancelWork(engine.name, gone))
     if engine.step is not None and engine.step != worker.step:
         new = tuple(key for key in engine.running if key not in worker.given)
-        commands.append(StartStep(engine.name, engine.step, new, engine.threads))
+        parts = (node.part for key, node in engine.running.items() if key in new)
+        cut = tuple(part for part in parts if part is not None)
+        commands.append(StartStep(engine.name, engine.step, new, engine.threads, parts=cut))
     return commands

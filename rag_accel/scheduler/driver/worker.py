@@ -6,17 +6,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from rag_accel.engine_api import Engine, EngineOutput, EngineRequest, Handle, StepBudget, WorkId
 from rag_accel.errors import EngineOutputError, SchedulingError
 from rag_accel.scheduler.driver.leaf import LeafClient
-from rag_accel.scheduler.driver.outcome import Result
+from rag_accel.scheduler.driver.outcome import Result, StepOutcome
+from rag_accel.scheduler.driver.parts import PartedWork
+from rag_accel.scheduler.driver.unanswered import Silence, forgotten, missing
 from rag_accel.scheduler.messages import (
     EngineName,
     NodeKey,
     NodeReport,
+    Part,
     StepEnded,
     StepFailed,
     StepId,
@@ -25,9 +28,9 @@ from rag_accel.scheduler.messages import (
 logger = logging.getLogger("rag_accel.scheduler")
 
 Report = Callable[[StepEnded | StepFailed, dict[NodeKey, Result]], None]
-Partial = Callable[[NodeKey, EngineOutput], None]
+Partial = Callable[[NodeKey, EngineOutput], bool | None]
 Check = Callable[[EngineRequest, EngineOutput], EngineOutput]
-Members = Sequence[tuple[NodeKey, LeafClient | None]]
+Members = Sequence[tuple[NodeKey, LeafClient | None, Part | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +54,8 @@ class _Release:
 class _Held:
     node: NodeKey
     request: EngineRequest
+    part: Part | None = None
     streamed: bool = False
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """Gather what one step led to."""
-
-    reports: list[NodeReport] = field(default_factory=list[NodeReport])
-    results: dict[NodeKey, Result] = field(default_factory=dict[NodeKey, Result])
-    #: engine-owned state that nobody was told of
-    unclaimed: list[Handle] = field(default_factory=list[Handle])
-
-    def fail(self, node: NodeKey, error: BaseException) -> None:
-        """Note that a member ended with an error."""
-        self.results[node] = Result(error=error)
-        self.reports.append(NodeReport(node, "error"))
 
 
 class EngineWorker:
@@ -102,6 +91,8 @@ class EngineWorker:
         self._ended = ended
         self._mailbox: SimpleQueue[_Step | _Cancel | _Release | None] = SimpleQueue()
         self._held: dict[WorkId, _Held] = {}
+        self._parted = PartedWork()
+        self._silence = Silence()
         self._stopping = False
         self._cancels_asked = 0
         self._cancels_done = 0
@@ -111,9 +102,9 @@ class EngineWorker:
         self.thread.start()
 
     def start(self, step: StepId, members: Members, budget: StepBudget) -> None:
-        """Ask for a step that first takes the work of new members."""
+        """Ask for a step that first takes the work of new members, of some only a part."""
         self.step = step
-        self.given.update(node for node, _ in members)
+        self.given.update(node for node, _, _ in members)
         self._mailbox.put(_Step(step, members, budget))
 
     def cancel(self, nodes: tuple[NodeKey, ...]) -> None:
@@ -157,6 +148,7 @@ class EngineWorker:
             # The next get() may block for long: nothing of this message may stay alive with it.
             del message
         self._held.clear()
+        self._parted = PartedWork()
         try:
             self.engine.close()
         except Exception:
@@ -164,14 +156,17 @@ class EngineWorker:
         self._ended(self.name)
 
     def _step(self, message: _Step) -> None:
-        outcome = _Outcome()
+        outcome = StepOutcome()
         work = self._take(message.members, outcome)
         started = time.monotonic()
         try:
             if work:
                 self.engine.submit(work)
             if self._held:
-                self._collect(self.engine.step(message.budget), outcome)
+                outputs = self.engine.step(message.budget)
+                self._collect(outputs, outcome)
+                is_silent = not (work or outputs)
+                self._listen(is_silent, time.monotonic() - started, outcome)
         except BaseException as error:
             self._fail(message.step, outcome, started, error)
             return
@@ -182,22 +177,35 @@ class EngineWorker:
             StepEnded(self.name, message.step, tuple(outcome.reports), duration), outcome.results
         )
 
-    def _take(self, members: Members, outcome: _Outcome) -> list[EngineRequest]:
+    def _take(self, members: Members, outcome: StepOutcome) -> list[EngineRequest]:
         """Build the work of new members; one that cannot be built fails alone."""
         work: list[EngineRequest] = []
-        for node, client in members:
+        for node, client, part in members:
             try:
                 if client is None:
                     raise SchedulingError("nobody waits for this work", where=node.node)
-                request = client.request(node)
+                if part is None:
+                    request = client.request(node)
+                else:
+                    request, part = self._parted.request(client, part)
             except BaseException as error:  # the caller's own code may run here
+                self._parted.drop([node])
                 outcome.fail(node, error)
             else:
-                self._held[request.id] = _Held(node, request)
+                self._held[request.id] = _Held(node, request, part)
                 work.append(request)
         return work
 
-    def _collect(self, outputs: Sequence[EngineOutput], outcome: _Outcome) -> None:
+    def _listen(self, is_silent: bool, step_s: float, outcome: StepOutcome) -> None:
+        """End what a stepped engine holds if it has lost it, as far as can be seen from here."""
+        if not is_silent:
+            self._silence.end()
+        elif self._held and self._silence.is_final(step_s):
+            self.engine.cancel(list(self._held))
+            for held in list(self._held.values()):
+                self._end(held, forgotten(held.request), outcome)
+
+    def _collect(self, outputs: Sequence[EngineOutput], outcome: StepOutcome) -> None:
         for output in outputs:
             held = self._held.get(output.id)
             if held is not None and output.kind in ("final", "error"):
@@ -209,16 +217,16 @@ class EngineWorker:
                 self._pass_on(held, output, outcome)
         if not self.engine.profile.stepped:
             for held in list(self._held.values()):
-                self._end(held, _missing(held.request), outcome)
+                self._end(held, missing(held.request), outcome)
 
-    def _pass_on(self, held: _Held, output: EngineOutput, outcome: _Outcome) -> None:
+    def _pass_on(self, held: _Held, output: EngineOutput, outcome: StepOutcome) -> None:
         try:
-            self._partial(held.node, output)
+            is_seen = self._partial(held.node, output)
         except Exception as error:
             self.engine.cancel([held.request.id])
             self._end(held, EngineOutput(held.request.id, "error", error=error), outcome)
             return
-        if not held.streamed:
+        if is_seen is not False and not held.streamed:
             held.streamed = True
             outcome.reports.append(NodeReport(held.node, "partial"))
 
@@ -228,12 +236,16 @@ class EngineWorker:
         except Exception as error:
             return EngineOutput(request.id, "error", error=error, handle=output.handle)
 
-    def _end(self, held: _Held, output: EngineOutput, outcome: _Outcome) -> None:
+    def _end(self, held: _Held, output: EngineOutput, outcome: StepOutcome) -> None:
         del self._held[held.request.id]
+        if output.kind != "error" and held.part is not None:
+            self._end_part(held.part, output, outcome)
+            return
         if output.kind != "error":
             outcome.results[held.node] = Result(output.value, handle=output.handle)
             outcome.reports.append(NodeReport(held.node, "final"))
             return
+        self._parted.drop([held.node])
         error = output.error
         if error is None:
             error = EngineOutputError("the engine reported an error without one", where=self.name)
@@ -241,7 +253,21 @@ class EngineWorker:
             outcome.unclaimed.append(output.handle)
         outcome.fail(held.node, error)
 
-    def _fail(self, step: StepId, outcome: _Outcome, started: float, error: BaseException) -> None:
+    def _end_part(self, part: Part, output: EngineOutput, outcome: StepOutcome) -> None:
+        if output.handle is not None:
+            outcome.unclaimed.append(output.handle)
+        try:
+            whole = self._parted.add(part, output.value)
+        except Exception as error:  # results that cannot be put together
+            self._parted.drop([part.node])
+            outcome.fail(part.node, error)
+            return
+        outcome.results[part.node] = Result(whole)
+        outcome.reports.append(NodeReport(part.node, "final" if part.is_last else "part"))
+
+    def _fail(
+        self, step: StepId, outcome: StepOutcome, started: float, error: BaseException
+    ) -> None:
         """Report a step that raised; what it had ended until then is lost with it."""
         nodes = [*outcome.results, *(held.node for held in self._held.values())]
         members = {node: Result(error=error) for node in nodes}
@@ -265,19 +291,10 @@ class EngineWorker:
             if isinstance(message, _Release):
                 self.engine.release(list(message.handles))
                 return
+            self._parted.drop(message.nodes)
             gone = [held.request.id for held in self._held.values() if held.node in message.nodes]
             for work in gone:
                 del self._held[work]
             self.engine.cancel(gone)
         except Exception:
             logger.exception("engine %s failed to forget work", self.name)
-
-
-def _missing(request: EngineRequest) -> EngineOutput:
-    error = EngineOutputError(
-        "the engine ended a step without a result for this work",
-        where=request.id,
-        valid="one final or error output for every submitted id",
-        hint="run the engine through rag_accel.testing.EngineContract",
-    )
-    return EngineOutput(request.id, "error", error=error)

@@ -1,0 +1,27 @@
+"""Describe engines that embed."""
+
+from __future__ import annotations
+
+from rag_accel.engine_api import EngineProfile, LatencyModel, PrimitiveKind
+
+
+def embedding_profile(
+    max_batch: int,
+    max_threads: int,
+    latency: LatencyModel,
+    *,
+    pure: bool,
+    speculatable: bool,
+    capabilities: frozenset[str] = frozenset(),
+) -> EngineProfile:
+    """Describe an engine that embeds."""
+    return EngineProfile(
+        kinds=frozenset({PrimitiveKind.EMBEDDING}),
+        max_batch=max_batch,
+        latency=latency,
+        max_threads=max_threads,
+        stepped=True,
+        speculatable=speculatable,
+        pure=pure,
+        capabilities=capabilities,
+    )
