@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Any
 
 from rag_accel.accelerator.adoption import Adoption
-from rag_accel.accelerator.bound import ROLES, BoundEngine, role_engine
+from rag_accel.accelerator.bound import ROLES, BoundEngine, owned, role_engine
 from rag_accel.accelerator.calls import CallPool
 from rag_accel.accelerator.checks import check_output
 from rag_accel.accelerator.execution import Execution, Graph, RunHandle
 from rag_accel.accelerator.graph_run import USER_CODE
 from rag_accel.accelerator.identity import RequestIdentity
+from rag_accel.accelerator.item_forwarding import LIST_ITEMS
 from rag_accel.accelerator.leaves import Leaves
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
@@ -84,6 +85,8 @@ class Accelerator:
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, BoundEngine] = {}
         self._driver.add_borrowed(BorrowedEngine(USER_CODE, _USER_CODE_KINDS))
+        items = BorrowedEngine(LIST_ITEMS, frozenset({PrimitiveKind.PARTIAL_DECODING}))
+        self._driver.add_borrowed(items)
         self._execution = Execution(self._driver, self.calls, self.options, lambda: self._bound)
         self._pid = os.getpid()
         # The driver's thread keeps the driver alive, not this object: nobody else would stop it.
@@ -121,7 +124,7 @@ class Accelerator:
         """
         taken = role_engine(name, engine)
         if isinstance(taken, Engine):
-            self._bound[name] = BoundEngine(self._driver.add_engine(name, taken), taken.profile)
+            self._bound[name] = owned(self._driver.add_engine(name, taken), taken)
             return
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))
@@ -332,6 +335,7 @@ def _with_options(options: Options) -> Accelerator:
 
 
 def _core_options(options: Options, cores: int) -> CoreOptions:
+    passes = passes_named(options.passes)
     return CoreOptions(
         max_requests=options.max_requests,
         max_batch=options.max_batch,
@@ -339,4 +343,7 @@ def _core_options(options: Options, cores: int) -> CoreOptions:
         ageing_s=options.ageing_s,
         hang_s=options.hang_s,
         cores=cores,
+        slice_min_s=options.slice_min_ms / 1000,
+        slice_max_s=options.slice_max_ms / 1000,
+        split_nodes=passes is None or "split_nodes" in passes,
     )

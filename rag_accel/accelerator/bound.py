@@ -8,6 +8,9 @@ arguments:
 
 What a stage asks for beyond that comes as a keyword argument, and only then: ``stop`` and
 ``max_tokens`` to an LLM, ``where`` to an index.
+
+A callable does one of these things: the one its name stands for, or the ``kind`` it was added
+with, or else that of an LLM. ``graph_checks`` finds stages that ask it for another.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ class BoundEngine:
     engine: EngineName
     profile: EngineProfile | BorrowedEngine
     call: Callable[..., Any] | None = None
+    #: tells the metadata fields of the documents it searches; None while there are none
+    fields: Callable[[], frozenset[str] | None] | None = None
 
 
 def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
@@ -67,6 +72,14 @@ def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
         valid="an Engine, a DocumentIndex, or a callable (sync or async)",
         hint="wrap it in a function, for example lambda prompt: model.invoke(prompt).content",
     )
+
+
+def owned(name: EngineName, engine: Engine) -> BoundEngine:
+    """Return an owned engine that has joined the driver under this name."""
+    index: Any = getattr(engine, "index", None)
+    if not isinstance(getattr(index, "fields", None), frozenset):
+        return BoundEngine(name, engine.profile)
+    return BoundEngine(name, engine.profile, fields=lambda: index.fields if len(index) else None)
 
 
 def documents_from(found: Any, where: str) -> tuple[ScoredDocument, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rag_accel.accelerator.bound import BoundEngine
 from rag_accel.accelerator.calls import CallPool
+from rag_accel.accelerator.graph_checks import check_engines
 from rag_accel.accelerator.graph_run import GraphRun
 from rag_accel.accelerator.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
 from rag_accel.accelerator.rendering import as_text
@@ -195,6 +196,7 @@ class Execution:
         frozen = graph.freeze()
         engines = dict(self._engines())  # another thread may be adding one
         verify(frozen, "ragraph", {name: bound.profile for name, bound in engines.items()})
+        check_engines(frozen, engines)
         _check_inputs(frozen, inputs)
         if outputs is not None:
             _check_outputs(frozen, outputs)

@@ -9,12 +9,15 @@ from typing import Any
 
 from rag_accel.accelerator.bound import BoundEngine
 from rag_accel.accelerator.hosts import Host
-from rag_accel.accelerator.primitive_work import checked, payload, stored, user_call
+from rag_accel.accelerator.item_forwarding import LIST_ITEMS, Due, ItemForwarding
+from rag_accel.accelerator.prefilled import Prefilled
+from rag_accel.accelerator.primitive_work import checked, stored, user_call
 from rag_accel.accelerator.progress import Progress
 from rag_accel.accelerator.rendering import as_text
+from rag_accel.accelerator.slices import SlicedWork
 from rag_accel.accelerator.text_stream import TextStream
 from rag_accel.accelerator.values import Values
-from rag_accel.engine_api import EngineOutput, EngineRequest, Handle, PrimitiveKind, WorkId
+from rag_accel.engine_api import EngineOutput, EngineRequest, PrimitiveKind, WorkId
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.primitives import Primitive
 from rag_accel.scheduler.driver import Driver, Result, error_for
@@ -62,14 +65,13 @@ class GraphRun:
         self._driver = driver
         self._namespace = namespace
         self._values = Values(graph, inputs)
+        self._work = SlicedWork(self._values)
+        self._items = ItemForwarding()
         profiles = {name: bound.profile for name, bound in engines.items()}
         self._progress = Progress(graph, profiles, max_loops, passes)
         self._growing = Lock()
         self._primitives: dict[str, Primitive] = {}
-        #: prompts that are being prefilled, by output
-        self._begun: dict[str, Any] = {}
-        #: prompts that are prefilled, by output
-        self._handles: dict[str, tuple[EngineName, Handle]] = {}
+        self._prefilled = Prefilled(driver)
 
     def start(self) -> tuple[NodeSpec, ...]:
         """Return the primitives that START sets free."""
@@ -100,33 +102,45 @@ class GraphRun:
     def request(self, node: NodeKey) -> EngineRequest:
         """Build the work of one primitive for its owned engine; may raise the user's errors."""
         primitive = self._primitives[node.node]
-        asked = payload(primitive, self._values)
-        if primitive.kind is PrimitiveKind.PREFILLING and primitive.output is not None:
-            self._begun[primitive.output] = asked
-        handles = [self._handles[name] for name in primitive.inputs if name in self._handles]
+        asked = self._work.payload(primitive)
+        self._items.begin(primitive.name)
+        self._prefilled.begin(primitive, asked)
+        is_shown = self.stream is not None and self._progress.is_sure_to_be_last(primitive)
         return EngineRequest(
             id=WorkId(f"{node.request}/{node.node}"),
             request_id=str(node.request),
             kind=primitive.kind,
             payload=asked,
             namespace=self._namespace,
-            handle=handles[0][1] if handles else None,
+            handle=self._prefilled.handle(primitive),
             size=primitive.size,
-            stream=self.stream is not None and self._progress.is_sure_to_be_last(primitive),
+            stream=is_shown or self._items.reads(primitive.name),
         )
 
-    def partial(self, node: NodeKey, output: EngineOutput) -> None:
-        """Pass on streamed text."""
+    def partial(self, node: NodeKey, output: EngineOutput) -> bool:
+        """Pass on streamed text, or the items of a list in it."""
+        if self._items.reads(node.node):
+            self._end_items(self._items.feed(node.node, as_text(output.value)))
+            return False
         host = self.host
         if self.stream is not None and host is not None:
             self.stream.put(as_text(output.value))
             host.wake()
+        return True
 
     # The driver's thread -----------------------------------------------------------------------
 
     def granted(self, node: NodeKey) -> None:
-        """Hand a call of the user's to the host."""
+        """Hand a call of the user's to the host; join what slices of a stage have produced."""
         primitive = self._primitives[node.node]
+        if primitive.kind is PrimitiveKind.AGGREGATE:
+            self._join(node, primitive)
+        elif primitive.kind is PrimitiveKind.PARTIAL_DECODING:
+            self._end_items(self._items.granted(node, primitive))
+        else:
+            self._call(node, primitive)
+
+    def _call(self, node: NodeKey, primitive: Primitive) -> None:
         host = self.host
         assert host is not None, "a request was started without a host"
         report = functools.partial(self._report, node, primitive)
@@ -147,6 +161,7 @@ class GraphRun:
             return
         try:
             self._store(self._primitives[node.node], result)
+            self._end_items(self._items.ended(node.node, result.value))
         except Exception as error:  # an engine's value is not what its kind promises
             self._fail(error)
             self._driver.post(RequestCancelled(self.id))
@@ -156,36 +171,41 @@ class GraphRun:
         if outcome != "done":
             where = self._where(node) if node else f"request {self.id}"
             self._fail(error_for(outcome, None, where))
-        for engine, handle in self._handles.values():
-            self._driver.release(engine, (handle,))
-        self._handles.clear()
+        self._prefilled.close()
         self.outcome = outcome
+        for left in self._items.close():
+            self._driver.report_call(CallEnded(left, LIST_ITEMS, False), Result())
         # The host may hold on to whoever holds this.
         host, self.host = self.host, None
         if host is not None:
             host.wake()
+
+    def _join(self, node: NodeKey, primitive: Primitive) -> None:
+        # Code of ours, and short: it need not wait until the user's has left a thread.
+        value: Any = None
+        error: Exception | None = None
+        try:
+            value = self._work.joined(primitive)
+        except Exception as found:  # an engine's value is not what its kind promises
+            error = found
+        self._tell(node, primitive, value, error)
+
+    def _end_items(self, due: Sequence[Due]) -> None:
+        for node, primitive, item in due:
+            if item is None:
+                self._call(node, primitive)
+            else:
+                self._tell(node, primitive, item, None)
 
     def _fail(self, error: BaseException | None) -> None:
         if self.error is None:
             self.error = error
 
     def _store(self, primitive: Primitive, result: Result) -> None:
-        for name in primitive.inputs:
-            if name in self._handles:
-                engine, handle = self._handles.pop(name)
-                self._driver.release(engine, (handle,))
-        if result.handle is not None and primitive.engine is not None:
-            engine = self._engines[primitive.engine].engine
-            if primitive.kind is PrimitiveKind.PREFILLING and primitive.output is not None:
-                self._handles[primitive.output] = (engine, result.handle)
-            else:
-                self._driver.release(engine, (result.handle,))
+        self._prefilled.ended(primitive, self._engine_name(primitive), result.handle)
         if primitive.output is None:
             return
-        if primitive.kind is PrimitiveKind.PREFILLING:
-            value = self._begun.pop(primitive.output)
-        else:
-            value = stored(primitive, result.value)
+        value = self._prefilled.prompt(primitive) or stored(primitive, result.value)
         self._values.write(primitive.output, primitive.instance, value)
 
     # Where a call ran --------------------------------------------------------------------------
@@ -224,7 +244,7 @@ class GraphRun:
         error: BaseException | None,
         append: tuple[NodeSpec, ...] = (),
     ) -> None:
-        engine = USER_CODE if _is_fold(node) else self._engine_name(primitive)
+        engine = USER_CODE if _is_fold(node) else self._engine_name(self._primitives[node.node])
         event = CallEnded(node, engine, error is None, append)
         self._driver.report_call(event, Result(value, error))
 
@@ -232,6 +252,7 @@ class GraphRun:
 
     def _specs(self, primitives: Sequence[Primitive]) -> tuple[NodeSpec, ...]:
         specs: list[NodeSpec] = []
+        self._items.expect(primitives)
         for primitive in primitives:
             after = tuple(str(name) for name in primitive.after)
             self._primitives[primitive.name] = primitive
@@ -254,6 +275,8 @@ class GraphRun:
         return primitive.engine is not None and self._engines[primitive.engine].call is None
 
     def _engine_name(self, primitive: Primitive) -> EngineName:
+        if primitive.kind is PrimitiveKind.PARTIAL_DECODING:
+            return LIST_ITEMS
         if primitive.engine is None:
             return USER_CODE
         return self._engines[primitive.engine].engine

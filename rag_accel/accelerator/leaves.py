@@ -10,6 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,6 +28,15 @@ from rag_accel.scheduler.messages import (
 )
 
 T = TypeVar("T")
+
+#: Tells the longest remaining path of whatever calls a leaf in this context, in steps; None where
+#: it does not know. Set by whoever knows the shape of the program that runs.
+leaf_depth: ContextVar[Callable[[], int | None] | None] = ContextVar(
+    "rag_accel_leaf_depth", default=None
+)
+
+#: Of a leaf whose place in its program is unknown.
+UNKNOWN_DEPTH = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +154,22 @@ class Leaves:
         if share is not None:
             share = (self._options.namespace, work.kind, share)
             hash(share)  # what cannot be a key is this caller's error
-        spec = NodeSpec(identity.next_leaf(), work.engine, work.kind, size=work.size, share=share)
+        spec = NodeSpec(
+            identity.next_leaf(),
+            work.engine,
+            work.kind,
+            depth=_depth(),
+            size=work.size,
+            share=share,
+        )
         return self._event(identity, spec), NodeKey(identity.request, spec.name)
 
     def _call(
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> LeafArrived:
         begun = self._driver.lets_in_at_once(engine, identity.deadline)
-        return self._event(identity, NodeSpec(identity.next_leaf(), engine, kind), begun)
+        spec = NodeSpec(identity.next_leaf(), engine, kind, depth=_depth())
+        return self._event(identity, spec, begun)
 
     def _event(self, identity: RequestIdentity, spec: NodeSpec, begun: bool = False) -> LeafArrived:
         return LeafArrived(
@@ -209,6 +227,12 @@ class _AsyncPermit:
 
     def _give_back(self, ok: bool) -> None:
         self._driver.post(CallEnded(self._key, self._event.node.engine, ok))
+
+
+def _depth() -> int:
+    tell = leaf_depth.get()
+    depth = tell() if tell is not None else None
+    return UNKNOWN_DEPTH if depth is None else depth
 
 
 async def _settled(driver: Driver, leaf: AsyncLeaf, key: NodeKey) -> None:

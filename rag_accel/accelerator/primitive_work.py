@@ -23,6 +23,15 @@ from rag_accel.engine_api import (
 from rag_accel.errors import RequestCancelledError
 from rag_accel.graph.primitives import Primitive
 
+#: Kinds that read a prompt and end with a handle from which the next of them resumes.
+PREFILLS = frozenset(
+    {
+        PrimitiveKind.PREFILLING,
+        PrimitiveKind.PARTIAL_PREFILLING,
+        PrimitiveKind.FULL_PREFILLING,
+    }
+)
+
 
 def payload(primitive: Primitive, values: Values) -> Any:
     """Return the payload of a primitive's kind.
@@ -34,9 +43,7 @@ def payload(primitive: Primitive, values: Values) -> Any:
         case PrimitiveKind.EMBEDDING:
             return TextBatch((as_text(values.read(primitive.inputs[0])),), "query")
         case PrimitiveKind.SEARCHING:
-            where = dict(primitive.attribute("where", ())) or None
-            vector = values.read(primitive.inputs[0])
-            return SearchQuery(vector, primitive.attribute("top_k", 5), where)
+            return _search(primitive, values)
         case PrimitiveKind.RERANKING:
             query, documents = (values.read(name) for name in primitive.inputs)
             top_n = primitive.attribute("top_n")
@@ -129,8 +136,20 @@ def stored(primitive: Primitive, value: Any) -> Any:
     return value.text if isinstance(value, GenerationOutput) else value
 
 
+def _search(primitive: Primitive, values: Values) -> SearchQuery:
+    where = dict(primitive.attribute("where", ())) or None
+    top_k = primitive.attribute("top_k", 5)
+    vector, *text = (values.read(name) for name in primitive.inputs)
+    if not text:
+        return SearchQuery(vector, top_k, where)
+    # That room is not loaded before something of it is used.
+    from rag_accel.engines.retrieval.hybrid_query import HybridQuery
+
+    return HybridQuery(vector, top_k, where, text=as_text(text[0]))
+
+
 def _generation(primitive: Primitive, values: Values) -> GenerationInput:
-    if primitive.attribute("prompt") is not None:
+    if primitive.kind in PREFILLS or primitive.attribute("prompt") is not None:
         return generation_input(primitive, values.read)
     begun: GenerationInput = values.read(primitive.inputs[0])
     stop, max_tokens = primitive.attribute("stop", ()), primitive.attribute("max_tokens")

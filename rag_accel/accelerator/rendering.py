@@ -31,12 +31,16 @@ def as_text(value: Any) -> str:
 
 
 def generation_input(primitive: Primitive, read: Callable[[str], Any]) -> GenerationInput:
-    """Return the prompt of a generation's first primitive, with what else that one knows."""
+    """Return the prompt of a generation's first primitive, with what else that one knows.
+
+    A partial prefilling knows the beginning: perhaps only the system prompt, or a part of that.
+    """
     messages: list[Message] = []
-    system = primitive.attribute("system")
+    system, prompt = primitive.attribute("system"), primitive.attribute("prompt")
     if system is not None:
         messages.append(Message("system", render(system, read)))
-    messages.append(Message("user", render(primitive.attribute("prompt"), read)))
+    if prompt is not None:
+        messages.append(Message("user", render(prompt, read)))
     return GenerationInput(
         tuple(messages), primitive.attribute("stop", ()), primitive.attribute("max_tokens")
     )

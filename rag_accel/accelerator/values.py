@@ -28,6 +28,8 @@ class Values:
         #: of each reduced output what every run of a stage wrote, by turn and by stage order
         self._written: dict[str, dict[_Place, Any]] = {}
         self._now: dict[str, Any] = dict(inputs)
+        #: all that is not passed between the primitives of one stage
+        self._public = {*graph.inputs, *inputs, *(one.output for one in graph.stages if one.output)}
 
     def write(self, output: str, instance: str, value: Any) -> None:
         """Store what one run of a stage wrote."""
@@ -59,7 +61,7 @@ class Values:
             raise GraphError(
                 "a value was read before anything wrote it",
                 where=name,
-                valid=", ".join(sorted(self._names())),
+                valid=", ".join(sorted(self._public.intersection(self._names()))),
                 hint="every path to this stage must write the value first",
             )
         folded = _fold(self._reducers[name], written)
@@ -74,8 +76,12 @@ class Values:
             self.read(name)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all values as they are now. Raises what a reducer raised."""
-        return {name: self.read(name) for name in self._names()}
+        """Return the inputs and what stages wrote, as it is now. Raises what a reducer raised.
+
+        What primitives of one stage pass to each other is no part of it: prefilled prompts,
+        vectors and slices, which depend on how the stage is run.
+        """
+        return {name: self.read(name) for name in self._names() if name in self._public}
 
     def has(self, name: str) -> bool:
         """Tell whether something wrote a value."""

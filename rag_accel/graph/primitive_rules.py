@@ -21,7 +21,12 @@ MADE_BY_PASSES = frozenset(
     }
 )
 WITHOUT_ENGINE = frozenset(
-    {PrimitiveKind.CONDITION, PrimitiveKind.AGGREGATE, PrimitiveKind.FUNCTION}
+    {
+        PrimitiveKind.CONDITION,
+        PrimitiveKind.AGGREGATE,
+        PrimitiveKind.FUNCTION,
+        PrimitiveKind.PARTIAL_DECODING,
+    }
 )
 
 

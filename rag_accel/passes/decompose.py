@@ -8,8 +8,9 @@ becomes, on engines of ours,
     search.searching: SEARCHING@index(search.vector) -> docs  after search.embedding
 
 What a stage becomes depends on its engines: an engine that does the whole stage, and every
-borrowed one, gets a single primitive. Order is kept as the stages have it; removing what carries
-no data is another pass.
+borrowed one, gets a single primitive. An index that ranks by words as well is handed the query's
+text beside its vector. Order is kept as the stages have it; removing what carries no data is
+another pass.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rag_accel.engine_api import BorrowedEngine, EngineProfile
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import InstanceName, StageInstance, stage_of
+from rag_accel.graph.item_lists import ItemFunction, ListFunction
 from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.names import alternatives, listed
 from rag_accel.graph.nodes import (
@@ -44,6 +46,10 @@ from rag_accel.graph.ragraph import RAGraph
 Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
 
 EMBEDS = "embeds"
+"""Capability of an index that is searched by text alone: it makes the vectors itself."""
+
+READS_TEXT = "text"
+"""Capability of an index that is searched by a vector and the text it was made of."""
 
 _BETWEEN = {PrimitiveKind.EMBEDDING: "vector", PrimitiveKind.PREFILLING: "prefill"}
 
@@ -85,10 +91,16 @@ def needs_embedder(index: EngineProfile | BorrowedEngine | None) -> bool:
     return isinstance(index, EngineProfile) and EMBEDS not in index.capabilities
 
 
+def _reads_text(index: EngineProfile | BorrowedEngine | None) -> bool:
+    return isinstance(index, EngineProfile) and READS_TEXT in index.capabilities
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     kind: PrimitiveKind
     engine: EngineName | None = None
+    #: whether it reads the stage's own inputs too, after what the step before it wrote
+    reads_stage: bool = False
 
 
 _Steps: TypeAlias = dict[StageName, tuple[_Step, ...]]
@@ -133,7 +145,9 @@ def _steps(stage: Stage, engines: Engines, problems: list[str]) -> tuple[_Step, 
             return (step,)
         case Retrieval():
             step = _step(stage, stage.engine, PrimitiveKind.SEARCHING, engines, problems)
-            if needs_embedder(engines.get(stage.engine)):
+            index = engines.get(stage.engine)
+            if needs_embedder(index):
+                step = replace(step, reads_stage=_reads_text(index))
                 kind = PrimitiveKind.EMBEDDING
                 return (_step(stage, stage.embedder, kind, engines, problems), step)
             return (step,)
@@ -173,7 +187,7 @@ def _lower(
     stage = instance.stage
     own = steps[stage.name]
     after = tuple(_tail(source, steps) for source in instance.after)
-    inputs: tuple[ValueName, ...] = stage.inputs
+    before: tuple[ValueName, ...] = ()
     for place, step in enumerate(own):
         last = place == len(own) - 1
         name = _name(instance.name, step)
@@ -183,7 +197,7 @@ def _lower(
             instance=instance.name,
             kind=step.kind,
             engine=step.engine,
-            inputs=inputs,
+            inputs=(*before, *stage.inputs) if step.reads_stage or not before else before,
             output=output,
             after=after,
             depth=depth - place,
@@ -192,7 +206,7 @@ def _lower(
             attributes=_attributes(stage, first=place == 0, last=last),
         )
         after = (name,)
-        inputs = () if output is None else (output,)
+        before = () if output is None else (output,)
 
 
 def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...]:
@@ -230,7 +244,7 @@ def _attributes(stage: Stage, first: bool, last: bool) -> tuple[tuple[str, Any],
         case Rerank():
             told += [("top_n", stage.top_n)]
         case Function():
-            told += [("fn", stage.fn)]
+            told += [("fn", stage.fn), *_list_attributes(stage)]
         case Branch():
             told += [("condition", stage.condition), ("targets", stage.targets)]
         case _:
@@ -238,21 +252,37 @@ def _attributes(stage: Stage, first: bool, last: bool) -> tuple[tuple[str, Any],
     return tuple((key, value) for key, value in told if value not in (None, ()))
 
 
+def _list_attributes(stage: Function) -> Iterator[tuple[str, int]]:
+    """Say how many items a function reads off a completion, or which item of a list it takes."""
+    if isinstance(stage.fn, ListFunction):
+        yield ("items", stage.fn.item_count)
+    if isinstance(stage.fn, ItemFunction):
+        yield ("item", stage.fn.item_place)
+
+
 def _document_counts(graph: FrozenRAGraph) -> dict[ValueName, int]:
-    """Return how many documents each value probably holds: reduced writers add up."""
+    """Return how many documents each value probably holds, if any: reduced writers add up."""
     reduced = {output for output, _ in graph.reducers}
     counts: dict[ValueName, int] = {}
     for name in graph.forward:
         stage = graph.by_name.get(name)
-        if isinstance(stage, Retrieval | Rerank):
+        if isinstance(stage, Retrieval | Rerank | Function):
             written = _written(stage, counts)
             known = counts.get(stage.output, 0)
-            counts[stage.output] = known + written if stage.output in reduced else written
+            if written:
+                counts[stage.output] = known + written if stage.output in reduced else written
     return counts
 
 
-def _written(stage: Retrieval | Rerank, counts: Mapping[ValueName, int]) -> int:
-    if isinstance(stage, Retrieval):
-        return stage.top_k
-    known = [count for count in (counts.get(stage.documents), stage.top_n) if count is not None]
-    return min(known, default=1)
+def _written(stage: Retrieval | Rerank | Function, counts: Mapping[ValueName, int]) -> int:
+    match stage:
+        case Retrieval():
+            return stage.top_k
+        case Rerank():
+            bounds = (counts.get(stage.documents), stage.top_n)
+            return min((bound for bound in bounds if bound is not None), default=1)
+        case Function():
+            # What is made of documents is mostly all of them: merged, filtered, reordered.
+            return sum(counts.get(name, 0) for name in stage.inputs)
+        case _:
+            assert_never(stage)

@@ -19,9 +19,13 @@ from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.spec import offenders, verify
 from rag_accel.passes.context import PassContext
+from rag_accel.passes.decompose_stages import decompose_stages
+from rag_accel.passes.join_prefill import join_prefill
 from rag_accel.passes.journal import Change, change_between
 from rag_accel.passes.ordering import Freed, freed_from
+from rag_accel.passes.pipeline_decoding import pipeline_decoding
 from rag_accel.passes.prune_dependencies import prune_dependencies
+from rag_accel.passes.split_prefill import split_prefill
 
 Rewrite: TypeAlias = Callable[[PrimitiveGraph, PassContext], PrimitiveGraph]
 
@@ -41,8 +45,17 @@ class Pass:
     rewrite: Rewrite
 
 
-STATIC_PASSES: Final = (Pass("prune_dependencies", prune_dependencies),)
+STATIC_PASSES: Final = (
+    Pass("prune_dependencies", prune_dependencies),
+    Pass("split_prefill", split_prefill),
+    Pass("decompose_stages", decompose_stages),
+    Pass("pipeline_decoding", pipeline_decoding),
+    Pass("join_prefill", join_prefill),
+)
 """What is applied before a region starts, in this order."""
+
+RUNTIME_PASSES: Final = ("split_nodes",)
+"""What the scheduler does to work that is queued, see ``passes/split_nodes.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +117,7 @@ def passes_named(text: str) -> frozenset[str] | None:
 def _chosen(enabled: frozenset[str] | None, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
     if enabled is None:
         return passes
-    known = [one.name for one in passes]
+    known = [*(one.name for one in passes), *RUNTIME_PASSES]
     unknown = sorted(enabled.difference(known))
     if unknown:
         raise ConfigError(

@@ -24,9 +24,12 @@ def all_earlier(graph: PrimitiveGraph) -> Earlier:
 
 
 def freed_from(before: PrimitiveGraph, now: PrimitiveGraph) -> Freed:
-    """Return what the end of a primitive told about others before and does not tell now."""
+    """Return what the end of a primitive told about others before and does not tell now.
+
+    What was joined with another is told of by that one.
+    """
     earlier, still = all_earlier(before), all_earlier(now)
-    order = (*before.external, *before.by_name)
+    order = (*before.external, *(name for name in before.by_name if name in now.by_name))
     freed = {
         name: tuple(one for one in order if one in earlier[name] and one not in still[name])
         for name in now.by_name

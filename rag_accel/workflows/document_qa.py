@@ -74,8 +74,10 @@ def advanced_document_qa(
     Args:
         ingest: takes the chunks, see ``ingest_into``; without it nothing is uploaded.
         upload: how documents are cut; by default 256 words that overlap by 30.
-        expand_prompt: of ``input``; the queries come one a line. ``{count}`` in it is replaced by
-            ``num_queries``. The question itself stands in for queries that are missing.
+        expand_prompt: of ``input``; the queries come one a line, or as a list in JSON. ``{count}``
+            in it is replaced by ``num_queries``. Further queries are left out, and the question
+            itself stands in for those that are missing. On an engine that gives its text piece by
+            piece each query is searched as soon as it is written.
         num_queries: queries to search.
         top_k: documents to find for each query.
         top_n: documents that the reranker keeps of all.

@@ -32,8 +32,9 @@ def multistep(
     Differs: the paper's Listing 1 ends with the answer to the last simpler question.
 
     Args:
-        decompose_prompt: of ``input``; the questions come one a line. ``{count}`` in it is replaced
-            by ``max_questions``. A plan without a line leaves the question itself.
+        decompose_prompt: of ``input``; the questions come one a line, or as a list in JSON.
+            ``{count}`` in it is replaced by ``max_questions``. A plan without any leaves the
+            question itself.
         step_prompt: of ``docs``, ``question``, ``notes`` and ``input``.
         prompt: of ``notes`` and ``input``.
         max_questions: most rounds.

@@ -14,21 +14,20 @@ from typing import Any, ClassVar
 
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.errors import ConfigError
-
-_ITEM_MARK = re.compile(r"^\s*(?:[-*•]|\(?\d{1,3}[.):])\s+")
+from rag_accel.graph.item_lists import ItemFunction, ListFunction
+from rag_accel.graph.item_reader import ItemReader, read_items
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Read at most ``limit`` items off a text, one a line; drop bullets, numbers and repeats."""
+    """Read at most ``limit`` items off a text: lines or JSON; drop bullets, numbers and repeats."""
 
     limit: int
     __name__: ClassVar[str] = "lines"
 
     def __call__(self, text: str) -> tuple[str, ...]:
         """Return the items in order."""
-        items = (_ITEM_MARK.sub("", line).strip() for line in text.splitlines())
-        return tuple(dict.fromkeys(item for item in items if item))[: self.limit]
+        return read_items(text, limit=self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Questions:
 
 
 @dataclass(frozen=True, slots=True)
-class Queries:
+class Queries(ListFunction):
     """Read exactly ``count`` search queries off a text."""
 
     count: int
@@ -55,9 +54,18 @@ class Queries:
         found = Lines(self.count)(text)
         return found + (question,) * (self.count - len(found))
 
+    @property
+    def item_count(self) -> int:
+        """Return how many queries there are."""
+        return self.count
+
+    def reader(self) -> ItemReader:
+        """Return a reader of the queries that are in the text."""
+        return ItemReader(limit=self.count)
+
 
 @dataclass(frozen=True, slots=True)
-class Nth:
+class Nth(ItemFunction):
     """Take the item at ``place``, counted from 0."""
 
     place: int
@@ -66,6 +74,11 @@ class Nth:
     def __call__(self, items: Sequence[Any]) -> Any:
         """Return the item."""
         return items[self.place]
+
+    @property
+    def item_place(self) -> int:
+        """Return the item's place."""
+        return self.place
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 
 from rag_accel import END, START, RAGraph
 from rag_accel.accelerator.bound import BoundEngine
-from rag_accel.accelerator.primitive_work import checked, payload, stored, user_call
+from rag_accel.accelerator.primitive_work import PREFILLS, checked, stored, user_call
 from rag_accel.accelerator.progress import Progress
+from rag_accel.accelerator.slices import SlicedWork
 from rag_accel.accelerator.values import Values
-from rag_accel.engine_api import BorrowedEngine, Document, EngineProfile, PrimitiveKind
+from rag_accel.engine_api import (
+    ITEMWISE,
+    BorrowedEngine,
+    Document,
+    EngineProfile,
+    PrimitiveKind,
+)
 from rag_accel.errors import ConfigError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.scheduler.messages import EngineName
@@ -35,11 +42,12 @@ def bound(name: str, profile: EngineProfile | BorrowedEngine, call: Any = None) 
     return BoundEngine(EngineName(name), profile, call)
 
 
+RERANKER = replace(FAKE_PROFILE, pure=False, max_batch=1, capabilities=frozenset({ITEMWISE}))
 ENGINES = {
     "llm": bound("llm", FAKE_PROFILE),
     "embedder": bound("embedder", FAKE_PROFILE),
     "index": bound("index", replace(FAKE_PROFILE, kinds=frozenset({PrimitiveKind.SEARCHING}))),
-    "reranker": bound("reranker", replace(FAKE_PROFILE, pure=False)),
+    "reranker": bound("reranker", RERANKER),
     "theirs": bound("theirs", BorrowedEngine("theirs", frozenset({PrimitiveKind.SEARCHING})), find),
 }
 
@@ -61,6 +69,7 @@ class Execution:
         profiles = {name: engine.profile for name, engine in ENGINES.items()}
         self.progress = Progress(self.graph.freeze(), profiles, 64, self.passes)
         self.values = Values(self.graph.freeze(), INPUTS)
+        self.work = SlicedWork(self.values)
         self.waiting += self.progress.start()
         while moves := self.moves():
             move, place = self.choose(moves)
@@ -85,10 +94,12 @@ class Execution:
 
     def begin(self, primitive: Primitive) -> Any:
         """Return what a call returned, or what an engine was given."""
+        if primitive.kind is PrimitiveKind.AGGREGATE:
+            return self.work.joined(primitive)
         if primitive.engine is None or ENGINES[primitive.engine].call is not None:
             call = user_call(primitive, self.values, ENGINES, lambda: True)
             return call()
-        return payload(primitive, self.values)
+        return self.work.payload(primitive)
 
     def end(self, primitive: Primitive, asked: Any) -> None:
         self.done.add(primitive.name)
@@ -101,7 +112,7 @@ class Execution:
             self.values.write(str(primitive.output), primitive.instance, value)
         else:
             value = asked
-            if primitive.kind is not PrimitiveKind.PREFILLING:
+            if primitive.kind not in PREFILLS:
                 value = stored(primitive, compute(asked))
             self.values.write(str(primitive.output), primitive.instance, value)
 
@@ -283,5 +294,5 @@ def test_a_later_region_waits_for_what_an_earlier_one_no_longer_says() -> None:
     (again, *_) = [
         one for one in progress.decide(first["ask?.condition"], "more") if one.stage == "answer"
     ]
-    assert again.name == "answer#2.prefilling"
+    assert again.name == "answer#2.decoding"
     assert {"search.searching", "plan.decoding"} <= set(again.after)

@@ -54,6 +54,7 @@ def unrelated():
     return g.add_edge("best", END)
 
 
+PRUNING = frozenset({"prune_dependencies"})
 RERANKER = EngineProfile(frozenset({PrimitiveKind.RERANKING}))
 SEARCHERS = {
     "index": EngineProfile(OWNED_INDEX.kinds, pure=True, capabilities=frozenset({"embeds"})),
@@ -81,7 +82,7 @@ def test_a_pass_that_is_off_is_not_told_of():
 
 def test_a_pass_that_leaves_the_graph_says_so():
     engines = {"llm": LLM, "embedder": EMBEDDER, "index": OWNED_INDEX}
-    plan = explain_graph(workflow(), engines, "e-graph")
+    plan = explain_graph(workflow(), engines, "e-graph", passes=PRUNING)
     assert "passes:\n  prune_dependencies: nothing to change\nengines:\n" in plan
 
 
@@ -115,7 +116,7 @@ def test_an_empty_graph_has_a_plan():
             "  prune_dependencies: nothing to change",
         ),
     ):
-        assert explain_graph(RAGraph(), {}, stage) == f"{title}\nengines:\n  none"
+        assert explain_graph(RAGraph(), {}, stage, PRUNING) == f"{title}\nengines:\n  none"
 
 
 def test_no_saving_is_promised_without_a_profile():

@@ -41,6 +41,8 @@ ENGINES = {
         "index": borrowed("index", EMBEDDING, SEARCHING),
     },
     "embedding_index": {"index": owned(SEARCHING, capabilities=["embeds"])},
+    "hybrid_index": OWNED | {"index": owned(SEARCHING, capabilities=["text"])},
+    "hybrid_embedding_index": {"index": owned(SEARCHING, capabilities=["embeds", "text"])},
     "borrowed_embedder": OWNED | {"embedder": borrowed("embedder", EMBEDDING)},
     "decoding_llm": {"llm": owned(DECODING)},
     "borrowed_oddity": {"llm": borrowed("llm", PrimitiveKind.FUNCTION, RERANKING)},

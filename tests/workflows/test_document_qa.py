@@ -155,7 +155,14 @@ def test_advanced_qa_searches_each_query_and_reranks_what_all_find(llm: LLM) -> 
 
 
 @pytest.mark.parametrize(
-    ("expansion", "queries"), [("", ["why", "why"]), ("who", ["who", "why"]), ("a\nb", ["a", "b"])]
+    ("expansion", "queries"),
+    [
+        ("", ["why", "why"]),
+        ("{}", ["why", "why"]),
+        ("who", ["who", "why"]),
+        ("a\nb", ["a", "b"]),
+        ('Sure:\n```json\n["a", "b", "c"]\n```', ["a", "b"]),
+    ],
 )
 def test_the_question_stands_in_for_queries_that_are_missing(
     expansion: str, queries: list[str]

@@ -1,0 +1,60 @@
+"""Keep the prompts that engines have prefilled for one request, until they are resumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rag_accel.accelerator.primitive_work import PREFILLS
+from rag_accel.engine_api import GenerationInput, Handle
+from rag_accel.graph.primitives import Primitive
+from rag_accel.scheduler.driver import Driver
+from rag_accel.scheduler.messages import EngineName
+
+
+class Prefilled:
+    """Pass handles from one primitive to the next, and release each of them once.
+
+    ``begin`` and ``handle`` are called on an engine's thread, the others on the driver's.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        #: prompts that are being prefilled, by output
+        self._begun: dict[str, GenerationInput] = {}
+        #: prompts that are prefilled, by output
+        self._handles: dict[str, tuple[EngineName, Handle]] = {}
+
+    def begin(self, primitive: Primitive, asked: Any) -> None:
+        """Remember the prompt that a primitive is about to prefill, if it is one that does."""
+        if primitive.kind in PREFILLS and primitive.output is not None:
+            self._begun[primitive.output] = asked
+
+    def handle(self, primitive: Primitive) -> Handle | None:
+        """Return what a primitive resumes, if anything."""
+        found = (self._handles[name] for name in primitive.inputs if name in self._handles)
+        return next((handle for _, handle in found), None)
+
+    def ended(self, primitive: Primitive, engine: EngineName, handle: Handle | None) -> None:
+        """Release what a primitive has resumed; keep its own handle if it has prefilled."""
+        for name in primitive.inputs:
+            self._release(name)
+        if handle is None:
+            return
+        if primitive.kind in PREFILLS and primitive.output is not None:
+            self._handles[primitive.output] = (engine, handle)
+        else:
+            self._driver.release(engine, (handle,))
+
+    def prompt(self, primitive: Primitive) -> GenerationInput | None:
+        """Return what a primitive has prefilled, as the value that later ones read."""
+        return self._begun.pop(primitive.output, None) if primitive.output is not None else None
+
+    def close(self) -> None:
+        """Release every handle there is."""
+        for name in list(self._handles):
+            self._release(name)
+
+    def _release(self, name: str) -> None:
+        if name in self._handles:
+            engine, handle = self._handles.pop(name)
+            self._driver.release(engine, (handle,))

@@ -1,0 +1,70 @@
+"""Run a stage in slices: give each its part of the stage's work, and join what they produced.
+
+The stage's work is gathered once, when its first slice begins: documents may come from an iterator
+that gives them only once, and all slices must cut the same list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from rag_accel.accelerator.primitive_work import payload
+from rag_accel.accelerator.values import Values
+from rag_accel.engine_api import RerankBatch, ScoredDocument
+from rag_accel.errors import EngineOutputError
+from rag_accel.graph.growth import InstanceName
+from rag_accel.graph.primitives import Primitive
+from rag_accel.passes.split_nodes import joined, part_of
+
+
+class SlicedWork:
+    """Hold what the stages of one request that run in slices are about.
+
+    ``payload`` is called by the engine that runs the slices, on its one thread; ``joined`` may be
+    called on another, once all slices of the stage have ended.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._whole: dict[InstanceName, RerankBatch] = {}
+
+    def payload(self, primitive: Primitive) -> Any:
+        """Return the payload of a primitive, or of its slice of the stage.
+
+        Raises:
+            GraphError: if a value it reads was not written.
+        """
+        cut: tuple[int, int] | None = primitive.attribute("slice")
+        if cut is None:
+            return payload(primitive, self._values)
+        whole = self._whole.get(primitive.instance)
+        if whole is None:
+            whole = self._whole[primitive.instance] = payload(primitive, self._values)
+        place, count = cut
+        low, high = (len(whole.documents) * edge // count for edge in (place, place + 1))
+        return part_of(whole, low, high)
+
+    def joined(self, primitive: Primitive) -> tuple[ScoredDocument, ...]:
+        """Return the stage's result of those of its slices, which the primitive reads in order.
+
+        Raises:
+            EngineOutputError: if one of these is no ranking.
+        """
+        whole = self._whole.pop(primitive.instance)
+        rankings = [self._values.read(name) for name in primitive.inputs]
+        for name, ranking in zip(primitive.inputs, rankings, strict=True):
+            _check_ranking(name, ranking)
+        return joined(replace(whole, top_n=primitive.attribute("top_n")), rankings)
+
+
+def _check_ranking(name: str, ranking: Any) -> None:
+    found = cast("Any", ranking) if isinstance(ranking, list | tuple) else (ranking,)
+    wrong = [type(one).__name__ for one in found if not isinstance(one, ScoredDocument)]
+    if wrong:
+        raise EngineOutputError(
+            "a reranker returned something that is no ranking",
+            where=name,
+            found=wrong[0],
+            valid="ScoredDocuments, best first",
+        )

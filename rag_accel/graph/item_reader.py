@@ -1,0 +1,198 @@
+"""Read the items of a list off a completion while it is still being written (Teola 4.2, Pass 4).
+
+Understood are JSON (an array of texts; an object with such an array; objects with one text each, in
+an array or one a line; texts one a line) and lines, whose bullets and numbers are dropped. What
+models put around a list is skipped: an introduction, the fences of a code block, what follows.
+
+An item is given out as soon as no later text could change it, and however a text is cut into
+pieces, its items are those of the whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, Protocol, TypeAlias
+
+from rag_accel.errors import EngineOutputError
+from rag_accel.graph.item_json import JsonScanner
+
+ListForm: TypeAlias = Literal["auto", "lines", "json"]
+
+_ITEM_MARK: Final = re.compile(r"^\s*(?:[-*•]|\(?\d{1,3}[.):])\s+")
+_FENCE: Final = "```"
+_OPENS_JSON: Final = re.compile(r'\{\s*["}]|\[\s*["{\]]')
+_MAY_OPEN_JSON: Final = re.compile(r"[\[{]\s*\Z")
+
+_SHOWN = 60
+
+
+class ItemReader:
+    """Take a completion piece by piece and give its items, each once, at most ``limit`` of them.
+
+    Items are stripped; empty ones and repeats are left out. A text that ends inside an item of
+    JSON loses that item; the last line needs no end.
+
+    Args:
+        form: ``lines``, ``json``, or ``auto`` for whichever the text begins with.
+        limit: items after which nothing more is read.
+    """
+
+    def __init__(self, form: ListForm = "auto", limit: int | None = None) -> None:
+        self._form: ListForm = form
+        self._limit = limit
+        self._scanner: _Scanner = _SCANNERS[form]()
+        self._items: dict[str, None] = {}
+        self._head = ""
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Return the items so far."""
+        return tuple(self._items)
+
+    def feed(self, text: str) -> tuple[str, ...]:
+        """Take the next piece and return the items that it has finished."""
+        if len(self._head) < _SHOWN:
+            self._head += text[:_SHOWN]
+        return self._new(self._scanner.feed(text))
+
+    def finish(self) -> tuple[str, ...]:
+        """Take the end of the text and return the items that only it has finished.
+
+        Raises:
+            EngineOutputError: if it had to be JSON and holds no list.
+        """
+        new = self._new(self._scanner.finish())
+        if not self._scanner.is_list:
+            raise EngineOutputError(
+                "a completion holds no list",
+                where=f"list of the form {self._form!r}",
+                found=repr(self._head[:_SHOWN]),
+                valid='a JSON array of texts, such as ["one", "two"]',
+                hint="ask for that in the prompt, raise max_tokens, or read the form 'auto'",
+            )
+        return new
+
+    def _new(self, found: Iterable[str]) -> tuple[str, ...]:
+        before = len(self._items)
+        for text in found:
+            item = text.strip()
+            if item and (self._limit is None or len(self._items) < self._limit):
+                self._items.setdefault(item)
+        return tuple(self._items)[before:]
+
+
+def read_items(text: str, form: ListForm = "auto", limit: int | None = None) -> tuple[str, ...]:
+    """Return the items of a whole text.
+
+    Raises:
+        EngineOutputError: if it had to be JSON and holds no list.
+    """
+    reader = ItemReader(form, limit)
+    reader.feed(text)
+    reader.finish()
+    return reader.items
+
+
+class _Scanner(Protocol):
+    @property
+    def is_list(self) -> bool: ...
+
+    def feed(self, text: str) -> Iterable[str]: ...
+
+    def finish(self) -> Iterable[str]: ...
+
+
+class _LineScanner:
+    """Read one item a line; before the first, a line without a mark that ends in a colon is none.
+
+    Any text is a list of lines.
+    """
+
+    is_list = True
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._has_begun = False
+
+    def feed(self, text: str) -> Iterator[str]:
+        lines, self._rest = _whole_lines(self._rest + text)
+        for line in lines:
+            yield self._item(line)
+
+    def finish(self) -> Iterator[str]:
+        line, self._rest = self._rest, ""
+        yield self._item(line)
+
+    def _item(self, line: str) -> str:
+        if _is_around(line, self._has_begun):
+            return ""
+        self._has_begun = True
+        return _ITEM_MARK.sub("", line)
+
+
+class _AutoScanner:
+    """Look at the first line that says something, then read the text in its form.
+
+    No text is refused: one that begins like JSON and holds no list has no items.
+    """
+
+    is_list = True
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._chosen: _LineScanner | JsonScanner | None = None
+
+    def feed(self, text: str) -> Iterable[str]:
+        if self._chosen is not None:
+            return self._chosen.feed(text)
+        self._rest += text
+        self._chosen = self._choice()
+        return () if self._chosen is None else self._chosen.feed(self._rest)
+
+    def finish(self) -> Iterable[str]:
+        if self._chosen is not None:
+            return self._chosen.finish()
+        self._chosen = _LineScanner()
+        return (*self._chosen.feed(self._rest), *self._chosen.finish())
+
+    def _choice(self) -> _LineScanner | JsonScanner | None:
+        """Return the scanner that the text so far asks for; leave out what only precedes a list."""
+        while text := self._rest.lstrip():
+            if _OPENS_JSON.match(text):
+                return JsonScanner()
+            first = text.splitlines(keepends=True)[0]
+            if _MAY_OPEN_JSON.match(text) or not _has_ended(first):
+                break
+            if not _is_around(first, has_begun=False):
+                return _LineScanner()
+            self._rest = text[len(first) :]
+        return None
+
+
+def _whole_lines(text: str) -> tuple[list[str], str]:
+    """Return the lines of a text that have ended, without their ends, and what follows them."""
+    lines = text.splitlines()
+    if lines and not _has_ended(text):
+        return lines[:-1], lines[-1]
+    return lines, ""
+
+
+def _has_ended(text: str) -> bool:
+    """Tell whether a text ends with the end of a line."""
+    return text[-1:].splitlines() == [""]
+
+
+def _is_around(line: str, has_begun: bool) -> bool:
+    """Tell whether a line only stands around a list: empty, a fence, or an introduction."""
+    text = line.strip()
+    if not text or text.startswith(_FENCE):
+        return True
+    return not has_begun and text.endswith(":") and _ITEM_MARK.match(line) is None
+
+
+_SCANNERS: dict[ListForm, type[_LineScanner] | type[JsonScanner] | type[_AutoScanner]] = {
+    "lines": _LineScanner,
+    "json": JsonScanner,
+    "auto": _AutoScanner,
+}

@@ -1,0 +1,89 @@
+"""Cut work that is larger than its engine takes at once (Teola section 4.2, Pass 2).
+
+    best.reranking: RERANKING@reranker(input, docs) -> best  size=40 top_n=3
+
+becomes, where the engine's largest efficient batch is 16,
+
+    best.reranking.1: RERANKING@reranker(input, docs) -> best.reranking.1  size=13 slice=[0, 3]
+    best.reranking.2: RERANKING@reranker(input, docs) -> best.reranking.2  size=13 slice=[1, 3]
+    best.reranking.3: RERANKING@reranker(input, docs) -> best.reranking.3  size=14 slice=[2, 3]
+    best.reranking: AGGREGATE(best.reranking.1, best.reranking.2, best.reranking.3) -> best
+        after best.reranking.1, best.reranking.2, best.reranking.3  join="ranking" top_n=3
+
+The slices queue, join batches and end independently of each other. The join keeps the name of what
+was cut, so whoever waits for that, in later regions too, still does.
+
+``slice=[i, n]`` is the half-open range ``[d * i // n, d * (i + 1) // n)`` of the ``d`` documents
+that there are when it begins. ``size`` is how many were expected: with fewer, slices are smaller or
+empty.
+
+Only ``itemwise`` engines get slices: one that compares documents with each other needs them all.
+
+Differs: slices are of equal size, where the paper fills all but the last. Only reranking is cut: a
+search is one query and no stage embeds several texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from rag_accel.engine_api import ITEMWISE, EngineProfile
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
+from rag_accel.graph.prompt import ValueName
+from rag_accel.passes.context import PassContext
+
+MOST_SLICES: Final = 32
+"""More slices only cost: each is work of its own to the scheduler."""
+
+
+def decompose_stages(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:
+    """Cut each reranking of more documents than its engine's ``max_batch`` into equal slices.
+
+    Returns this very graph if nothing is too large for its engine, or no such engine is itemwise.
+    """
+    pieces = (piece for one in graph.primitives for piece in _cut(one, _num_slices(one, context)))
+    return graph.edit(put=pieces)
+
+
+def _num_slices(one: Primitive, context: PassContext) -> int:
+    profile = context.engines.get(one.engine) if one.engine is not None else None
+    if one.kind is not PrimitiveKind.RERANKING or one.attribute("slice") is not None:
+        return 1
+    if not isinstance(profile, EngineProfile) or ITEMWISE not in profile.capabilities:
+        return 1
+    return min(-(-one.size // max(1, profile.max_batch)), MOST_SLICES)
+
+
+def _cut(one: Primitive, count: int) -> Iterator[Primitive]:
+    """Yield the slices of a primitive and their join, which takes its place."""
+    if count == 1:
+        return
+    kept = tuple((key, value) for key, value in one.attributes if key != "top_n")
+    slices: list[Primitive] = []
+    for place in range(count):
+        name = PrimitiveName(f"{one.name}.{place + 1}")
+        low, high = one.size * place // count, one.size * (place + 1) // count
+        slices.append(
+            replace(
+                one,
+                name=name,
+                output=ValueName(name),
+                size=high - low,
+                attributes=(*kept, ("slice", (place, count))),
+            )
+        )
+    yield from slices
+    top_n = one.attribute("top_n")
+    told = () if top_n is None else (("top_n", top_n),)
+    yield replace(
+        one,
+        kind=PrimitiveKind.AGGREGATE,
+        engine=None,
+        inputs=tuple(ValueName(each.name) for each in slices),
+        after=tuple(each.name for each in slices),
+        size=1,
+        attributes=(("join", "ranking"), *told),
+    )

@@ -1,0 +1,163 @@
+"""Take the items of a list while the list is still being written (Teola section 4.2, Pass 4).
+
+    expand.decoding: DECODING@llm(input) -> text
+    list.function: FUNCTION(text) -> list  after expand.decoding  items=2
+    one.function: FUNCTION(list) -> one  after list.function  item=0
+    search.embedding: EMBEDDING@embedder(one) -> search.vector  after one.function
+
+becomes, on an engine that gives its text piece by piece,
+
+    one.function: PARTIAL_DECODING(list) -> one  item=0 text="expand.decoding" list="list.function"
+
+A partial decoding starts with the decoding it takes its item from and ends as soon as that item is
+written; what reads the item goes on at once. An item that the text does not hold is taken from the
+list when that is known, as before: so it does not matter whether the text has fewer or more items
+than were expected, and every value is the same with and without this pass.
+
+Only embeddings and searches of owned engines go ahead of the end of the list. Whatever else came
+after the list still does: code of the user's, borrowed engines, and what could notice the order.
+
+Differs: the paper's decoding ends as a chain of partial ones. Here it stays whole beside them, so
+that its text, its failure and its cancellation are those of any other decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rag_accel.engine_api import EngineProfile
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
+from rag_accel.graph.prompt import ValueName
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.ordering import all_earlier
+
+STREAMS = "stream"
+
+CREDIT_BATCHES = 2
+"""Batches of items that may be on their way over one edge."""
+
+_GOES_AHEAD = frozenset({PrimitiveKind.EMBEDDING, PrimitiveKind.SEARCHING})
+
+
+def pipeline_decoding(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:
+    """Let items be taken off each list that is read off a streamed completion.
+
+    A partial decoding names in its attributes the decoding (``text``), the function that reads the
+    whole list (``list``), and how many items of it may be on their way at once (``credit``).
+    Depths stay as they are: the items are urgent, and so is the decoding that they come from.
+    Returns this very graph if there is no such list.
+    """
+    for one in graph.primitives:
+        if one.kind is PrimitiveKind.FUNCTION and one.attribute("items") is not None:
+            source = _source(graph, one, context)
+            if source is not None:
+                graph = _with_items(graph, source, context)
+    return graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Pair a decoding with the function that reads a list off all it wrote."""
+
+    decoding: Primitive
+    read: Primitive
+
+    @property
+    def written(self) -> frozenset[ValueName | None]:
+        return frozenset({self.decoding.output, self.read.output})
+
+    @property
+    def used(self) -> frozenset[ValueName | None]:
+        return self.written.union(self.decoding.inputs, self.read.inputs)
+
+
+def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _Source | None:
+    """Return where a list comes from, if its text can be read while it is written."""
+    if not read.inputs or read.output is None:
+        return None
+    writers = [one for one in graph.primitives if one.output == read.inputs[0]]
+    lists = [one for one in graph.primitives if one.output == read.output]
+    if len(writers) != 1 or len(lists) != 1:
+        return None
+    decoding = writers[0]
+    engine = _owned_engine(decoding, context)
+    is_streamed = engine is not None and STREAMS in engine.capabilities
+    is_decoding = decoding.kind is PrimitiveKind.DECODING and decoding.name in read.after
+    if not (is_streamed and is_decoding) or {decoding.output, read.output} & context.reduced:
+        return None
+    return _Source(decoding, read)
+
+
+def _with_items(graph: PrimitiveGraph, source: _Source, context: PassContext) -> PrimitiveGraph:
+    """Return the graph with partial decodings; who may not go ahead waits for the whole list."""
+    ahead = {one.name for one in graph.primitives if _may_go_ahead(one, source, context)}
+    taken = {one.name: one for one in _partial_decodings(graph, source, ahead, context)}
+    if not taken:
+        return graph
+    read, was_earlier = source.read.name, all_earlier(graph)
+    earlier: dict[PrimitiveName, frozenset[PrimitiveName]] = {}
+    rewritten: list[Primitive] = []
+    for old in graph.primitives:
+        one = taken.get(old.name, old)
+        before = _behind(one, earlier)
+        if read in was_earlier[one.name] and one.name not in taken and one.name not in ahead:
+            if read not in before:
+                one = replace(one, after=(*one.after, read))
+            before = _behind(one, earlier)
+        earlier[one.name] = before
+        rewritten.append(one)
+    # Who waits for something did so before, so order and depths hold.
+    return PrimitiveGraph(tuple(rewritten), graph.external)
+
+
+def _behind(
+    one: Primitive, earlier: dict[PrimitiveName, frozenset[PrimitiveName]]
+) -> frozenset[PrimitiveName]:
+    return frozenset(one.after).union(*(earlier.get(name, ()) for name in one.after))
+
+
+def _partial_decodings(
+    graph: PrimitiveGraph, source: _Source, ahead: set[PrimitiveName], context: PassContext
+) -> Iterator[Primitive]:
+    decoding, read = source.decoding, source.read
+    others = (name for name in read.after if name != decoding.name)
+    after = tuple(dict.fromkeys((*decoding.after, *others)))
+    for one in graph.primitives:
+        readers = [graph.by_name[name] for name in graph.successors[one.name] if name in ahead]
+        if _takes_item(one, source, context) and readers:
+            engines = (_owned_engine(reader, context) for reader in readers)
+            batch = min(engine.max_batch for engine in engines if engine is not None)
+            given = {"text": decoding.name, "list": read.name, "credit": CREDIT_BATCHES * batch}
+            attributes = (*one.attributes, *given.items())
+            kind = PrimitiveKind.PARTIAL_DECODING
+            yield replace(one, kind=kind, after=after, attributes=attributes)
+
+
+def _takes_item(one: Primitive, source: _Source, context: PassContext) -> bool:
+    return (
+        one.kind is PrimitiveKind.FUNCTION
+        and one.attribute("item", -1) >= 0
+        and one.inputs == (source.read.output,)
+        and one.after == (source.read.name,)
+        and one.output not in source.used
+        and one.output not in context.reduced
+    )
+
+
+def _may_go_ahead(one: Primitive, source: _Source, context: PassContext) -> bool:
+    """Tell whether nobody could notice that it runs before the list has ended."""
+    engine = _owned_engine(one, context)
+    if engine is None or one.kind not in _GOES_AHEAD or one.reads_all:
+        return False
+    if not source.written.isdisjoint(one.inputs) or not context.reduced.isdisjoint(one.inputs):
+        return False
+    # Two names may stand for one engine; equal profiles are all that tells.
+    shares = engine == _owned_engine(source.decoding, context)
+    return one.output not in source.used and (engine.pure or not shares)
+
+
+def _owned_engine(one: Primitive, context: PassContext) -> EngineProfile | None:
+    engine = context.engines.get(one.engine) if one.engine is not None else None
+    return engine if isinstance(engine, EngineProfile) else None
