@@ -15,6 +15,7 @@ from rag_accel.machine import usable_cores
 PACKAGES = (
     *("rag-accel", "numpy", "torch", "transformers", "sentence-transformers", "tokenizers"),
     *("faiss-cpu", "langchain-core", "langchain-community", "langchain-huggingface"),
+    "langgraph",
 )
 CPU_INFO = Path("/proc/cpuinfo")
 

@@ -1,0 +1,182 @@
+"""Run the workflow on an accelerator, alone and under load, and count what scheduling costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from bench.advanced.answers import NUM_QUERIES
+from bench.advanced.workload import TOP_K, TOP_N, Request, Setting, Variant
+from rag_accel.accelerator import Accelerator
+from rag_accel.config import Options
+from rag_accel.engine_api import Document
+from rag_accel.engines.llm.emulated import EmulatedDevice
+from rag_accel.engines.llm.emulated_engine import EmulatedEngine
+from rag_accel.engines.rerank import RerankEngine
+from rag_accel.graph import FrozenRAGraph
+from rag_accel.server import Server
+from rag_accel.workflows import advanced_document_qa, ingest_into
+
+#: How long depth counts for more than waiting; at the least the option allows, as good as never.
+BLIND_AGEING_S = 0.001
+
+_DRIVER = "rag-accel-driver"
+_CALLS = "rag-accel-call-"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Hold what one request cost.
+
+    Args:
+        scheduling_s: CPU seconds of the driver, of ``submit`` (checks, lowering, passes) and of
+            the call threads except for the upload: growth at branches, and small functions.
+        cpu_s: CPU seconds of the whole process.
+        device_s: modelled seconds in which the device was busy.
+    """
+
+    scheduling_s: float
+    cpu_s: float
+    device_s: float
+
+    @property
+    def share(self) -> float:
+        """Return scheduling / (CPU + device)."""
+        return self.scheduling_s / (self.cpu_s + self.device_s)
+
+
+class Ours:
+    """Run requests on one accelerator; close it by ``opened``."""
+
+    def __init__(
+        self, setting: Setting, accelerator: Accelerator, device: EmulatedDevice, top_k: int
+    ) -> None:
+        self.accelerator = accelerator
+        self._top_k = top_k
+        self._device = device
+        self._ingest = _CountedIngest(setting)
+        self._graphs: dict[Variant, FrozenRAGraph] = {}
+        self._meter = _Meter(frozenset())
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, setting: Setting, device: EmulatedDevice, *, top_k: int = TOP_K, **options: Any
+    ) -> Iterator[Ours]:
+        """Make an accelerator with every pass that the options leave on; share nothing.
+
+        Args:
+            setting: what all arms share.
+            device: generates.
+            top_k: passages to find for each query.
+            options: of the accelerator.
+        """
+        others = frozenset(threading.enumerate())
+        with Accelerator(
+            llm=EmulatedEngine(device),
+            embedder=setting.make_embedder(),
+            index=setting.index,
+            reranker=RerankEngine(setting.scorer),
+            options=Options.load(single_flight=False, **options),
+        ) as accelerator:
+            ours = cls(setting, accelerator, device, top_k)
+            ours._meter = _Meter(others)
+            yield ours
+
+    def graph(self, variant: Variant) -> FrozenRAGraph:
+        """Return the library's workflow."""
+        if variant not in self._graphs:
+            self._graphs[variant] = advanced_document_qa(
+                self._ingest if variant.upload else None,
+                num_queries=NUM_QUERIES,
+                top_k=self._top_k,
+                top_n=TOP_N,
+                synthesis=variant.mode,
+            ).freeze()
+        return self._graphs[variant]
+
+    def answer(self, variant: Variant, request: Request) -> str:
+        """Run one request and wait."""
+        return str(self._submit(variant, request).result())
+
+    def answer_counted(self, variant: Variant, request: Request) -> Spent:
+        """Run one request while nothing else runs, and return what it cost."""
+        busy_s = self._device.stats().busy_s
+        cpu_s, scheduling_s = time.process_time(), self._meter.read()
+        uploading_s, own_s = self._ingest.cpu_s, time.thread_time()
+        handle = self._submit(variant, request)
+        own_s = time.thread_time() - own_s
+        handle.result()
+        # The driver ends what the request left behind before it answers.
+        _ = self.accelerator.is_idle
+        uploading_s = self._ingest.cpu_s - uploading_s
+        return Spent(
+            own_s + self._meter.read() - scheduling_s - uploading_s,
+            time.process_time() - cpu_s,
+            self._device.stats().busy_s - busy_s,
+        )
+
+    def under_load(
+        self, variant: Variant, questions: Sequence[str], starts_s: Sequence[float]
+    ) -> tuple[list[str], list[float]]:
+        """Start each request at its time, whatever became of others; without uploads.
+
+        Returns:
+            answers and latencies in seconds, in the order of the questions.
+        """
+        graph = self.graph(variant)
+        with Server(accelerator=self.accelerator) as server:
+            begun = time.perf_counter()
+            ids = []
+            for question, start_s in zip(questions, starts_s, strict=True):
+                time.sleep(max(0.0, begun + start_s - time.perf_counter()))
+                ids.append(server.add_request(question, graph))
+            results = [server.wait(one) for one in ids]
+        return [str(one.unwrap()) for one in results], [one.latency_s for one in results]
+
+    def _submit(self, variant: Variant, request: Request) -> Any:
+        inputs: dict[str, Any] = {"input": request.question}
+        if variant.upload:
+            inputs["documents"] = request.documents
+        return self.accelerator.submit(self.graph(variant), **inputs)
+
+
+class _CountedIngest:
+    """Ingest as ``ingest_into`` does, and add up the CPU seconds of the thread that does."""
+
+    __name__ = "ingest"
+
+    def __init__(self, setting: Setting) -> None:
+        self._ingest = ingest_into(setting.index, setting.embeddings.embed_documents)
+        self.cpu_s = 0.0
+
+    def __call__(self, chunks: Sequence[Document]) -> Any:
+        started = time.thread_time()
+        try:
+            return self._ingest(chunks)
+        finally:
+            self.cpu_s += time.thread_time() - started
+
+
+class _Meter:
+    """Read the CPU time of the driver's and the call threads that are not among ``others``."""
+
+    def __init__(self, others: frozenset[threading.Thread]) -> None:
+        self._others = others
+
+    def read(self) -> float:
+        """Return CPU seconds since these threads began."""
+        return sum(_cpu_s(one) for one in threading.enumerate() if self._counts(one))
+
+    def _counts(self, thread: threading.Thread) -> bool:
+        is_scheduling = thread.name == _DRIVER or thread.name.startswith(_CALLS)
+        return is_scheduling and thread not in self._others
+
+
+def _cpu_s(thread: threading.Thread) -> float:
+    assert thread.ident is not None, "an enumerated thread has begun"
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))

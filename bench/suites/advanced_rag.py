@@ -1,0 +1,174 @@
+"""Measure answering over uploaded documents: expand, search each query, rerank, synthesise.
+
+A request asks one question and, where the variant says so, uploads text of its own, which is cut,
+embedded and searched with the rest. The question is expanded to three queries of 24 words, each
+finds 16 passages, and the reranker keeps 3 of all; the answer is made by ``stuff``, ``tree`` (three
+leaves, then one that combines them) or ``refine`` (a chain of three), 45 to 60 words each.
+Documents, questions and uploads are real text, embedding is MiniLM and reranking is late
+interaction over MiniLM, both computed here; the index is small, so searching is cheap. The model
+is emulated (``h100_like_8b``): its times are modelled and its words made up, by a pure function of
+the prompt. So equal answers mean that every step before gave the same; each row
+``different_answers`` should be 0.
+
+Arms, with the very same model, index, reranker and device, one request at a time in turn:
+
+- sequential: a LangGraph program, one thing after another, ``invoke``;
+- hand_parallel: a LangGraph program whose author used what it offers, ``ainvoke``: the upload
+  beside the expansion, a branch for each search and for each leaf of a tree;
+- ours: ``rag_accel.workflows.advanced_document_qa`` on an accelerator with all passes, unless
+  ``RAG_ACCEL_PASSES`` says otherwise;
+- bound: not run but computed, see ``bench.advanced.bound``; from what the sequential arm's stages
+  took and the device's table, with the cores as one lane. Scheduling cannot get below it.
+
+The LangGraph arms run on the number of torch threads that serves them best. Single-flight is off.
+
+Under load, requests of ``tree`` without upload arrive at random at a share of what the busier of
+cores and device can take: one at a time (Poisson), or 8 together (a program that asks for several
+users at once). The device then runs few sequences at once and a query finds 4 passages, or nothing
+would ever queue for the device. Both arms are ours. The blind one is ours with the option
+``ageing_s`` at its least: after a few milliseconds depth counts for nothing, and after 10 ms what
+was queued first goes before everything, whichever request it belongs to.
+
+Ratios:
+    vs_sequential: sequential p50 / ours p50 of a request's latency, tree with upload.
+    vs_hand_parallel_langgraph: hand_parallel p50 / ours p50 of a request's latency, tree with
+        upload.
+    worst_variant: the lowest of sequential p50 / ours p50 and hand_parallel p50 / ours p50 over all
+        variants: stuff, tree and refine, each with and without upload.
+    topology_vs_blind_together: blind p50 / ours p50 of a request's latency under load, each within
+        a run, 8 arriving together; median over pairs of runs.
+    topology_vs_blind_single: the same, arriving one at a time.
+    topology_vs_blind: the lower of these two.
+    overhead_share: CPU time of the scheduler's thread, of starting a request (checks, lowering,
+        passes) and of growth at branches / (CPU time of the process + modelled device time) of a
+        request, tree with upload; median over requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.advanced.alone import (
+    HAND_PARALLEL,
+    LANGGRAPH_ARMS,
+    SEQUENTIAL,
+    Alone,
+    Measured,
+    spent_rows,
+)
+from bench.advanced.loaded import Loaded, run_loaded
+from bench.advanced.ours import Ours, Spent
+from bench.advanced.workload import LEADING, LOADED, VARIANTS, Variant, open_setting
+from bench.measure import median
+from bench.results import SuiteResult
+from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from rag_accel.engines.llm.emulated_table import H100_LIKE_8B, DeviceTable
+from rag_accel.engines.max_sim import MaxSimScorer
+from rag_accel.engines.rerank import PairScorer
+
+#: ratios under load, and how many requests arrive together for each
+_TOGETHER = {"topology_vs_blind_together": 8, "topology_vs_blind_single": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Say how much is measured.
+
+    Args:
+        documents: passages that are indexed.
+        upload_words: words that a request uploads, at least.
+        repeats: requests of each variant and arm.
+        warm_up: requests of each variant and arm before, which do not count.
+        loaded_places: sequences the device runs at once under load.
+        load_share: arrivals under load, as a share of what the busier of cores and device takes.
+        loaded_requests: requests of a run under load.
+        loaded_repeats: pairs of such runs.
+    """
+
+    documents: int
+    upload_words: int
+    repeats: int
+    warm_up: int
+    loaded_places: int
+    load_share: float
+    loaded_requests: int
+    loaded_repeats: int
+
+
+QUICK = Sizes(
+    documents=500,
+    upload_words=3000,
+    repeats=5,
+    warm_up=1,
+    loaded_places=4,
+    load_share=0.8,
+    loaded_requests=16,
+    loaded_repeats=2,
+)
+FULL = Sizes(
+    documents=2500,
+    upload_words=3000,
+    repeats=30,
+    warm_up=2,
+    loaded_places=4,
+    load_share=0.8,
+    loaded_requests=80,
+    loaded_repeats=7,
+)
+
+
+def run(
+    quick: bool,
+    sizes: Sizes | None = None,
+    material: Material | None = None,
+    scorer: PairScorer | None = None,
+    table: DeviceTable = H100_LIKE_8B,
+) -> SuiteResult:
+    """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
+    chosen = sizes or (QUICK if quick else FULL)
+    found = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
+    with open_setting(
+        found,
+        scorer or MaxSimScorer(),
+        table,
+        documents=chosen.documents,
+        upload_words=chosen.upload_words,
+        loaded_places=chosen.loaded_places,
+    ) as setting:
+        with asyncio.Runner() as runner, Ours.opened(setting, setting.device) as ours:
+            alone = Alone(setting, ours, runner)
+            measured = {
+                variant: alone.measure(variant, chosen.repeats, chosen.warm_up)
+                for variant in VARIANTS
+            }
+            spent = alone.count(chosen.repeats)
+        loaded = {
+            name: run_loaded(
+                setting,
+                measured[LOADED],
+                together,
+                share=chosen.load_share,
+                requests=chosen.loaded_requests,
+                repeats=chosen.loaded_repeats,
+            )
+            for name, together in _TOGETHER.items()
+        }
+    rows = [row for one in measured.values() for row in one.rows(table)]
+    rows += [*spent_rows(spent), *(row for one in loaded.values() for row in one.rows())]
+    return SuiteResult("advanced_rag", tuple(rows), _ratios(measured, spent, loaded), emulated=True)
+
+
+def _ratios(
+    measured: Mapping[Variant, Measured], spent: Sequence[Spent], loaded: Mapping[str, Loaded]
+) -> dict[str, float]:
+    return {
+        "vs_sequential": measured[LEADING].gain(SEQUENTIAL),
+        "vs_hand_parallel_langgraph": measured[LEADING].gain(HAND_PARALLEL),
+        "worst_variant": min(one.gain(arm) for one in measured.values() for arm in LANGGRAPH_ARMS),
+        **{name: one.gain for name, one in loaded.items()},
+        "topology_vs_blind": min(one.gain for one in loaded.values()),
+        "overhead_share": median([one.share for one in spent]),
+    }
