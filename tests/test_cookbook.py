@@ -12,7 +12,7 @@ import pytest
 
 PAGES = sorted((Path(__file__).parents[1] / "cookbook").glob("[0-9]*.py"))
 OURS = ("langchain_rag_accel", "rag_accel", "rag_accel_adapters")
-PUBLIC = ("langchain_rag_accel", "rag_accel", "rag_accel.testing")
+PUBLIC = ("langchain_rag_accel", "rag_accel", "rag_accel.testing", "rag_accel.workflows")
 
 
 def _named(page: Path) -> str:
