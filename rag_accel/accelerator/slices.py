@@ -1,21 +1,28 @@
 """Run a stage in slices: give each its part of the stage's work, and join what they produced.
 
 The stage's work is gathered once, when its first slice begins: documents may come from an iterator
-that gives them only once, and all slices must cut the same list.
+that gives them only once, and all slices must cut the same list. Slices of a union of searches each
+gather their own, from lists that are there for good.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from rag_accel.accelerator.bound import plain_documents
 from rag_accel.accelerator.primitive_work import payload
+from rag_accel.accelerator.rendering import as_text
 from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import RerankBatch, ScoredDocument
 from rag_accel.errors import EngineOutputError
 from rag_accel.graph.growth import InstanceName
+from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive
 from rag_accel.passes.split_nodes import joined, part_of
+
+_NO_DOCUMENTS = RerankBatch("", ())
 
 
 class SlicedWork:
@@ -35,6 +42,8 @@ class SlicedWork:
         Raises:
             GraphError: if a value it reads was not written.
         """
+        if primitive.kind is PrimitiveKind.RERANKING and primitive.attribute("fn") is not None:
+            return self._added_by_last(primitive)
         cut: tuple[int, int] | None = primitive.attribute("slice")
         if cut is None:
             return payload(primitive, self._values)
@@ -51,11 +60,18 @@ class SlicedWork:
         Raises:
             EngineOutputError: if one of these is no ranking.
         """
-        whole = self._whole.pop(primitive.instance)
+        whole = self._whole.pop(primitive.instance, _NO_DOCUMENTS)
         rankings = [self._values.read(name) for name in primitive.inputs]
         for name, ranking in zip(primitive.inputs, rankings, strict=True):
             _check_ranking(name, ranking)
         return joined(replace(whole, top_n=primitive.attribute("top_n")), rankings)
+
+    def _added_by_last(self, primitive: Primitive) -> RerankBatch:
+        """Return what the last list that a reranking reads adds to the union of those before."""
+        query, *lists = (self._values.read(name) for name in primitive.inputs)
+        union: Callable[..., Sequence[Any]] = primitive.attribute("fn")
+        known = len(union(*lists[:-1])) if len(lists) > 1 else 0
+        return RerankBatch(as_text(query), plain_documents(union(*lists)[known:]), None)
 
 
 def _check_ranking(name: str, ranking: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
+    ITEMWISE,
     Document,
     EngineBase,
     EngineOutput,
@@ -65,7 +66,8 @@ class RerankEngine(EngineBase):
         max_batch: documents worth putting into one step.
         max_threads: torch threads a step can use, 0 if the scorer computes elsewhere; by default
             what the default scorer can use, and 1 for another.
-        pure: whether equal pairs always get equal scores; by default for the default scorer only.
+        pure: whether equal pairs always get equal scores, whatever else is in a call; by default
+            for the default scorer only. Then what was found can be reranked piece by piece.
         latency: first guess of a step's time.
         clock: measures ``StepBudget.time_s``.
 
@@ -93,6 +95,8 @@ class RerankEngine(EngineBase):
         self._clock = clock or MonotonicClock()
         self._pending: PendingWork[Pair, float] = PendingWork(_ranked)
         threads = _threads(self._scorer) if max_threads is None else max_threads
+        is_pure = ours if pure is None else pure
+        is_itemwise = is_pure or isinstance(self._scorer, MaxSimScorer)
         self._profile = EngineProfile(
             kinds=frozenset({PrimitiveKind.RERANKING}),
             max_batch=max_batch,
@@ -100,7 +104,8 @@ class RerankEngine(EngineBase):
             max_threads=min(threads, 1) if reproducible else threads,
             stepped=True,
             speculatable=ours,
-            pure=ours if pure is None else pure,
+            pure=is_pure,
+            capabilities=frozenset({ITEMWISE} if is_itemwise else ()),
         )
 
     @property

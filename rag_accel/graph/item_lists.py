@@ -1,7 +1,8 @@
-"""Declare that a Function stage reads a list off a completion, or takes an item of such a list.
+"""Declare that a Function stage reads, takes apart or joins lists in a way that passes may use.
 
 Functions derived from these mean what they mean without them: a list is read when its completion
-has ended. The pass ``pipeline_decoding`` may let an item be taken as soon as it is written.
+has ended. The pass ``pipeline_decoding`` may let an item be taken as soon as it is written, and
+``rerank_by_source`` may rerank what one list adds to a union before the next is there.
 """
 
 from __future__ import annotations
@@ -39,3 +40,13 @@ class ItemFunction:
     @abstractmethod
     def item_place(self) -> int:
         """Return the item's place, counted from 0."""
+
+
+class UnionFunction:
+    """Be a pure function of lists of documents that returns their union as a tuple, in order.
+
+    What it returns for the first of its arguments alone is the beginning of what it returns for all
+    of them: ``union(a, b)[: len(union(a))] == union(a)``.
+    """
+
+    __slots__ = ()

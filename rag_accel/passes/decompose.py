@@ -23,7 +23,7 @@ from rag_accel.engine_api import BorrowedEngine, EngineProfile
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import InstanceName, StageInstance, stage_of
-from rag_accel.graph.item_lists import ItemFunction, ListFunction
+from rag_accel.graph.item_lists import ItemFunction, ListFunction, UnionFunction
 from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.names import alternatives, listed
 from rag_accel.graph.nodes import (
@@ -252,12 +252,14 @@ def _attributes(stage: Stage, first: bool, last: bool) -> tuple[tuple[str, Any],
     return tuple((key, value) for key, value in told if value not in (None, ()))
 
 
-def _list_attributes(stage: Function) -> Iterator[tuple[str, int]]:
-    """Say how many items a function reads off a completion, or which item of a list it takes."""
+def _list_attributes(stage: Function) -> Iterator[tuple[str, int | str]]:
+    """Say how many items a function reads off a completion, which it takes, or that it joins."""
     if isinstance(stage.fn, ListFunction):
         yield ("items", stage.fn.item_count)
     if isinstance(stage.fn, ItemFunction):
         yield ("item", stage.fn.item_place)
+    if isinstance(stage.fn, UnionFunction):
+        yield ("union", "prefix")
 
 
 def _document_counts(graph: FrozenRAGraph) -> dict[ValueName, int]:

@@ -25,7 +25,7 @@ search is one query and no stage embeds several texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -50,7 +50,8 @@ def decompose_stages(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGr
 
 def _num_slices(one: Primitive, context: PassContext) -> int:
     profile = context.engines.get(one.engine) if one.engine is not None else None
-    if one.kind is not PrimitiveKind.RERANKING or one.attribute("slice") is not None:
+    is_slice = one.attribute("slice") is not None or one.attribute("fn") is not None
+    if one.kind is not PrimitiveKind.RERANKING or is_slice:
         return 1
     if not isinstance(profile, EngineProfile) or ITEMWISE not in profile.capabilities:
         return 1
@@ -76,14 +77,21 @@ def _cut(one: Primitive, count: int) -> Iterator[Primitive]:
             )
         )
     yield from slices
+    yield joined_ranking(one, slices)
+
+
+def joined_ranking(
+    one: Primitive, slices: Sequence[Primitive], after: Sequence[PrimitiveName] = ()
+) -> Primitive:
+    """Return what makes one ranking of those of the slices, under the name of what was cut."""
     top_n = one.attribute("top_n")
     told = () if top_n is None else (("top_n", top_n),)
-    yield replace(
+    return replace(
         one,
         kind=PrimitiveKind.AGGREGATE,
         engine=None,
         inputs=tuple(ValueName(each.name) for each in slices),
-        after=tuple(each.name for each in slices),
+        after=tuple(dict.fromkeys((*(each.name for each in slices), *after))),
         size=1,
         attributes=(("join", "ranking"), *told),
     )

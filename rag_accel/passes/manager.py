@@ -25,6 +25,7 @@ from rag_accel.passes.journal import Change, change_between
 from rag_accel.passes.ordering import Freed, freed_from
 from rag_accel.passes.pipeline_decoding import pipeline_decoding
 from rag_accel.passes.prune_dependencies import prune_dependencies
+from rag_accel.passes.rerank_by_source import rerank_by_source
 from rag_accel.passes.split_prefill import split_prefill
 
 Rewrite: TypeAlias = Callable[[PrimitiveGraph, PassContext], PrimitiveGraph]
@@ -48,6 +49,7 @@ class Pass:
 STATIC_PASSES: Final = (
     Pass("prune_dependencies", prune_dependencies),
     Pass("split_prefill", split_prefill),
+    Pass("rerank_by_source", rerank_by_source),
     Pass("decompose_stages", decompose_stages),
     Pass("pipeline_decoding", pipeline_decoding),
     Pass("join_prefill", join_prefill),

@@ -14,8 +14,9 @@ written; what reads the item goes on at once. An item that the text does not hol
 list when that is known, as before: so it does not matter whether the text has fewer or more items
 than were expected, and every value is the same with and without this pass.
 
-Only embeddings and searches of owned engines go ahead of the end of the list. Whatever else came
-after the list still does: code of the user's, borrowed engines, and what could notice the order.
+Only embeddings, searches and rerankings of owned engines go ahead of the end of the list. Whatever
+else came after the list still does: code of the user's, borrowed engines, and what could notice the
+order.
 
 Differs: the paper's decoding ends as a chain of partial ones. Here it stays whole beside them, so
 that its text, its failure and its cancellation are those of any other decoding.
@@ -38,7 +39,7 @@ STREAMS = "stream"
 CREDIT_BATCHES = 2
 """Batches of items that may be on their way over one edge."""
 
-_GOES_AHEAD = frozenset({PrimitiveKind.EMBEDDING, PrimitiveKind.SEARCHING})
+_GOES_AHEAD = frozenset({PrimitiveKind.EMBEDDING, PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
 
 
 def pipeline_decoding(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.errors import ConfigError
-from rag_accel.graph.item_lists import ItemFunction, ListFunction
+from rag_accel.graph.item_lists import ItemFunction, ListFunction, UnionFunction
 from rag_accel.graph.item_reader import ItemReader, read_items
 
 
@@ -172,12 +172,21 @@ def rest_of(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items[1:])
 
 
-def merged(*found: Sequence[ScoredDocument | Document]) -> tuple[Any, ...]:
-    """Return the documents of several searches, each once, in the order they were found."""
-    kept: dict[str, Any] = {}
-    for one in (one for several in found for one in several):
-        kept.setdefault(one.document.id if isinstance(one, ScoredDocument) else one.id, one)
-    return tuple(kept.values())
+@dataclass(frozen=True, slots=True)
+class Merged(UnionFunction):
+    """Join the documents of several searches, each once, in the order they were found."""
+
+    __name__: ClassVar[str] = "merged"
+
+    def __call__(self, *found: Sequence[ScoredDocument | Document]) -> tuple[Any, ...]:
+        """Return the documents."""
+        kept: dict[str, Any] = {}
+        for one in (one for several in found for one in several):
+            kept.setdefault(one.document.id if isinstance(one, ScoredDocument) else one.id, one)
+        return tuple(kept.values())
+
+
+merged = Merged()
 
 
 def require_count(name: str, value: int, *, low: int = 1) -> None:

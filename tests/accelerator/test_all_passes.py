@@ -6,9 +6,10 @@ find more than a batch, and lists are read off completions, so that every pass h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import ITEMWISE
+from rag_accel.graph.item_lists import UnionFunction
 from rag_accel.passes.decompose import READS_TEXT
 from rag_accel.passes.manager import STATIC_PASSES
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, FakeSyncCall
@@ -78,6 +80,13 @@ class Names:
 
     def __call__(self, values: Mapping[str, Any]) -> str:
         return " ".join(sorted(one for one in values if one in self.written or "." in one))
+
+
+class Chained(UnionFunction):
+    """Put lists one after the other, what two of them hold twice."""
+
+    def __call__(self, *lists: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(chain.from_iterable(lists))
 
 
 KINDS = ("generate", "generate", "retrieve", "rerank", "rerank", "merge", "expand", "all")
@@ -146,17 +155,19 @@ class Builder:
             written.found.append(name)
         elif kind == "merge":
             inputs = [known.found[pick % len(known.found)] for pick in (other, third)]
-            self.graph.add_function(name, lambda one, other: [*one, *other], inputs=inputs)
+            self.graph.add_function(name, Chained(), inputs=inputs)
             written.found.append(name)
         elif kind == "expand":
-            return self.add_expansion(name, text, written)
+            return self.add_expansion(name, text, other % 2 == 0, written)
         else:
             self.add_generation(name, stage.picks, known)
             written.texts.append(name)
         return name, name
 
-    def add_expansion(self, name: str, text: str, written: Values) -> tuple[str, str]:
-        """Add searches of the items that a generation lists."""
+    def add_expansion(
+        self, name: str, text: str, reranks: bool, written: Values
+    ) -> tuple[str, str]:
+        """Add searches of the items that a generation lists; rerank what they find, or not."""
         prompt, join = f"one\n{{{text}}}\nthree\nfour", f"{name}join"
         self.graph.add_generation(name, prompt=prompt)
         self.graph.add_function(f"{name}list", Queries(NUM_ITEMS), inputs=[name, "input"])
@@ -169,8 +180,14 @@ class Builder:
             self.graph.add_edge(search, join)
             written.texts.append(item)
             written.found.append(search)
-        self.graph.add_function(join, lambda values: None)
-        return name, join
+        if not reranks:
+            self.graph.add_function(join, lambda values: None)
+            return name, join
+        searches = [f"{name}search{place}" for place in range(NUM_ITEMS)]
+        self.graph.add_function(join, Chained(), inputs=searches).add_edge(join, f"{name}best")
+        self.graph.add_rerank(f"{name}best", documents=join, query=text, top_n=4)
+        written.found.append(f"{name}best")
+        return name, f"{name}best"
 
     def add_generation(self, name: str, picks: tuple[int, int, int], known: Values) -> None:
         values = [*known.texts, *known.found]

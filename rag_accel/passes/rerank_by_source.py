@@ -1,0 +1,104 @@
+"""Rerank what each search has found as soon as it is there (Teola section 4.2, Passes 2 and 4).
+
+    all.function: FUNCTION(found1, found2) -> found  after a.searching, b.searching
+        fn=@merged union="prefix"
+    best.reranking: RERANKING@reranker(input, found) -> best  after all.function  top_n=3
+
+becomes, on an ``itemwise`` engine,
+
+    best.reranking.1: RERANKING@reranker(input, found1) -> best.reranking.1  after a.searching
+        fn=@merged
+    best.reranking.2: RERANKING@reranker(input, found1, found2) -> best.reranking.2
+        after a.searching, b.searching  fn=@merged
+    best.reranking: AGGREGATE(best.reranking.1, best.reranking.2) -> best
+        after best.reranking.1, best.reranking.2, all.function  join="ranking" top_n=3
+
+Each slice takes the documents that its last search adds to the union of those before it, so every
+document is scored once and the join sees them in the order of the whole. Searches that end together
+are reranked in one step anyway; where their queries come one after the other, because they are
+taken off a list that is being written, reranking goes on beside the writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rag_accel.engine_api import ITEMWISE, EngineProfile
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
+from rag_accel.graph.prompt import ValueName
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.decompose_stages import joined_ranking
+from rag_accel.passes.ordering import all_earlier
+
+
+def rerank_by_source(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:
+    """Cut each reranking of the union of several searches into one slice for each of them.
+
+    Returns this very graph if there is none.
+    """
+    put: list[Primitive] = []
+    for one in graph.primitives:
+        union = _union(one, graph, context)
+        sources = [] if union is None else _sources(union, graph, context)
+        if union is not None and len(sources) > 1:
+            asked = [each.name for each in graph.primitives if each.output == one.inputs[0]]
+            earlier = all_earlier(graph)[one.name]
+            query = [name for name in asked if name in earlier]
+            slices = list(_slices(one, union, sources, query))
+            put += [*slices, joined_ranking(one, slices, after=one.after)]
+    return graph.edit(put=put)
+
+
+def _union(one: Primitive, graph: PrimitiveGraph, context: PassContext) -> Primitive | None:
+    """Return the function that makes the documents of a reranking, if it is such a union."""
+    profile = context.engines.get(one.engine) if one.engine is not None else None
+    if one.kind is not PrimitiveKind.RERANKING or len(one.inputs) != 2:
+        return None
+    if not isinstance(profile, EngineProfile) or ITEMWISE not in profile.capabilities:
+        return None
+    if one.attribute("slice") is not None or one.attribute("fn") is not None:
+        return None
+    union = _only_writer(one.inputs[1], graph, context)
+    if union is None or union.attribute("union") is None or union.name not in one.after:
+        return None
+    return union
+
+
+def _sources(union: Primitive, graph: PrimitiveGraph, context: PassContext) -> list[Primitive]:
+    """Return the searches whose results a union joins, in its order; none if it joins others."""
+    found = [_only_writer(name, graph, context) for name in union.inputs]
+    searches = [one for one in found if one is not None and one.kind is PrimitiveKind.SEARCHING]
+    names = {one.name for one in searches}
+    is_all = len(names) == len(found) and names <= set(union.after)
+    return searches if is_all else []
+
+
+def _only_writer(value: ValueName, graph: PrimitiveGraph, context: PassContext) -> Primitive | None:
+    writers = [one for one in graph.primitives if one.output == value]
+    return writers[0] if len(writers) == 1 and value not in context.reduced else None
+
+
+def _slices(
+    one: Primitive, union: Primitive, sources: list[Primitive], query: list[PrimitiveName]
+) -> Iterator[Primitive]:
+    """Yield the slices; each waits for the query and for all but the searches after its own."""
+    kept = tuple((key, value) for key, value in one.attributes if key != "top_n")
+    names = {source.name for source in sources}
+    others = (
+        *(name for name in union.after if name not in names),
+        *(name for name in one.after if name != union.name),
+        *query,
+    )
+    for place, source in enumerate(sources, start=1):
+        name = PrimitiveName(f"{one.name}.{place}")
+        yield replace(
+            one,
+            name=name,
+            inputs=(one.inputs[0], *union.inputs[:place]),
+            output=ValueName(name),
+            after=tuple(dict.fromkeys((*(each.name for each in sources[:place]), *others))),
+            size=source.attribute("top_k", 1),
+            attributes=(*kept, ("fn", union.attribute("fn"))),
+        )
