@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.commands import Command, EndNode, EndRequest
 from rag_accel.scheduler.dispatch import start_begun
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
-    Command,
-    EndNode,
-    EndRequest,
     EngineLeft,
     Event,
     LeafArrived,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.commands import Command
 from rag_accel.scheduler.ending import end_node, forget_parts, leave_engine
-from rag_accel.scheduler.messages import CallEnded, Command, StepEnded, StepFailed
+from rag_accel.scheduler.messages import CallEnded, StepEnded, StepFailed
 from rag_accel.scheduler.queueing import append_nodes, ready
 from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import EngineState, SchedulerState

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from rag_accel.scheduler.batching import Entry, select_batch, select_calls
 from rag_accel.scheduler.budget import COMPANY_S, bounded_budget_s
+from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, StartCall, StartStep
 from rag_accel.scheduler.cores import grant_threads
 from rag_accel.scheduler.ending import cancel_node, end_node
-from rag_accel.scheduler.messages import (
-    Command,
-    DropEngine,
-    InterruptStep,
-    NodeKey,
-    Part,
-    StartCall,
-    StartStep,
-    StepId,
-)
+from rag_accel.scheduler.messages import NodeKey, Part, StepId
 from rag_accel.scheduler.pace import size_class
 from rag_accel.scheduler.queueing import admit_pending
 from rag_accel.scheduler.runs import NodeRun

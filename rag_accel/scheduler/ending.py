@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rag_accel.scheduler.messages import CancelWork, Command, EndNode, EndRequest, NodeKey, Outcome
+from rag_accel.scheduler.commands import CancelWork, Command, EndNode, EndRequest
+from rag_accel.scheduler.messages import NodeKey, Outcome
 from rag_accel.scheduler.queueing import ready
 from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState

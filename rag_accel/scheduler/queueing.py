@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.messages import Command, EndNode, EndRequest, NodeKey, NodeSpec
+from rag_accel.scheduler.commands import Command, EndNode, EndRequest
+from rag_accel.scheduler.messages import NodeKey, NodeSpec
 from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import SchedulerState
 from rag_accel.scheduler.wavefront import enter_idle

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 
+from rag_accel.scheduler.commands import Command
 from rag_accel.scheduler.ending import cancel_node, end_node, end_request
-from rag_accel.scheduler.messages import Command
 from rag_accel.scheduler.state import EngineState, SchedulerState
 
 

@@ -22,6 +22,7 @@ from rag_accel.scheduler.arrivals import (
     request_closed,
     request_opened,
 )
+from rag_accel.scheduler.commands import Command, WakeAt
 from rag_accel.scheduler.completions import call_ended, step_ended, step_failed
 from rag_accel.scheduler.dispatch import dispatch
 from rag_accel.scheduler.ending import cancel_node, end_node, end_request
@@ -29,7 +30,6 @@ from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
     Closing,
-    Command,
     EngineLeft,
     Event,
     LeafArrived,
@@ -42,7 +42,6 @@ from rag_accel.scheduler.messages import (
     StepEnded,
     StepFailed,
     Tick,
-    WakeAt,
 )
 from rag_accel.scheduler.state import SchedulerState
 from rag_accel.scheduler.timing import look_at_clock, next_wake

@@ -14,7 +14,8 @@ pytest.importorskip("faiss")
 pytest.importorskip("torch")
 
 SIZE = IndexSize(2000, 16, 4, dimension=16)
-TINY = stepping.Sizes(SIZE, repeats=3, small_vectors=400, small_queries=40)
+SPARSE = IndexSize(2000, 64, 4, dimension=16)
+TINY = stepping.Sizes(SIZE, repeats=3, small_vectors=400, small_queries=40, sparse=SPARSE)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +31,10 @@ def test_every_ratio_is_defined_and_the_result_is_valid_json(result: SuiteResult
 
 def test_all_ids_are_equal_and_counted(result: SuiteResult) -> None:
     counted = [row for row in result.rows if row.metric == "queries_equal"]
-    assert len(counted) == 5
+    assert len(counted) == 6
     for row in counted:
         assert row.median == row.n
-    assert {row.n for row in counted if "large" not in row.workload} == {40}
+    assert {row.n for row in counted if "," not in row.workload} == {40}
     for kind in (*KINDS, "faiss"):
         assert result.ratios[f"ids_equal_{kind}"] == 1
 
@@ -45,6 +46,11 @@ def test_both_arms_of_every_size_are_timed(result: SuiteResult) -> None:
     assert timed == [
         *((system, one) for one in steps for system in ("stock FAISS", "in steps")),
         *((system, one) for one in crowds for system in ("stock FAISS", "shared scan")),
+        *(
+            (system, f"{one}, 64 clusters")
+            for one in crowds
+            for system in ("stock FAISS", "shared scan")
+        ),
     ]
 
 

@@ -23,6 +23,7 @@ from rag_accel.explain.profile import profile_of
 from rag_accel.explain.recording import RecordedEngine, Recording
 from rag_accel.explain.replay import replay, saved_ms
 from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.scheduler.commands import StartCall, StartStep
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
@@ -33,8 +34,6 @@ from rag_accel.scheduler.messages import (
     OwnedEngineAdded,
     RequestArrived,
     RequestId,
-    StartCall,
-    StartStep,
     StepEnded,
 )
 from rag_accel.scheduler.state import CoreOptions, SchedulerState

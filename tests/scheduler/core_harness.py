@@ -6,12 +6,12 @@ from collections.abc import Hashable
 from typing import Any
 
 from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.scheduler.commands import Command, WakeAt
 from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
     Closing,
-    Command,
     EngineName,
     Event,
     LeafArrived,
@@ -28,7 +28,6 @@ from rag_accel.scheduler.messages import (
     StepEnded,
     StepFailed,
     Tick,
-    WakeAt,
 )
 from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
 from rag_accel.scheduler.transitions import handle

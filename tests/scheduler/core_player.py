@@ -14,18 +14,23 @@ from random import Random
 from core_harness import key, spec
 
 from rag_accel.scheduler.budget import COMPANY_S
+from rag_accel.scheduler.commands import (
+    CancelWork,
+    Command,
+    EndNode,
+    EndRequest,
+    InterruptStep,
+    StartCall,
+    StartStep,
+    WakeAt,
+)
 from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
-    CancelWork,
     Closing,
-    Command,
-    EndNode,
-    EndRequest,
     EngineName,
     Event,
-    InterruptStep,
     LeafArrived,
     NodeCancelled,
     NodeKey,
@@ -39,13 +44,10 @@ from rag_accel.scheduler.messages import (
     RequestClosed,
     RequestId,
     RequestOpened,
-    StartCall,
-    StartStep,
     StepEnded,
     StepFailed,
     StepId,
     Tick,
-    WakeAt,
 )
 from rag_accel.scheduler.state import STORY_LENGTH, CoreOptions, SchedulerState
 from rag_accel.scheduler.transitions import handle

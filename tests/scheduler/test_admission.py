@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import EndNode, EndRequest, StartCall, StartStep
+from rag_accel.scheduler.commands import EndNode, EndRequest, StartCall, StartStep
 
 
 def full(max_requests: int = 1) -> Core:

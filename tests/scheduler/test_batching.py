@@ -6,14 +6,12 @@ from core_harness import Core, key, spec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_accel.scheduler.commands import EndNode, EndRequest, StartStep
 from rag_accel.scheduler.messages import (
-    EndNode,
-    EndRequest,
     EngineName,
     LeafArrived,
     NodeReport,
     RequestId,
-    StartStep,
     StepEnded,
     Tick,
 )

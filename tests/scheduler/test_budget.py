@@ -17,7 +17,7 @@ from rag_accel.scheduler.budget import (
     even_part,
     items_in,
 )
-from rag_accel.scheduler.messages import Command, StartStep
+from rag_accel.scheduler.commands import Command, StartStep
 
 SECONDS = st.floats(1e-6, 100.0)
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import (
-    CallEnded,
-    EndNode,
-    EngineName,
-    LeafArrived,
-    RequestId,
-    StartCall,
-    Tick,
-)
+from rag_accel.scheduler.commands import EndNode, StartCall
+from rag_accel.scheduler.messages import CallEnded, EngineName, LeafArrived, RequestId, Tick
 
 
 def begun(request: int, name: str) -> LeafArrived:

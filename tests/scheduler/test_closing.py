@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import CancelWork, EndNode, EndRequest
+from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest
 
 
 def crowded() -> Core:

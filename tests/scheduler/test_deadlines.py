@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import (
-    CancelWork,
-    EndNode,
-    EndRequest,
-    LeafArrived,
-    RequestId,
-    StartCall,
-    StartStep,
-)
+from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest, StartCall, StartStep
+from rag_accel.scheduler.messages import LeafArrived, RequestId
 
 
 def test_the_core_asks_to_be_woken_at_the_earliest_deadline() -> None:

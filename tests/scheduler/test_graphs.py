@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import CancelWork, EndNode, EndRequest, StartCall, StartStep
+from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest, StartCall, StartStep
 
 
 def test_a_chain_runs_one_after_the_other_and_ends() -> None:

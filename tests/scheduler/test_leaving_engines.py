@@ -6,15 +6,8 @@ import pytest
 from core_harness import Core, key, spec
 
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.messages import (
-    DropEngine,
-    EndNode,
-    EngineLeft,
-    EngineName,
-    RequestCancelled,
-    RequestId,
-    StartStep,
-)
+from rag_accel.scheduler.commands import DropEngine, EndNode, StartStep
+from rag_accel.scheduler.messages import EngineLeft, EngineName, RequestCancelled, RequestId
 
 LEFT = EngineLeft(EngineName("e"))
 DROP = DropEngine.match(engine="e")

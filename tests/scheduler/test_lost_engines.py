@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import CancelWork, EndNode, EndRequest, StartStep
+from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest, StartStep
 
 
 def hung(stepped: bool = False) -> Core:

@@ -8,7 +8,7 @@ from core_harness import Core
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.scheduler.messages import StartStep
+from rag_accel.scheduler.commands import StartStep
 from rag_accel.scheduler.pace import FIRST_PATIENCE, LAST_PATIENCE, Pace, size_class
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from core_harness import Core, key
 
-from rag_accel.scheduler.messages import StartStep
+from rag_accel.scheduler.commands import StartStep
 from rag_accel.scheduler.returns import Returns
 
 STEP_S = 0.02

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import EndNode, EndRequest, StartCall, StartStep
+from rag_accel.scheduler.commands import EndNode, EndRequest, StartCall, StartStep
 
 
 def shared(*requests: int, busy: bool = False) -> Core:

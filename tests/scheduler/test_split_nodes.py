@@ -8,17 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest, StartStep
 from rag_accel.scheduler.messages import (
-    CancelWork,
-    EndNode,
-    EndRequest,
     EngineName,
     NodeKey,
     NodeSpec,
     Part,
     RequestArrived,
     RequestId,
-    StartStep,
 )
 
 

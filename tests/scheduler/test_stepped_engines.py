@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import CancelWork, EndNode, EndRequest, InterruptStep, StartStep
+from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest, InterruptStep, StartStep
 
 
 def stepped(max_batch: int = 4, interruptible: bool = False, **options: float) -> Core:

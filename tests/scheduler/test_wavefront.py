@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from core_harness import Core, key, spec
 
-from rag_accel.scheduler.messages import EndNode, StartCall, StartStep
+from rag_accel.scheduler.commands import EndNode, StartCall, StartStep
 from rag_accel.scheduler.wavefront import MAX_GAPS
 
 

@@ -7,22 +7,21 @@ from typing import Any
 
 from rag_accel.engine_api import StepBudget
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.driver.clients import Clients
-from rag_accel.scheduler.driver.outcome import Result
-from rag_accel.scheduler.driver.worker import EngineWorker
-from rag_accel.scheduler.messages import (
+from rag_accel.scheduler.commands import (
     CancelWork,
     Command,
     DropEngine,
     EndNode,
     EndRequest,
-    EngineName,
     InterruptStep,
-    NodeKey,
     StartCall,
     StartStep,
     WakeAt,
 )
+from rag_accel.scheduler.driver.clients import Clients
+from rag_accel.scheduler.driver.outcome import Result
+from rag_accel.scheduler.driver.worker import EngineWorker
+from rag_accel.scheduler.messages import EngineName, NodeKey
 
 Results = dict[NodeKey, Result]
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from rag_accel.clock import Clock
 from rag_accel.errors import SchedulingError
+from rag_accel.scheduler.commands import Command
 from rag_accel.scheduler.driver.clients import Clients
 from rag_accel.scheduler.driver.delivery import Delivery, Results, carry_out
 from rag_accel.scheduler.driver.recovery import (
@@ -23,7 +24,6 @@ from rag_accel.scheduler.driver.wakeups import LoopWakeups
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
     CallEnded,
-    Command,
     EngineName,
     Event,
     LeafArrived,

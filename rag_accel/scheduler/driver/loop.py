@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
-    ENDS_IN_TIME,
-    ITEMWISE,
     BorrowedEngine,
     Engine,
     EngineOutput,
@@ -26,6 +24,7 @@ from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.scheduler.driver.clients import GraphClient
 from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
+from rag_accel.scheduler.driver.joining import EngineNames, owned_engine_added
 from rag_accel.scheduler.driver.leaf import LeafClient
 from rag_accel.scheduler.driver.outcome import Result
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
@@ -37,7 +36,6 @@ from rag_accel.scheduler.messages import (
     Event,
     LeafArrived,
     NodeKey,
-    OwnedEngineAdded,
     RequestArrived,
     RequestId,
     RequestOpened,
@@ -72,9 +70,8 @@ class Driver:
         self._handler = EventHandler(options, self._clock, observer)
         #: an event with what belongs to it; without an event, a question, or ``None`` to stop
         self._mailbox: SimpleQueue[tuple[Event | None, Any]] = SimpleQueue()
-        self._names: set[EngineName] = set()
+        self._names = EngineNames()
         self._unlimited: set[EngineName] = set()
-        self._names_lock = threading.Lock()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
         self._closing = threading.Event()
@@ -105,22 +102,11 @@ class Driver:
             raise ConfigError(
                 "an engine takes no work", where=name, found=profile.max_batch, valid="from 1"
             )
-        key = self._claim(name)
+        key = self._names.claim(name)
         worker = EngineWorker(
-            key, engine, self._put, self._pass_partial, self._check, self._unclaim
+            key, engine, self._put, self._pass_partial, self._check, self._names.give_back
         )
-        event = OwnedEngineAdded(
-            key,
-            profile.max_batch,
-            profile.max_threads,
-            profile.latency.base_s,
-            profile.latency.per_item_s,
-            profile.stepped,
-            profile.interruptible,
-            ENDS_IN_TIME in profile.capabilities,
-            ITEMWISE in profile.capabilities,
-        )
-        self._put(event, worker)
+        self._put(owned_engine_added(key, profile), worker)
         return key
 
     def add_borrowed(self, engine: BorrowedEngine) -> EngineName:
@@ -136,7 +122,7 @@ class Driver:
             raise ConfigError(
                 "an engine lets no call in", where=engine.name, found=limit, valid="from 1"
             )
-        key = self._claim(engine.name)
+        key = self._names.claim(engine.name)
         self._put(BorrowedEngineAdded(key, limit))
         if limit is None:
             self._unlimited.add(key)
@@ -264,22 +250,6 @@ class Driver:
         self._require_own_process()
         if self._closing.is_set():
             raise ClosedError("the accelerator is closed", hint="make a new one")
-
-    def _claim(self, name: str) -> EngineName:
-        key = EngineName(name)
-        with self._names_lock:
-            if key in self._names:
-                raise ConfigError(
-                    "an engine name was used twice",
-                    where=name,
-                    valid="a name not among " + ", ".join(sorted(self._names)),
-                )
-            self._names.add(key)
-        return key
-
-    def _unclaim(self, name: EngineName) -> None:
-        with self._names_lock:
-            self._names.discard(name)
 
     def _put(self, event: Event | None, attached: Any = None) -> None:
         # What concerns a leaf comes after it; a request that opens concerns none.

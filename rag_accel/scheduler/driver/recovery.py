@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from rag_accel.scheduler.driver.worker import EngineWorker
-from rag_accel.scheduler.messages import (
-    CallEnded,
+from rag_accel.scheduler.commands import (
     CancelWork,
     Command,
     EndNode,
     EndRequest,
+    StartCall,
+    StartStep,
+)
+from rag_accel.scheduler.driver.worker import EngineWorker
+from rag_accel.scheduler.messages import (
+    CallEnded,
     EngineName,
     Event,
     LeafArrived,
@@ -24,8 +28,6 @@ from rag_accel.scheduler.messages import (
     RequestCancelled,
     RequestClosed,
     RequestId,
-    StartCall,
-    StartStep,
     StepEnded,
     StepFailed,
 )

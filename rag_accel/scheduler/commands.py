@@ -1,0 +1,115 @@
+"""List everything the scheduler core can decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rag_accel.scheduler.messages import EngineName, NodeKey, Outcome, Part, RequestId, StepId
+
+
+class _Matching:
+    """Let a test compare a few fields: ``StartStep.match(engine="e") == command``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def match(cls, **parts: Any) -> _Match:
+        """Return an object equal to every instance whose named fields have these values."""
+        return _Match(cls, parts)
+
+
+class _Match:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, cls: type, parts: dict[str, Any]) -> None:
+        self.cls, self.parts = cls, parts
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is self.cls and all(
+            getattr(other, name) == value for name, value in self.parts.items()
+        )
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={value!r}" for name, value in self.parts.items())
+        return f"{self.cls.__name__}.match({inner})"
+
+
+@dataclass(frozen=True, slots=True)
+class StartStep(_Matching):
+    """Submit ``admitted`` to the engine and step it over everything it holds.
+
+    Args:
+        parts: for those of ``admitted`` that do not enter as a whole, what of them does.
+        time_s: when the step should end at the latest, in seconds from its start.
+    """
+
+    engine: EngineName
+    step: StepId
+    admitted: tuple[NodeKey, ...]
+    threads: int
+    time_s: float | None = None
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartCall(_Matching):
+    """Let the caller run this node now."""
+
+    node: NodeKey
+    engine: EngineName
+
+
+@dataclass(frozen=True, slots=True)
+class EndNode(_Matching):
+    """Hand the node's outcome to whoever waits; ``leader`` holds the result if it was shared."""
+
+    node: NodeKey
+    outcome: Outcome
+    leader: NodeKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequest(_Matching):
+    """End a whole request; ``node`` is the one that failed it."""
+
+    request: RequestId
+    outcome: Outcome
+    node: NodeKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelWork(_Matching):
+    """Make the engine forget work it holds."""
+
+    engine: EngineName
+    nodes: tuple[NodeKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptStep(_Matching):
+    """Make a waiting step of this engine return: new work is there."""
+
+    engine: EngineName
+
+
+@dataclass(frozen=True, slots=True)
+class DropEngine(_Matching):
+    """Stop the worker of an engine that has left; its name means nothing any more."""
+
+    engine: EngineName
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt(_Matching):
+    """Send a ``Tick`` at this time, unless another event is handled at or after it.
+
+    An earlier ``WakeAt`` stands until its time: asking for the same time again is left out.
+    """
+
+    at: float
+
+
+Command = (
+    StartStep | StartCall | EndNode | EndRequest | CancelWork | InterruptStep | DropEngine | WakeAt
+)

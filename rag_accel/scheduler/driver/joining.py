@@ -1,0 +1,50 @@
+"""Let engines join a driver: names of their own, and what the core is told of them."""
+
+from __future__ import annotations
+
+import threading
+
+from rag_accel.engine_api import ENDS_IN_TIME, ITEMWISE, EngineProfile
+from rag_accel.errors import ConfigError
+from rag_accel.scheduler.messages import EngineName, OwnedEngineAdded
+
+
+class EngineNames:
+    """Hold the names in use. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._names: set[EngineName] = set()
+        self._lock = threading.Lock()
+
+    def claim(self, name: str) -> EngineName:
+        """Take a name; ConfigError if another engine has it."""
+        key = EngineName(name)
+        with self._lock:
+            if key in self._names:
+                raise ConfigError(
+                    "an engine name was used twice",
+                    where=name,
+                    valid="a name not among " + ", ".join(sorted(self._names)),
+                )
+            self._names.add(key)
+        return key
+
+    def give_back(self, name: EngineName) -> None:
+        """Let the name be taken again."""
+        with self._lock:
+            self._names.discard(name)
+
+
+def owned_engine_added(name: EngineName, profile: EngineProfile) -> OwnedEngineAdded:
+    """Tell the core what an engine's profile says."""
+    return OwnedEngineAdded(
+        name,
+        profile.max_batch,
+        profile.max_threads,
+        profile.latency.base_s,
+        profile.latency.per_item_s,
+        profile.stepped,
+        profile.interruptible,
+        ENDS_IN_TIME in profile.capabilities,
+        ITEMWISE in profile.capabilities,
+    )
