@@ -1,10 +1,12 @@
 """Measure searches that are read in steps and crowds that share a scan, against stock FAISS.
 
-The index is a synthetic mixture (``bench/vectors.py``): 4,000,000 vectors of 256 numbers in 4096
-clusters, 256 of which a search visits; 1,000,000 with ``quick``. Finding its clusters takes some
-minutes and is cached. Both arms search the same memory on the same number of threads, two where
-there are as many; stock FAISS shares the clusters of a query among them (``parallel_mode`` 1). Arms
-take turns; each turn asks new queries.
+The index is a synthetic mixture (``bench/vectors.py``): 4,000,000 vectors of 256 numbers in 1024
+clusters, 256 of which a search visits; 1,000,000 with ``quick``. So two searches meet in a quarter
+of their clusters. Of 4096 clusters they would meet in a sixteenth, and a crowd has less to share:
+the rows that name ``4096 clusters`` (of 1,000,000) show that. Finding clusters takes some minutes
+and is cached. Both arms search the same memory on the same number of threads, two where there are
+as many; stock FAISS shares the clusters of a query among them (``parallel_mode`` 1). Arms take
+turns; each turn asks new queries.
 
 A search in steps goes through ``RetrievalEngine``, which also looks up and scores the documents.
 A step compares with an eighth of the vectors, so that there are about eight, which the row
@@ -81,35 +83,46 @@ class Sizes:
         repeats: pairs of each number of searches.
         small_vectors: vectors of each small index.
         small_queries: queries of each kind of vectors, both metrics together.
+        sparse: an index whose searches meet in few clusters; only crowds are measured.
     """
 
     index: IndexSize
     repeats: int
     small_vectors: int
     small_queries: int
+    sparse: IndexSize | None = None
 
 
-QUICK = Sizes(IndexSize(1_000_000, 4096, 256), 9, 10_000, 2_500)
-FULL = Sizes(IndexSize(4_000_000, 4096, 256), 25, 20_000, 5_000)
+_SPARSE = IndexSize(1_000_000, 4096, 256)
+QUICK = Sizes(IndexSize(1_000_000, 1024, 256), 9, 10_000, 2_500, _SPARSE)
+FULL = Sizes(IndexSize(4_000_000, 1024, 256), 25, 20_000, 5_000, _SPARSE)
 
 
 def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
     threads = min(2, usable_cores())
-    index = build_index(chosen.index, cache or default_cache())
-    bench = _Bench(index, stock_index(index, chosen.index.nprobe), chosen, threads)
+    folder = cache or default_cache()
+    bench = _bench(chosen, chosen.index, folder, threads)
     rows: list[Row] = []
     found: dict[str, float] = {}
     with thread_count(threads):
         for count in STEPPED:
             found[f"steps8_over_oneshot_b{count}"] = bench.stepped(count, rows)
         speeds, equal = bench.crowds(rows)
+        del bench  # its memory is needed
+        if chosen.sparse is not None:
+            _bench(chosen, chosen.sparse, folder, threads).crowds(rows, chosen.sparse)
     found |= {f"batched_kernel_b{count}": speeds[count] for count in CLAIMED}
     for kind, draw in KINDS.items():
         found[f"ids_equal_{kind}"] = compare_ids(kind, draw, chosen, rows)
     found["ids_equal_faiss"] = equal
     return SuiteResult("stepping", tuple(rows), found)
+
+
+def _bench(sizes: Sizes, size: IndexSize, cache: Path, threads: int) -> _Bench:
+    index = build_index(size, cache)
+    return _Bench(index, stock_index(index, size.nprobe), sizes, threads)
 
 
 class _EqualPieces(ScanCost):
@@ -158,7 +171,9 @@ class _Bench:
         rows.append(row_of("in steps", workload, "steps", taken))
         return 1 / _speed(pairs, workload, "in steps", rows)
 
-    def crowds(self, rows: list[Row]) -> tuple[dict[int, float], float]:
+    def crowds(
+        self, rows: list[Row], other: IndexSize | None = None
+    ) -> tuple[dict[int, float], float]:
         """Return the speed for each size of crowd, and the share of queries with FAISS's ids."""
         shared = SharedScans(self.index, MonotonicClock())
         with self.index.viewing() as view:
@@ -179,6 +194,8 @@ class _Bench:
 
             pairs = alternate(timed(plain), timed(scan), self.sizes.repeats, warm_up=1)
             workload = f"{count} queries"
+            if other is not None:
+                workload += f", {other.clusters} clusters"
             speeds[count] = _speed(pairs, workload, "shared scan", rows)
             same += [
                 [hit.document.id for hit in one] == [str(label) for label in labels]
@@ -186,7 +203,8 @@ class _Bench:
                 for one, labels in zip(ours[turn], theirs[turn], strict=True)
             ]
         shared.close()
-        return speeds, _share("clustered, large index", same, rows)
+        where = "large index" if other is None else f"{other.clusters} clusters"
+        return speeds, _share(f"clustered, {where}", same, rows)
 
 
 def steps_of(engine: RetrievalEngine, queries: Vectors, budget: StepBudget) -> float:
