@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rag_accel.scheduler.commands import Command, EndNode, EndRequest, StartCall, StartStep
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
-    Command,
-    EndNode,
-    EndRequest,
     Event,
     LeafArrived,
     NodeKey,
@@ -19,8 +17,6 @@ from rag_accel.scheduler.messages import (
     RequestClosed,
     RequestId,
     RequestOpened,
-    StartCall,
-    StartStep,
     StepEnded,
     StepFailed,
 )

@@ -35,11 +35,10 @@ from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.names import listed, suggestion
 from rag_accel.graph.nodes import TURN_MARK
 from rag_accel.graph.order import depths, topological
+from rag_accel.scheduler.commands import Command, EndNode, StartCall, StartStep
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
-    Command,
-    EndNode,
     EngineName,
     Event,
     NodeKey,
@@ -48,8 +47,6 @@ from rag_accel.scheduler.messages import (
     OwnedEngineAdded,
     RequestArrived,
     RequestId,
-    StartCall,
-    StartStep,
     StepEnded,
 )
 from rag_accel.scheduler.state import CoreOptions, SchedulerState
