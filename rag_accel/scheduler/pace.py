@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 FIRST_PATIENCE = 64
 LAST_PATIENCE = 4096
+#: Steps with either number before one is kept, unless one is clearly better at once.
+FIRST_STEPS = 3
+CLEARLY = 2.0
 
 
 @dataclass(slots=True)
@@ -20,6 +23,8 @@ class Pace:
 
     #: running mean of seconds per item, by number of threads
     seconds: dict[int, float] = field(default_factory=dict[int, float])
+    #: steps that were seen, by number of threads
+    steps: dict[int, int] = field(default_factory=dict[int, int])
     #: steps since the losing number was tried last
     since_trial: int = 0
     #: steps after which it is tried again
@@ -32,6 +37,10 @@ class Pace:
         if 1 not in self.seconds:
             return 1
         best, other = (most, 1) if self.seconds[most] <= self.seconds[1] else (1, most)
+        if self.seconds[other] < CLEARLY * self.seconds[best]:
+            fewer = min((most, 1), key=lambda threads: self.steps.get(threads, 0))
+            if self.steps.get(fewer, 0) < FIRST_STEPS:
+                return fewer
         return other if self.since_trial >= self.patience else best
 
     def learn(self, threads: int, most: int, items: int, duration_s: float) -> None:
@@ -39,8 +48,9 @@ class Pace:
         each = duration_s / max(1, items)
         before = self.seconds.get(threads)
         is_trial = self.since_trial >= self.patience
+        seen = self.steps[threads] = self.steps.get(threads, 0) + 1
         # What a trial finds may have changed altogether since the last one.
-        weight = 1 if is_trial else 8
+        weight = 1 if is_trial else min(seen, 8)
         self.seconds[threads] = each if before is None else before + (each - before) / weight
         self.since_trial += 1
         if is_trial:

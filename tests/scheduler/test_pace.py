@@ -26,6 +26,17 @@ def test_both_numbers_are_tried_and_the_faster_is_kept() -> None:
     assert _play(Pace(), {1: 0.01, 2: 0.30}, 10) == [2, 1, *[1] * 8]
 
 
+def test_where_the_difference_is_small_each_is_tried_three_times() -> None:
+    assert _play(Pace(), {1: 0.015, 2: 0.01}, 10) == [2, 1, 2, 1, 2, 1, *[2] * 4]
+
+
+def test_one_slow_step_does_not_decide() -> None:
+    pace = Pace()
+    for seconds in (0.018, 0.015, 0.010, 0.015, 0.010, 0.015):
+        pace.learn(pace.choose(2), 2, 1, seconds)
+    assert pace.choose(2) == 2
+
+
 def test_the_loser_is_tried_again_ever_more_rarely() -> None:
     chosen = _play(Pace(), {1: 0.01, 2: 0.02}, 20_000)
     trials = [place for place, threads in enumerate(chosen) if threads == 2][1:]
