@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from rag_accel.errors import ConfigError
@@ -100,7 +101,6 @@ class SentenceEncoder:
         limit = getattr(model, "max_seq_length", None)
         self._max_length = limit if isinstance(limit, int) and limit > 0 else None
         self._packed_limit = packed_limit
-        self._packed: Any = None
 
     @property
     def on_cpu(self) -> bool:
@@ -134,11 +134,14 @@ class SentenceEncoder:
 
         Finding them out takes some ten milliseconds, the first time only.
         """
-        if self._packed_limit and self._is_plain and self.on_cpu:
-            packing = importlib.import_module("rag_accel.engines.embedding.packed_linear")
-            self._packed = packing.packed_linears(self.model, self._packed_limit)
-        self._packed_limit = 0
         return nullcontext() if self._packed is None else self._packed.used()
+
+    @cached_property
+    def _packed(self) -> Any:
+        if not (self._packed_limit and self._is_plain and self.on_cpu):
+            return None
+        packing = importlib.import_module("rag_accel.engines.embedding.packed_linear")
+        return packing.packed_linears(self.model, self._packed_limit)
 
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
         """Tokenise texts; raises what the model's tokenizer raises."""
