@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from langchain_rag_accel.demo.levels import torch_threads
 from rag_accel.accelerator import Accelerator
@@ -18,8 +18,11 @@ TUNING_ROUNDS = 2
 
 
 @contextmanager
-def bench_accelerator() -> Iterator[Accelerator]:
+def bench_accelerator(**options: Any) -> Iterator[Accelerator]:
     """Give an accelerator that computes every result, and check that it was really used.
+
+    Args:
+        options: of the accelerator, besides.
 
     Raises:
         ConfigError: if ``RAG_ACCEL=0`` would make the accelerated arm a second plain one.
@@ -29,7 +32,7 @@ def bench_accelerator() -> Iterator[Accelerator]:
         raise ConfigError(
             "the accelerated arm is switched off", where="RAG_ACCEL", hint="unset RAG_ACCEL"
         )
-    with Accelerator(options=Options.load(single_flight=False)) as accelerator:
+    with Accelerator(options=Options.load(single_flight=False, **options)) as accelerator:
         yield accelerator
         if accelerator.bypassed:
             raise EngineError(

@@ -67,6 +67,9 @@ class Options:
     passes: str = _option(
         "all", "passes over a RAGraph and its queued work: all, none, or names joined by commas"
     )
+    use_skeleton: bool = _option(
+        True, "start the calls of a compiled LangGraph's nodes by how far they are from its end"
+    )
     slice_min_ms: float = _option(
         8.0, "shortest time budget of a step while others may be waiting", 0.1, 10_000.0
     )

@@ -38,10 +38,16 @@ class Skeleton:
         """Return the depth of the node that a checkpoint namespace names; None if it is unknown.
 
         A namespace is ``node:task|inner node:task``; a part without a task numbers repeated runs
-        of a subgraph.
+        of a subgraph. A node of a graph that no drawing shows, because a node's code calls it, is
+        as deep as the node around it.
         """
         parts = (part.partition(":") for part in checkpoint_ns.split("|"))
-        return self.depth.get(":".join(name for name, colon, _ in parts if colon))
+        names = [name for name, colon, _ in parts if colon]
+        for end in range(len(names), 0, -1):
+            depth = self.depth.get(":".join(names[:end]))
+            if depth is not None:
+                return depth
+        return None
 
     def here(self) -> int | None:
         """Return the depth of the node whose code runs in this context; None outside one."""

@@ -5,7 +5,7 @@ then a model, step by step. All vectors come from one owned engine. With the ske
 knows that the subgraph's calls have the longer way to go and starts them first, so that the model
 answers while the engine works on the rest. Without it all calls of a run have the same, unknown
 depth and start as they came: the order is lost. The program, its intercepted calls and everything
-else are equal in both arms, which take turns.
+else but the option ``use_skeleton`` are equal in both arms, which take turns.
 
 Engine and model are stand-ins that take a scripted time (a step 5 ms and 2 ms a text, at most 8
 texts; an answer 60 ms), so this shows what order is worth there, not what a model of yours gains.
@@ -24,8 +24,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,13 +36,11 @@ from bench.measure import Pairs, alternate_async, median, ratios
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.context import find_identity, scoped
+from langchain_rag_accel.context import find_identity
 from rag_accel.accelerator import Accelerator, Work
-from rag_accel.accelerator.leaves import leaf_depth
 from rag_accel.engine_api import Engine, LatencyModel, PrimitiveKind, TextBatch
 from rag_accel.errors import SchedulingError
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
-from rag_accel_adapters.langgraph import Skeleton, skeleton
 
 STEPS = 4
 ENGINE_LATENCY = LatencyModel(base_s=0.005, per_item_s=0.002)
@@ -71,8 +67,6 @@ class Sizes:
 QUICK = Sizes(pairs=20)
 FULL = Sizes(pairs=100)
 
-Scope = Callable[[], AbstractContextManager[None]]
-
 
 class State(TypedDict):
     """Carry what each user asks."""
@@ -92,7 +86,6 @@ class Program:
     accelerator: Accelerator
     sizes: Sizes
     graph: Any = field(init=False)
-    skeleton: Skeleton = field(init=False)
 
     def __post_init__(self) -> None:
         self._engine = self.accelerator.own(self, "embedding", self._make)
@@ -101,13 +94,9 @@ class Program:
         graph.add_node("line", self._line())
         graph.add_edge(START, "wide")
         graph.add_edge(START, "line")
-        compiled = graph.compile()
-        found = skeleton(compiled)
-        assert found is not None, "a compiled graph has a skeleton"
-        self.skeleton = found
-        self.graph = accelerate(compiled, accelerator=self.accelerator)
+        self.graph = accelerate(graph.compile(), accelerator=self.accelerator)
 
-    async def latency_s(self, users: int, scope: Scope = nullcontext) -> float:
+    async def latency_s(self, users: int) -> float:
         """Return the mean time of one run of each user, all started at once."""
 
         async def one(number: int) -> float:
@@ -115,15 +104,7 @@ class Program:
             await self.graph.ainvoke({"question": f"question {number}"})
             return time.perf_counter() - started
 
-        with scope():
-            runs = [asyncio.ensure_future(one(number)) for number in range(users)]
-        return sum(await asyncio.gather(*runs)) / users
-
-    @contextmanager
-    def known(self) -> Iterator[None]:
-        """Let calls of runs that begin in this block say how deep they are."""
-        with scoped(leaf_depth, self.skeleton.here):
-            yield
+        return sum(await asyncio.gather(*map(one, range(users)))) / users
 
     def _make(self) -> Engine:
         profile = replace(FAKE_PROFILE, max_batch=self.sizes.batch, latency=ENGINE_LATENCY)
@@ -159,14 +140,19 @@ class Program:
 def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
-    with bench_accelerator() as accelerator:
-        return asyncio.run(_measure(Program(accelerator, chosen), chosen.pairs))
+    with (
+        bench_accelerator(use_skeleton=False) as blind,
+        bench_accelerator(use_skeleton=False) as again,
+        bench_accelerator(use_skeleton=True) as knowing,
+    ):
+        off, also_off, on = (Program(arm, chosen) for arm in (blind, again, knowing))
+        return asyncio.run(_measure(off, also_off, on, chosen.pairs))
 
 
-async def _measure(program: Program, pairs: int) -> SuiteResult:
-    one = await _pairs(program, 1, pairs, program.known)
-    four = await _pairs(program, 4, pairs, program.known)
-    noise = await _pairs(program, 1, pairs, nullcontext)
+async def _measure(off: Program, also_off: Program, on: Program, pairs: int) -> SuiteResult:
+    one = await _pairs(off, on, 1, pairs)
+    four = await _pairs(off, on, 4, pairs)
+    noise = await _pairs(off, also_off, 1, pairs)
     rows = [*_rows(one, 1), *_rows(four, 4)]
     rows.append(row_of("skeleton off again / off", "1 user", "latency_ratio", ratios(noise)))
     found = {
@@ -178,14 +164,14 @@ async def _measure(program: Program, pairs: int) -> SuiteResult:
     return SuiteResult("langgraph_depth", tuple(rows), found, emulated=True)
 
 
-async def _pairs(program: Program, users: int, pairs: int, scope: Scope) -> Pairs[float]:
-    async def off(turn: int) -> float:
-        return await program.latency_s(users)
+async def _pairs(plain: Program, other: Program, users: int, pairs: int) -> Pairs[float]:
+    async def without(turn: int) -> float:
+        return await plain.latency_s(users)
 
-    async def other(turn: int) -> float:
-        return await program.latency_s(users, scope)
+    async def with_it(turn: int) -> float:
+        return await other.latency_s(users)
 
-    return await alternate_async(off, other, pairs, warm_up=1)
+    return await alternate_async(without, with_it, pairs, warm_up=1)
 
 
 def _rows(pairs: Pairs[float], users: int) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,10 +31,13 @@ from rag_accel.accelerator import (
     current_request,
     default_accelerator,
 )
+from rag_accel.accelerator.leaves import leaf_depth
 from rag_accel.config import is_enabled
 from rag_accel_adapters.langchain import leaves
+from rag_accel_adapters.langgraph import Skeleton, skeleton
 
 _numbers = count(1)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
     _program: str = PrivateAttr(default="")
     #: shared by all bindings made of this one, so that the last of them ends it
     _interception: Interception | None = PrivateAttr(default=None)
+    #: how far each node is from the end, of a compiled LangGraph
+    _skeleton: Skeleton | None = PrivateAttr(default=None)
 
     @classmethod
     def wrap(cls, runnable: Runnable[Any, Any], accelerator: Accelerator | None) -> Any:
@@ -63,6 +69,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         made._accelerator = accelerator
         made._program = f"{runnable.get_name()}#{next(_numbers)}"
         made._interception = Interception(found.obj for found in leaves(runnable))
+        made._skeleton = _skeleton_of(runnable)
         return made
 
     def __getattr__(self, name: str) -> Any:
@@ -86,12 +93,14 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
-        private = {**(state.get("__pydantic_private__") or {}), "_interception": None}
+        unkept = {"_interception": None, "_skeleton": None}
+        private = {**(state.get("__pydantic_private__") or {}), **unkept}
         return {**state, "__pydantic_private__": private}
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         super().__setstate__(state)
         self._interception = Interception(found.obj for found in leaves(self.bound))
+        self._skeleton = _skeleton_of(self.bound)
 
     # One request per call -------------------------------------------------------------------
 
@@ -106,11 +115,20 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         try:
             yield _Run(
                 with_identity(merged, identity) if is_new else merged,
-                partial(scoped, current_request, identity),
+                partial(self._inside, identity),
             )
         finally:
             if is_new and not identity.accelerator.forked:
                 identity.accelerator.close_request(identity)
+
+    @contextmanager
+    def _inside(self, identity: RequestIdentity) -> Iterator[None]:
+        """Run code of a request; a plan of what is around this program is the better one."""
+        tell = leaf_depth.get()
+        if tell is None and self._skeleton and identity.accelerator.options.use_skeleton:
+            tell = self._skeleton.here
+        with scoped(current_request, identity), scoped(leaf_depth, tell):
+            yield
 
     def _merged(self, config: Any, size: int | None) -> Any:
         """Return the config that the bound runnable gets in a plain program."""
@@ -233,7 +251,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
     def _kept(self, made: Any) -> Any:
         if isinstance(made, AcceleratedRunnable):
             made._accelerator, made._program = self._accelerator, self._program
-            made._interception = self._interception
+            made._interception, made._skeleton = self._interception, self._skeleton
         return made
 
     def bind(self, **kwargs: Any) -> Any:
@@ -250,6 +268,15 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def with_retry(self, **kwargs: Any) -> Any:
         return self._kept(super().with_retry(**kwargs))
+
+
+def _skeleton_of(runnable: Runnable[Any, Any]) -> Skeleton | None:
+    """Return the skeleton of a compiled graph; None where there is none, or it cannot be drawn."""
+    try:
+        return skeleton(runnable)
+    except Exception:  # drawing runs code of the graph's owner
+        _logger.warning("the plan of %s is unknown", runnable.get_name(), exc_info=True)
+        return None
 
 
 def _here() -> Callable[[], AbstractContextManager[None]]:

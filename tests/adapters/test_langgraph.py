@@ -70,6 +70,7 @@ def test_a_namespace_names_a_position_whatever_its_tasks() -> None:
     assert found.at("m:1-2|inner:3-4|x:5") == 2
     assert found.at("m:1-2|1|inner:3-4|x:5") == 2
     assert found.at("flat:9") == 1
+    assert found.at("flat:9|undrawn:10") == 1, "as deep as the node that calls it"
     assert found.at("other:9") is None
     assert found.at("") is None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +16,11 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.context import find_identity, scoped
+from langchain_rag_accel.context import find_identity
 from rag_accel import Accelerator
 from rag_accel.accelerator import Work
-from rag_accel.accelerator.leaves import leaf_depth
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, compute
-from rag_accel_adapters.langgraph import skeleton
 
 PATIENCE_S = 20.0
 WIDE = [f"wide {number}" for number in range(6)]
@@ -74,7 +71,7 @@ class Program:
         return graph.compile()
 
 
-async def order_of(accelerator: Accelerator, known: bool) -> list[str]:
+async def order_of(accelerator: Accelerator) -> list[str]:
     """Return the texts of one run in the order in which the engine got them, one at a time."""
     may_compute = threading.Event()
 
@@ -92,13 +89,8 @@ async def order_of(accelerator: Accelerator, known: bool) -> list[str]:
         return await accelerator.leaves.acompute(identity, work)
 
     program = Program(embed)
-    graph = program.compiled()
-    found = skeleton(graph)
-    assert found is not None
-    with scoped(leaf_depth, found.here) if known else nullcontext():
-        running = asyncio.ensure_future(
-            accelerate(graph, accelerator=accelerator).ainvoke({"question": "x"})
-        )
+    graph = accelerate(program.compiled(), accelerator=accelerator)
+    running = asyncio.ensure_future(graph.ainvoke({"question": "x"}))
     await asyncio.wait_for(program.first_waits.wait(), PATIENCE_S)
     for _ in range(3):  # what a turn of the loop brings goes to the scheduler together
         await asyncio.sleep(0)
@@ -110,12 +102,12 @@ async def order_of(accelerator: Accelerator, known: bool) -> list[str]:
 
 async def test_with_the_skeleton_the_longest_remaining_path_goes_first() -> None:
     with Accelerator(strict=True) as accelerator:
-        found = await order_of(accelerator, known=True)
+        found = await order_of(accelerator)
     assert found.index("first") <= 1, "only what was running already may be before it"
     assert [text for text in found if text in WIDE] == WIDE
 
 
 async def test_without_it_leaves_go_in_the_order_in_which_they_came() -> None:
-    with Accelerator(strict=True) as accelerator:
-        found = await order_of(accelerator, known=False)
+    with Accelerator(strict=True, use_skeleton=False) as accelerator:
+        found = await order_of(accelerator)
     assert found[: len(WIDE) + 1] == [*WIDE, "first"]

@@ -1,0 +1,109 @@
+"""An accelerated LangGraph tells its calls how far they are from its end, unless told not to."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langchain_core.runnables import RunnableLambda
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
+
+from langchain_rag_accel import accelerate
+from rag_accel import Accelerator
+from rag_accel.accelerator.leaves import leaf_depth
+
+
+class State(TypedDict, total=False):
+    seen: dict[str, int | None]
+
+
+def look(name: str) -> Any:
+    def node(state: State) -> State:
+        tell = leaf_depth.get()
+        return {"seen": {**state.get("seen", {}), name: tell() if tell is not None else None}}
+
+    return node
+
+
+def line(*names: str, **nodes: Any) -> Any:
+    graph = StateGraph(State)
+    for name in names:
+        graph.add_node(name, nodes.get(name, look(name)))
+    for source, target in zip([START, *names], names, strict=False):
+        graph.add_edge(source, target)
+    return graph.compile()
+
+
+def test_nodes_know_their_place_and_code_outside_does_not() -> None:
+    with Accelerator(strict=True) as accelerator:
+        graph = accelerate(line("a", "b", "c"), accelerator=accelerator)
+        assert graph.invoke({})["seen"] == {"a": 2, "b": 1, "c": 0}
+        assert list(graph.stream({}))[-1]["c"]["seen"] == {"a": 2, "b": 1, "c": 0}
+        assert leaf_depth.get() is None
+
+
+async def test_async_nodes_too() -> None:
+    with Accelerator(strict=True) as accelerator:
+        graph = accelerate(line("a", "b"), accelerator=accelerator)
+        assert (await graph.ainvoke({}))["seen"] == {"a": 1, "b": 0}
+
+
+def test_the_option_switches_it_off() -> None:
+    with Accelerator(strict=True, use_skeleton=False) as accelerator:
+        graph = accelerate(line("a", "b"), accelerator=accelerator)
+        assert graph.invoke({})["seen"] == {"a": None, "b": None}
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        copy.copy,
+        lambda graph: graph.with_config(tags=["x"]),
+        lambda graph: graph.bind(),
+        lambda graph: graph.with_retry(),
+    ],
+)
+def test_what_is_made_of_it_knows_it_too(again: Any) -> None:
+    with Accelerator(strict=True) as accelerator:
+        graph = again(accelerate(line("a", "b"), accelerator=accelerator))
+        assert graph.invoke({})["seen"] == {"a": 1, "b": 0}
+
+
+def test_the_outer_plan_counts_where_plans_are_nested() -> None:
+    with Accelerator(strict=True) as accelerator:
+        inner = accelerate(line("x", "y"), accelerator=accelerator)
+        outer = line("a", "call", "c", call=lambda state: inner.invoke(state))
+        found = accelerate(outer, accelerator=accelerator).invoke({})["seen"]
+        assert found == {"a": 2, "x": 1, "y": 1, "c": 0}
+        assert inner.invoke({})["seen"] == {"x": 1, "y": 0}
+
+
+def test_a_graph_that_cannot_be_drawn_runs_without_a_plan(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled = line("a")
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("no drawing")
+
+    monkeypatch.setattr(type(compiled), "get_graph", fail)
+    with Accelerator(strict=True) as accelerator:
+        assert accelerate(compiled, accelerator=accelerator).invoke({})["seen"] == {"a": None}
+    assert "the plan of" in caplog.text
+
+
+def test_other_programs_have_no_plan() -> None:
+    with Accelerator(strict=True) as accelerator:
+        chain = accelerate(RunnableLambda(lambda _: leaf_depth.get()), accelerator=accelerator)
+        assert chain.invoke(0) is None
+
+
+def test_an_accelerated_chain_can_be_pickled_as_before() -> None:
+    chain = pickle.loads(pickle.dumps(accelerate(RunnableLambda(len))))
+    assert chain.invoke("four") == 4
