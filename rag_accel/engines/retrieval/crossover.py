@@ -1,10 +1,11 @@
-"""Learn from searches as they run which of two ways of doing them is faster, for each kind."""
+"""Learn from searches as they run which way of doing them is the fastest, for each kind."""
 
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -16,7 +17,8 @@ HYSTERESIS = 0.9  # the other way must take less than this share of the preferre
 class Way(enum.Enum):
     """Name how a crowd of searches is done."""
 
-    EACH = "each"  # FAISS, query by query
+    EACH = "each"  # FAISS over the vectors, query by query
+    CODED = "coded"  # FAISS over 8-bit codes, query by query; candidates are checked
     SHARED = "shared"  # one scan of the codes for all
 
 
@@ -29,9 +31,13 @@ class _Kind:
     preferred: Way = Way.EACH
 
     @property
-    def is_tried(self) -> bool:
-        """Tell whether both ways were seen often enough to prefer one."""
-        return min(self.counts.values()) > TRIALS
+    def is_telling(self) -> bool:
+        """Tell whether the preferred way is known to be better than another."""
+        return sum(count > TRIALS for count in self.counts.values()) > 1
+
+    def settled(self, ways: Collection[Way]) -> bool:
+        """Tell whether all of these ways were seen often enough to prefer one of them."""
+        return self.preferred in ways and all(self.counts[way] > TRIALS for way in ways)
 
 
 class Crossover:
@@ -41,25 +47,32 @@ class Crossover:
     user's own queries, numbers of clusters and threads. The first time of a way does not count: it
     may have to bring memory into use. Afterwards only a clear difference changes the preference.
 
-    Sharing pays the more, the larger the crowd. So a size that is met first does as a smaller one
-    that was found to share, or a larger one that was found not to, without trials: a large crowd
-    that goes the wrong way a few times would be felt.
+    A large crowd that goes the wrong way a few times would be felt, so a size that is met first
+    learns from others of its kind. Where ``CODED`` was found better than ``EACH``, ``EACH`` is not
+    tried: both take searches one by one. Sharing pays the more, the larger the crowd: what a
+    smaller one was found to share, a larger one shares, and what a larger one was found not to
+    share, a smaller one does not.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[Hashable, dict[int, _Kind]] = {}
 
-    def choose(self, kind: Hashable, size: int) -> Way:
-        """Return the way that a crowd of this kind and size class goes next."""
+    def choose(self, kind: Hashable, size: int, ways: Sequence[Way]) -> Way:
+        """Return the way, of ``ways``, that a crowd of this kind and size class goes next."""
         state = self._state(kind, size)
-        if state.is_tried:
+        if state.settled(ways):
             return state.preferred
         for other_size, other in self._kinds[kind].items():
-            if other.is_tried and other.preferred is (
-                Way.SHARED if other_size < size else Way.EACH
-            ):
-                return other.preferred
-        return min(Way, key=lambda way: state.counts[way])  # of equals the first: EACH
+            found = other.preferred
+            if other is state or not other.is_telling or found not in ways:
+                continue
+            if other_size < size if found is Way.SHARED else other_size > size:
+                return found
+            if found is Way.CODED:
+                ways = [way for way in ways if way is not Way.EACH]
+        if state.settled(ways):
+            return state.preferred
+        return min(ways, key=lambda way: state.counts[way])  # of equals the first
 
     def observe(self, kind: Hashable, size: int, way: Way, cost: float) -> None:
         """Take what such a crowd cost, in seconds for each comparison asked for."""
@@ -68,11 +81,10 @@ class Crossover:
         if state.counts[way] == 1:
             return
         state.costs[way].append(cost)
-        if all(len(costs) >= TRIALS for costs in state.costs.values()):
-            other = Way.SHARED if state.preferred is Way.EACH else Way.EACH
-            costs = {each: median(state.costs[each]) for each in Way}
-            if costs[other] < HYSTERESIS * costs[state.preferred]:
-                state.preferred = other
+        known = {each: median(seen) for each, seen in state.costs.items() if len(seen) >= TRIALS}
+        best = min(known, key=lambda each: known[each], default=way)
+        if known.get(best, math.inf) < HYSTERESIS * known.get(state.preferred, math.inf):
+            state.preferred = best
 
     def forget(self) -> None:
         """Measure again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,13 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.retrieval.crossover import Way
 from rag_accel.engines.retrieval.index_spec import IndexKind
-from rag_accel.engines.retrieval.search_request import Search, checked_search, wrong_payload
-from rag_accel.engines.retrieval.shared_scans import MAX_CODE_BYTES, MIN_CROWD, SharedScans
+from rag_accel.engines.retrieval.search_request import (
+    Search,
+    checked_search,
+    grouped,
+    wrong_payload,
+)
+from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchWays
 from rag_accel.engines.retrieval.stepped_cost import ScanCost
 from rag_accel.engines.retrieval.stepped_pool import SteppedSearches
 from rag_accel.engines.retrieval.store import DocumentIndex
@@ -64,9 +69,9 @@ class RetrievalEngine(EngineBase):
     work id, and newcomers join at the next step. A search that spans steps answers from the index
     as it is when it ends.
 
-    From four searches with equal ``where`` on, a large index with clusters keeps codes beside its
-    vectors (``kept_codes.py``) and such a crowd may share one scan of them, which is not cut. The
-    first crowds of each size go both ways in turn, and later ones the faster way.
+    A large index with clusters keeps codes beside its vectors (``kept_codes.py``): 8-bit lists that
+    FAISS scans, and, once four searches with equal ``where`` have met, rows of which such a crowd
+    shares one scan. The first crowds of each size go every way in turn, later ones the fastest.
 
     An ingestion waits for the searches that were submitted before it or together with it: they see
     the index without it, and a search submitted after it has ended sees what was ingested.
@@ -82,8 +87,8 @@ class RetrievalEngine(EngineBase):
         latency: first guess of a step's time.
         sliced_from_s: searches that together take less are never cut; a newcomer waits no longer
             than this for them. By default none is cut; 0.008 is a sensible value to try.
-        max_code_bytes: most memory for the codes of shared scans, which need ``dimension + 28``
-            bytes for each vector; an index that would need more, and every index at 0, has none.
+        max_code_bytes: most memory for codes. The lists need ``dimension + 8`` bytes for each
+            vector, the rows ``dimension + 28`` more; what does not fit is not made, at 0 nothing.
         clock: measures ``StepBudget.time_s`` and what reading clusters costs.
     """
 
@@ -110,8 +115,10 @@ class RetrievalEngine(EngineBase):
         self._sliced_from_s = sliced_from_s
         self._clock = clock or MonotonicClock()
         self._costs: dict[Hashable, ScanCost] = {}
-        self._stepped = SteppedSearches(index, self._clock, self._piece_cost)
-        self._shared = SharedScans(index, self._clock, max_code_bytes)
+        self._ways = SearchWays(index, self._clock, max_code_bytes)
+        self._stepped = SteppedSearches(
+            index, self._clock, self._piece_cost, self._ways.coded.kept.codes
+        )
         self._pending: dict[WorkId, EngineRequest] = {}
         self._ingestions: dict[WorkId, _Ingestion] = {}
         self._turn = 0
@@ -142,7 +149,7 @@ class RetrievalEngine(EngineBase):
         self._pending.clear()
         self._ingestions.clear()
         self._stepped.clear()
-        self._shared.close()
+        self._ways.close()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search and ingest on ``budget.threads`` threads; return what has ended.
@@ -157,6 +164,7 @@ class RetrievalEngine(EngineBase):
         threads = min(budget.threads, self._profile.max_threads)
         with thread_count(threads):
             if self._stepped or self._is_worth_slicing(searches, budget.time_s, threads):
+                self._see(searches)
                 self._stepped.add(searches, self._turn)
                 time_s = 0.0 if outputs and budget.time_s is None else budget.time_s
                 outputs += self._stepped.advance(time_s, threads)
@@ -187,17 +195,25 @@ class RetrievalEngine(EngineBase):
         if not self._index.is_trained:
             return False
         cost = self._whole_cost(threads)
-        compared = sum(self._num_compared(search) for search in searches)
+        compared = self._compared_by(searches)
         return cost.predict_s(compared) > max(time_s or 0.0, self._sliced_from_s)
+
+    def _see(self, searches: Sequence[Search]) -> None:
+        for crowd in grouped(searches, Search.condition):
+            if self._ways.pays(len(crowd), self._compared_by(crowd)):
+                self._ways.see(crowd)
 
     def _num_compared(self, search: Search) -> int:
         return self._index.num_compared(search.query.where, search.query.nprobe)
 
+    def _compared_by(self, searches: Sequence[Search]) -> int:
+        return sum(self._num_compared(search) for search in searches)
+
     def _whole_cost(self, threads: int) -> ScanCost:
         return self._cost(("whole", threads), 0.0)
 
-    def _piece_cost(self, threads: int, has_filter: bool) -> ScanCost:
-        return self._cost(("piece", threads, has_filter), _FIRST_BASE_S)
+    def _piece_cost(self, threads: int, has_filter: bool, is_coded: bool) -> ScanCost:
+        return self._cost(("piece", threads, has_filter, is_coded), _FIRST_BASE_S)
 
     def _cost(self, key: Hashable, base_s: float) -> ScanCost:
         cost = self._costs.get(key)
@@ -219,37 +235,43 @@ class RetrievalEngine(EngineBase):
         return ripe
 
     def _search_all(self, searches: Sequence[Search], threads: int) -> list[EngineOutput]:
-        crowds = _grouped(searches, Search.condition)
+        crowds = grouped(searches, Search.condition)
         return [output for crowd in crowds for output in self._search_crowd(crowd, threads)]
 
     def _search_crowd(self, crowd: list[Search], threads: int) -> list[EngineOutput]:
-        """Search for those with equal filters the way that was measured to be the faster one."""
-        if len(crowd) < MIN_CROWD or not self._index.is_trained:
+        """Search for those with equal filters the way that was measured to be the fastest."""
+        if not self._index.is_trained:
             return self._search_each(crowd, threads)
-        compared = sum(self._num_compared(search) for search in crowd)
-        if not self._shared.pays(len(crowd), compared):
+        compared = self._compared_by(crowd)
+        if not self._ways.pays(len(crowd), compared):
             return self._search_each(crowd, threads)
-        way = self._shared.way(crowd, compared, threads)
+        self._ways.see(crowd)
+        way = self._ways.way(crowd, compared, threads)
         started = self._clock.now()
-        outputs = self._search_shared(crowd, threads) if way is Way.SHARED else None
+        outputs = self._search_by_codes(crowd, way, threads) if way is not Way.EACH else None
         if outputs is None:
             way, outputs = Way.EACH, self._search_each(crowd, threads)
-        self._shared.observe(crowd, compared, threads, way, self._clock.now() - started)
+        taken_s = self._clock.now() - started
+        self._ways.observe(crowd, compared, threads, way, taken_s)
+        if way is Way.CODED:
+            self._whole_cost(threads).observe(compared, taken_s, 0.0)
         return outputs
 
-    def _search_shared(self, crowd: list[Search], threads: int) -> list[EngineOutput] | None:
-        """Search by one scan; None if that is not possible, or fails: then each is searched."""
+    def _search_by_codes(
+        self, crowd: list[Search], way: Way, threads: int
+    ) -> list[EngineOutput] | None:
+        """Search by codes; None if that is not possible, or fails: then each is searched."""
         try:
-            found = self._shared.search(crowd, threads)
+            found = self._ways.search(crowd, way, threads)
         except Exception:
             # Searched apart, a bad search fails alone and says why.
-            _logger.warning("a shared scan failed; its searches go on apart", exc_info=True)
+            _logger.warning("a search by codes failed; its searches go on apart", exc_info=True)
             return None
         return None if found is None else _final(crowd, found)
 
     def _search_each(self, searches: list[Search], threads: int) -> list[EngineOutput]:
         outputs: list[EngineOutput] = []
-        for group in _grouped(searches, Search.group_key):
+        for group in grouped(searches, Search.group_key):
             started = self._clock.now()
             outputs += self._search_group(group)
             if self._index.is_trained:
@@ -282,13 +304,6 @@ class RetrievalEngine(EngineBase):
             return EngineOutput(request.id, "error", error=error)
         ids = tuple(document.id for document in batch.documents)
         return EngineOutput(request.id, "final", value=ids)
-
-
-def _grouped(searches: Iterable[Search], key: Callable[[Search], Hashable]) -> list[list[Search]]:
-    groups: dict[Hashable, list[Search]] = {}
-    for search in searches:
-        groups.setdefault(key(search), []).append(search)
-    return list(groups.values())
 
 
 def _final(

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rag_accel.engines.retrieval.checks import Vectors, norms
+from rag_accel.engines.retrieval.cluster_lists import ClusterLists
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.index_spec import IndexSpec, Metric
 from rag_accel.engines.retrieval.vectors import (
     Scope,
     Scores,
     faiss_metric,
-    higher_is_nearer,
     load_faiss,
 )
 
 KMEANS_ROUNDS = 10
 KMEANS_SEED = 1234
-_QUERIES_PER_THREAD = 4  # from which on threads share queries, not the clusters of each
 MIN_VECTORS_PER_CLUSTER = 39  # below, FAISS warns that clusters are too thin
 
 
@@ -29,8 +29,10 @@ class IvfVectors:
 
     def __init__(self, spec: IndexSpec, centroids: Vectors) -> None:
         self._faiss = load_faiss()
-        self._quantizer, self._index = _make_ivf(self._faiss, spec, centroids)
-        self._sliced = _make_sliced(self._faiss, spec, self._index)
+        self._lists = ClusterLists(_empty_index(self._faiss, spec, centroids), spec.metric)
+        self._index = self._lists.index
+        self._index.set_direct_map_type(self._faiss.DirectMap.Hashtable)
+        self._quantizer = self._faiss.downcast_index(self._index.quantizer)
         self._centroids = centroids
         self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
         self.metric = spec.metric
@@ -43,6 +45,16 @@ class IvfVectors:
         trained = cls(spec, _train_centroids(spec, vectors))
         trained.add(labels, vectors)
         return trained
+
+    @property
+    def dimension(self) -> int:
+        """Return the length of a vector."""
+        return self._centroids.shape[1]
+
+    @property
+    def quantizer(self) -> Any:
+        """Return FAISS's index of the centroids; not to be changed."""
+        return self._quantizer
 
     @property
     def num_clusters(self) -> int:
@@ -138,34 +150,36 @@ class IvfVectors:
         nprobe = self.num_visited(scope.allowed is not None, scope.nprobe)
         return self._nearest_clusters(queries, nprobe)
 
+    def centroid_scores(self, queries: Vectors, clusters: Labels) -> Scores:
+        """Return FAISS's numbers for the centroids of ``clusters: [n, m]``; any number for -1.
+
+        By FAISS: the threads of NumPy's own products go on spinning beside those of the next scan.
+        """
+        scores = np.empty(clusters.shape, dtype=np.float32)
+        arrays = map(self._faiss.swig_ptr, (scores, clusters))
+        count, width = clusters.shape
+        self._quantizer.compute_distance_subset(
+            count, self._faiss.swig_ptr(queries), width, *arrays
+        )
+        return scores
+
     def selector(self, scope: Scope) -> Any:
         """Return what makes a scan skip vectors out of scope; None skips none. Costs O(allowed)."""
         return None if scope.allowed is None else self._faiss.IDSelectorBatch(scope.allowed)
 
     def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
         """Scan the clusters nearest to each query."""
-        clusters = self.visited(queries, scope)
-        return self._scan(self._index, queries, count, clusters, self.selector(scope))
+        clusters, selector = self.visited(queries, scope), self.selector(scope)
+        return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
 
     def scan(
         self, queries: Vectors, count: int, clusters: Labels, selector: Any
     ) -> tuple[Scores, Labels]:
         """Scan given clusters: ``clusters: [n, m]``, where -1 stands for none.
 
-        Returns scores and labels as ``fetch`` does. Threads wait for each other once for each
-        query where they share its clusters, once for each call where they share the queries: the
-        former only pays for few queries.
+        Returns scores and labels as ``fetch`` does.
         """
-        threads = self._faiss.omp_get_max_threads()
-        if threads == 1:
-            return self._scan(self._index, queries, count, clusters, selector)
-        if len(queries) < _QUERIES_PER_THREAD * threads:
-            return self._scan(self._sliced, queries, count, clusters, selector)
-        sizes = np.where(clusters >= 0, self.cluster_sizes()[clusters], 0).sum(axis=1)
-        order = _balanced(sizes, threads)
-        found = self._scan(self._index, queries[order], count, clusters[order], selector)
-        place = np.argsort(order)
-        return found[0][place], found[1][place]
+        return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
 
     def _nearest_clusters(self, queries: Vectors, nprobe: int) -> Labels:
         # One query at a time: in a batch the quantizer may sum in another order, and a query near
@@ -176,58 +190,19 @@ class IvfVectors:
             [self._quantizer.search(query[None, :], nprobe)[1] for query in queries]
         )
 
-    def _scan(
-        self, index: Any, queries: Vectors, count: int, clusters: Labels, selector: Any
-    ) -> tuple[Scores, Labels]:
-        # The raw call takes nprobe as a parameter; the wrapped one reads it from the index, which
-        # concurrent searches share. Distances to centroids play no part in a flat-coded IVF.
-        num_queries, nprobe = clusters.shape
-        scores = np.empty((num_queries, count), dtype=np.float32)
-        labels = np.empty((num_queries, count), dtype=np.int64)
-        unused = np.zeros((num_queries, nprobe), dtype=np.float32)
-        arrays = (clusters, unused, scores, labels)
-        index.search_preassigned_c(
-            num_queries,
-            self._faiss.swig_ptr(queries),
-            count,
-            *(self._faiss.swig_ptr(array) for array in arrays),
-            False,
-            self._faiss.SearchParametersIVF(nprobe=nprobe, sel=selector),
-        )
-        return higher_is_nearer(self.metric, scores), labels
 
-
-def _make_ivf(faiss: Any, spec: IndexSpec, centroids: Vectors) -> tuple[Any, Any]:
+def _empty_index(faiss: Any, spec: IndexSpec, centroids: Vectors) -> Callable[[], Any]:
+    """Return what makes indexes over one quantizer of these centroids."""
     metric = faiss_metric(faiss, spec.metric)
     quantizer = faiss.IndexFlat(spec.dimension, metric)
     quantizer.add(centroids)
-    index = faiss.IndexIVFFlat(quantizer, spec.dimension, len(centroids), metric)
-    index.is_trained = True
-    index.parallel_mode = 3  # over queries; the default leaves a preassigned search on one thread
-    index.set_direct_map_type(faiss.DirectMap.Hashtable)
-    return quantizer, index
 
+    def make() -> Any:
+        index = faiss.IndexIVFFlat(quantizer, spec.dimension, len(centroids), metric)
+        index.is_trained = True
+        return index
 
-def _balanced(work: Labels, threads: int) -> Labels:
-    """Return an order of rows whose ``threads`` equal parts hold about the same work.
-
-    FAISS gives each thread one part. The heaviest rows are dealt forth and back among the parts.
-    """
-    turn, part = np.divmod(np.arange(len(work)), threads)
-    part = np.where(turn % 2, threads - 1 - part, part)
-    return np.argsort(-work, kind="stable")[np.argsort(part, kind="stable")]
-
-
-def _make_sliced(faiss: Any, spec: IndexSpec, index: Any) -> Any:
-    # A second face of the same lists: how a search shares its threads is an attribute of a FAISS
-    # index, and other threads may be searching it.
-    sliced = faiss.IndexIVFFlat(
-        index.quantizer, spec.dimension, index.nlist, faiss_metric(faiss, spec.metric)
-    )
-    sliced.is_trained = True
-    sliced.parallel_mode = 1  # over the clusters of a query
-    sliced.replace_invlists(index.invlists, False)
-    return sliced
+    return make
 
 
 def _train_centroids(spec: IndexSpec, vectors: Vectors) -> Vectors:

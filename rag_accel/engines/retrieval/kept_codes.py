@@ -5,20 +5,53 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from rag_accel.clock import Clock
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.scan.codes import MAX_CODE_DIMENSION, ClusterCodes
-from rag_accel.engines.retrieval.scan.encoder import ClusterEncoder
-from rag_accel.engines.retrieval.scan.integer_product import exact_product
 from rag_accel.engines.retrieval.search_view import IndexView
 from rag_accel.engines.retrieval.store import DocumentIndex
 
-BYTES_BESIDE_CODES = 28  # of each vector: its label, scale and lengths
 ENCODED_AT_ONCE = 1 << 19  # numbers for which a change of the index may have to wait: about 5 ms
 QUIET = 4.0  # times what making the codes took: so long the index rests before they are made again
 
 _logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Encoder(Protocol[T_co]):
+    """Make codes of one state of an index, a few clusters at a time."""
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all is encoded."""
+        ...
+
+    def take(self, count: int) -> None:
+        """Encode further, until ``count`` vectors were looked at; the index is held still."""
+        ...
+
+    def codes(self) -> T_co:
+        """Return the codes, once ``is_done``."""
+        ...
+
+
+class CodeKind(Protocol[T_co]):
+    """Say what codes are of one kind."""
+
+    def nbytes(self, vectors: IvfVectors) -> float:
+        """Return the memory that codes of an index need; infinity where it can have none."""
+        ...
+
+    def prepare(self) -> None:
+        """Do what takes long and needs no index; raise if there can be no codes at all."""
+        ...
+
+    def encoder(self, vectors: IvfVectors) -> Encoder[T_co]:
+        """Return an encoder; the index is held still."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +65,8 @@ class _State:
         return self.version == view.version and self.vectors is view.vectors
 
 
-class KeptCodes:
-    """Hold the codes of the present state of an index, or none.
+class KeptCodes(Generic[T]):
+    """Hold the codes of one kind of the present state of an index, or none.
 
     ``codes`` and ``want`` are called on one thread. The codes are made by a thread of this object,
     which reads the index in short looks and rests as long as it works, so that searches and changes
@@ -44,15 +77,18 @@ class KeptCodes:
     Args:
         index: whose codes to keep.
         clock: measures how long making them takes and how long the index has rested.
-        max_bytes: an index whose codes would need more gets none. They need ``dimension + 28``
-            bytes for each vector, at 256 dimensions 28 % of the vectors themselves.
+        max_bytes: an index whose codes would need more gets none.
+        kind: what is kept.
     """
 
-    def __init__(self, index: DocumentIndex, clock: Clock, max_bytes: int) -> None:
+    def __init__(
+        self, index: DocumentIndex, clock: Clock, max_bytes: int, kind: CodeKind[T]
+    ) -> None:
         self._index = index
         self._clock = clock
         self._max_bytes = max_bytes
-        self._kept: tuple[_State, ClusterCodes] | None = None
+        self._kind = kind
+        self._kept: tuple[_State, T] | None = None
         self._latest: _State | None = None
         self._latest_since_s = 0.0
         self._took_s = 0.0
@@ -60,7 +96,7 @@ class KeptCodes:
         self._worker: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def codes(self, view: IndexView) -> ClusterCodes | None:
+    def codes(self, view: IndexView) -> T | None:
         """Return the codes of what is viewed; None if there are none of exactly that state."""
         kept = self._kept
         if kept is None:
@@ -73,14 +109,16 @@ class KeptCodes:
     def want(self, view: IndexView) -> None:
         """Say that codes would be of use; they are made in the background when it is time."""
         vectors = view.vectors
-        if self._is_broken or not isinstance(vectors, IvfVectors) or not self._fits(vectors):
+        if self._is_broken or self._closing.is_set() or not isinstance(vectors, IvfVectors):
+            return
+        if self._kind.nbytes(vectors) > self._max_bytes:
             return
         now = self._clock.now()
         if self._latest is None or not self._latest.is_of(view):
             self._latest, self._latest_since_s = _State(view.version, vectors), now
         is_making = self._worker is not None and self._worker.is_alive()
         has_rested = now - self._latest_since_s >= QUIET * self._took_s
-        if is_making or not has_rested or self._closing.is_set():
+        if is_making or not has_rested:
             return
         self._worker = threading.Thread(
             target=self._make, args=(self._latest,), name="rag-accel-encode", daemon=True
@@ -98,37 +136,30 @@ class KeptCodes:
         self.wait()
         self._kept = None
 
-    def _fits(self, vectors: IvfVectors) -> bool:
-        dimension = self._index.spec.dimension
-        needed = len(vectors) * (dimension + BYTES_BESIDE_CODES)
-        return needed <= self._max_bytes and dimension <= MAX_CODE_DIMENSION
-
     def _make(self, state: _State) -> None:
         started = self._clock.now()
         try:
-            exact_product()  # importing torch takes a while; better here than in a search
+            self._kind.prepare()
             codes = self._encoded(state)
         except Exception:  # no torch, no memory: searching goes on without codes
             self._is_broken = True
-            _logger.warning("no codes for shared scans of an index", exc_info=True)
+            _logger.warning("no codes of an index", exc_info=True)
             return
         self._took_s = self._clock.now() - started
         if codes is not None and not self._closing.is_set():
             self._kept = state, codes
 
-    def _encoded(self, state: _State) -> ClusterCodes | None:
+    def _encoded(self, state: _State) -> T | None:
         """Return the codes; None if the index has changed meanwhile."""
-        encoder: ClusterEncoder | None = None
+        encoder: Encoder[T] | None = None
         count = max(1, ENCODED_AT_ONCE // self._index.spec.dimension)
         while not (encoder and encoder.is_done):
             started = self._clock.now()
             with self._index.viewing() as view:
                 if not state.is_of(view):
                     return None
-                if encoder is None:
-                    sizes = state.vectors.cluster_sizes()
-                    encoder = ClusterEncoder(state.vectors.centroids, sizes)
-                encoder.take(state.vectors.cluster_rows, count)
+                encoder = encoder or self._kind.encoder(state.vectors)
+                encoder.take(count)
             if self._closing.wait(self._clock.now() - started):
                 return None
         return encoder.codes()

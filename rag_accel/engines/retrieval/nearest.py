@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +21,13 @@ import numpy.typing as npt
 from rag_accel.engines.retrieval.checks import Vectors, norms
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.index_spec import Metric
-from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, VectorIndex
+from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, Scores, VectorIndex
 
 ExactScores = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
 MARGIN = 4  # fetched beyond k, so that near ties at the cut seldom need a second fetch
+SOURCE_FETCHES = 2  # who is not settled then is an exception, and the index itself settles him
 GROWTH = 4  # how many times more the next fetch takes
 MAX_RESCORED = 1 << 16  # float64 numbers held at once while rescoring; 512 KiB stay in the cache
 UNIT_ROUNDOFF = 2.0**-24
@@ -43,20 +45,85 @@ class Hits:
 _NONE = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
 
 
-def nearest(index: VectorIndex, queries: Vectors, ks: Sequence[int], scope: Scope) -> list[Hits]:
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Hold what of a fetch can be among the nearest, and how near the rest can be at best.
+
+    Args:
+        labels: ``[n, m]``, ``NO_LABEL`` at the end of rows that hold fewer.
+        bounds: ``[n]``, float64; no vector in question that was not fetched has a FAISS score
+            above it.
+    """
+
+    labels: Labels
+    bounds: ExactScores
+
+
+class Source(Protocol):
+    """Fetch candidates in place of an index: the same vectors by other, approximate scores."""
+
+    def first_count(self, limit: int) -> int:
+        """Return how many to fetch at first where ``limit`` are wanted."""
+        ...
+
+    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+        """Return scores and labels as ``VectorIndex.fetch`` does."""
+        ...
+
+    def candidates(
+        self, queries: Vectors, limits: Labels, scores: Scores, labels: Labels
+    ) -> Candidates:
+        """Return who can be among the ``limits: [n]`` nearest, of what ``fetch`` returned."""
+        ...
+
+
+def nearest(
+    index: VectorIndex,
+    queries: Vectors,
+    ks: Sequence[int],
+    scope: Scope,
+    source: Source | None = None,
+) -> list[Hits]:
     """Return for each query its ``ks[i]`` nearest vectors in scope; equal scores by label.
 
     A query whose clusters hold fewer than it asked for is searched again in every cluster, so that
     it finds fewer only if the scope holds fewer. ``ks`` may hold numbers below 1: none is found.
+    With a ``source`` the candidates come from there, as long as it needs few fetches.
     """
     hits = [_NONE] * len(queries)
     limits = np.asarray([limit_of(k, scope.size) for k in ks], dtype=np.int64)
-    _search(index, queries, limits, scope, np.flatnonzero(limits > 0), hits)
+    rows = np.flatnonzero(limits > 0)
+    if source is not None:
+        rows = _search(index, source, SOURCE_FETCHES, queries, limits, scope, rows, hits)
+    own = Own(index)
+    _search(index, own, None, queries, limits, scope, rows, hits)
     short = [row for row, limit in enumerate(limits) if len(hits[row].labels) < limit]
     if short:
         every = replace(scope, nprobe=index.num_clusters)
-        _search(index, queries, limits, every, np.asarray(short, dtype=np.intp), hits)
+        rows = np.asarray(short, dtype=np.intp)
+        _search(index, own, None, queries, limits, every, rows, hits)
     return hits
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Fetch candidates from the index itself; a ``Source``."""
+
+    index: VectorIndex
+
+    def first_count(self, limit: int) -> int:
+        """Return a little more than is wanted."""
+        return limit + MARGIN
+
+    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+        """Return what the index fetches."""
+        return self.index.fetch(queries, count, scope)
+
+    def candidates(
+        self, queries: Vectors, limits: Labels, scores: Scores, labels: Labels
+    ) -> Candidates:
+        """Return all that was fetched: ``settle`` knows how far these scores can be off."""
+        return Candidates(labels, scores[:, -1].astype(np.float64))
 
 
 def limit_of(k: int, size: int) -> int:
@@ -66,25 +133,35 @@ def limit_of(k: int, size: int) -> int:
 
 def _search(
     index: VectorIndex,
+    source: Source,
+    fetches: int | None,
     queries: Vectors,
     limits: Labels,
     scope: Scope,
     rows: Rows,
     hits: list[Hits],
-) -> None:
-    """Fill ``hits`` for the given rows of ``queries``, fetching more for those not settled."""
-    count = int(limits[rows].max(initial=0)) + MARGIN
-    while len(rows):
+) -> Rows:
+    """Fill ``hits`` for the given rows of ``queries``, fetching more for those not settled.
+
+    Returns the rows that are not settled after ``fetches`` fetches; None allows any number.
+    """
+    count = source.first_count(int(limits[rows].max(initial=0)))
+    number = 0
+    while len(rows) and number != fetches:
         count = min(count, scope.size)
-        coarse, fetched = index.fetch(queries[rows], count, scope)
-        is_all = (fetched[:, -1] == NO_LABEL) | (count == scope.size)
-        bounds = np.where(is_all, -np.inf, coarse[:, -1])
-        settled = settle(index, queries[rows], limits[rows], fetched, bounds)
-        for row, found in zip(rows, settled, strict=True):
-            if found is not None:
-                hits[row] = found
-        rows = rows[[found is None for found in settled]]
+        asked, wanted = queries[rows], limits[rows]
+        scores, labels = source.fetch(asked, count, scope)
+        is_all = (labels[:, -1] == NO_LABEL) | (count == scope.size)
+        found = source.candidates(asked, wanted, scores, labels)
+        bounds = np.where(is_all, -np.inf, found.bounds)
+        settled = settle(index, asked, wanted, found.labels, bounds)
+        for row, one in zip(rows, settled, strict=True):
+            if one is not None:
+                hits[row] = one
+        rows = rows[[one is None for one in settled]]
         count *= GROWTH
+        number += 1
+    return rows
 
 
 def settle(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, SearchQuery, WorkId
@@ -60,3 +60,11 @@ def wrong_payload(request: EngineRequest, valid: str) -> ConfigError:
         found=f"{request.kind} with {type(request.payload).__name__}",
         valid=valid,
     )
+
+
+def grouped(searches: Iterable[Search], key: Callable[[Search], Hashable]) -> list[list[Search]]:
+    """Return searches in groups of equal keys, in the order of their first members."""
+    groups: dict[Hashable, list[Search]] = {}
+    for search in searches:
+        groups.setdefault(key(search), []).append(search)
+    return list(groups.values())

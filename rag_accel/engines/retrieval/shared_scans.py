@@ -1,4 +1,4 @@
-"""Let a crowd of waiting searches share one scan of the codes, where that was measured to pay.
+"""Let a crowd of waiting searches share one scan of codes: each cluster is read once for all.
 
 Results are those of ``DocumentIndex.search``, in ids, order and scores: both find the float64
 nearest of the same clusters, and equal scores come by insertion (``scan/cluster_scan.py``).
@@ -6,7 +6,8 @@ nearest of the same clusters, and equal scores come by insertion (``scan/cluster
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,77 +15,60 @@ import numpy as np
 from rag_accel.clock import Clock
 from rag_accel.engine_api import ScoredDocument
 from rag_accel.engines.retrieval.checks import Vectors
-from rag_accel.engines.retrieval.crossover import Crossover, Way
+from rag_accel.engines.retrieval.coded_searches import CodedLists
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.kept_codes import KeptCodes
 from rag_accel.engines.retrieval.nearest import Hits, limit_of, nearest
 from rag_accel.engines.retrieval.scan import ClusterCodes, scan
+from rag_accel.engines.retrieval.scan.codes import MAX_CODE_DIMENSION
+from rag_accel.engines.retrieval.scan.encoder import ClusterEncoder
+from rag_accel.engines.retrieval.scan.integer_product import exact_product
 from rag_accel.engines.retrieval.search_request import Search
 from rag_accel.engines.retrieval.search_view import IndexView
 from rag_accel.engines.retrieval.store import DocumentIndex
 from rag_accel.engines.retrieval.vectors import thread_count
 
 MIN_CROWD = 4  # one scan never pays for fewer
-MIN_NUMBERS = 1 << 24  # of an index; below, a whole search takes FAISS a fraction of a millisecond
-MIN_READ = 1 << 20  # numbers that a search reads; fewer take FAISS about as long as planning a scan
-MAX_CODE_BYTES = 4 << 30
+BYTES_BESIDE_CODES = 28  # of each vector: its label, scale and lengths
+
+
+class ScanRows:
+    """Encode an index as signed bytes for the scan of ``scan/``; a ``CodeKind``."""
+
+    def nbytes(self, vectors: IvfVectors) -> float:
+        """Return what these codes need beside the lists that any search can use."""
+        if vectors.dimension > MAX_CODE_DIMENSION:
+            return math.inf
+        own = len(vectors) * (vectors.dimension + BYTES_BESIDE_CODES)
+        return own + CodedLists().nbytes(vectors)
+
+    def prepare(self) -> None:
+        """Find a product of bytes; importing torch takes a while, better here than in a search."""
+        exact_product()
+
+    def encoder(self, vectors: IvfVectors) -> ClusterEncoder:
+        """Return an encoder."""
+        return ClusterEncoder(vectors.centroids, vectors.cluster_sizes(), vectors.cluster_rows)
 
 
 class SharedScans:
     """Search crowds by shared scans. Used on one thread; the index may change.
 
-    A crowd is searches with equal filters; ``k`` and ``nprobe`` may differ. Nothing is held before
-    the first crowd of ``MIN_CROWD`` on an index with clusters and at least ``MIN_NUMBERS`` numbers
-    of which each search reads ``MIN_READ``.
+    A crowd is searches with equal filters; ``k`` and ``nprobe`` may differ.
 
     Args:
         index: what to search.
-        clock: measures what crowds cost.
-        max_code_bytes: most memory for codes, see ``KeptCodes``.
+        clock: measures what making the codes takes.
+        max_code_bytes: most memory for these codes and the lists of ``CodedSearches`` together.
     """
 
-    def __init__(
-        self, index: DocumentIndex, clock: Clock, max_code_bytes: int = MAX_CODE_BYTES
-    ) -> None:
-        self.kept = KeptCodes(index, clock, max_code_bytes)
+    def __init__(self, index: DocumentIndex, clock: Clock, max_code_bytes: int) -> None:
+        self.kept: KeptCodes[ClusterCodes] = KeptCodes(index, clock, max_code_bytes, ScanRows())
         self._index = index
-        self._clock = clock
-        self._crossover = Crossover()
-        self._known: ClusterCodes | None = None
-
-    def pays(self, num_searches: int, compared: int) -> bool:
-        """Tell whether the index is large, and the searches read, enough to look closer.
-
-        ``compared`` is the number of vectors that all of them together are compared with.
-        """
-        dimension = self._index.spec.dimension
-        is_large = len(self._index) * dimension >= MIN_NUMBERS
-        return is_large and compared * dimension >= MIN_READ * num_searches
-
-    def way(self, crowd: Sequence[Search], compared: int, threads: int) -> Way:
-        """Return how a crowd is searched next; asks for codes where there are none."""
-        with self._index.viewing() as view:
-            codes = self.kept.codes(view)
-            if codes is None:
-                self._known = None  # or the memory of outdated codes would stay in use
-                self.kept.want(view)
-                return Way.EACH
-        if codes is not self._known:
-            self._crossover.forget()
-            self._known = codes
-        return self._crossover.choose(_kind(crowd, compared, threads), len(crowd).bit_length())
-
-    def observe(
-        self, crowd: Sequence[Search], compared: int, threads: int, way: Way, seconds: float
-    ) -> None:
-        """Take what a crowd cost; only what was measured while there were codes counts."""
-        if self._known is not None and compared > 0:
-            kind, size = _kind(crowd, compared, threads), len(crowd).bit_length()
-            self._crossover.observe(kind, size, way, seconds / compared)
 
     def search(self, crowd: Sequence[Search], threads: int) -> list[list[ScoredDocument]] | None:
-        """Return the results of each search; None if the index has changed since ``way``."""
+        """Return the results of each search; None if there are no codes now."""
         with self._index.viewing() as view:
             codes = self.kept.codes(view)
             if codes is None:
@@ -94,13 +78,6 @@ class SharedScans:
     def close(self) -> None:
         """Forget the codes."""
         self.kept.close()
-        self._known = None
-
-
-def _kind(crowd: Sequence[Search], compared: int, threads: int) -> Hashable:
-    """Return what crowds have in common that cost about the same for each comparison."""
-    each = compared // len(crowd)
-    return each.bit_length(), threads, bool(crowd[0].query.where)
 
 
 def _hits(

@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import EngineOutput, WorkId
+from rag_accel.engines.retrieval.coded_vectors import CodedVectors
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.nearest import Hits, limit_of, settle
 from rag_accel.engines.retrieval.search_request import Search
 from rag_accel.engines.retrieval.search_view import IndexView
 from rag_accel.engines.retrieval.stepped_cost import ScanCost
 from rag_accel.engines.retrieval.stepped_piece import PieceLimits, choose_clusters
-from rag_accel.engines.retrieval.stepped_scan import ClusterScan, ScanFilter, take
+from rag_accel.engines.retrieval.stepped_scan import ClusterScan, ScanFilter, candidates, take
 from rag_accel.engines.retrieval.store import DocumentIndex
 
 MAX_RESTARTS = 2
@@ -60,16 +61,22 @@ class SteppedSearches:
     Args:
         index: what to search; trained before the first search is added.
         clock: measures the steps.
-        cost_of: returns what pieces cost on a number of threads, with or without a filter; it is
-            told what they really cost.
+        cost_of: returns what pieces cost on a number of threads, with or without a filter, by
+            codes or not; it is told what they really cost.
+        codes_of: returns the codes of what is viewed, if there are any.
     """
 
     def __init__(
-        self, index: DocumentIndex, clock: Clock, cost_of: Callable[[int, bool], ScanCost]
+        self,
+        index: DocumentIndex,
+        clock: Clock,
+        cost_of: Callable[[int, bool, bool], ScanCost],
+        codes_of: Callable[[IndexView], CodedVectors | None],
     ) -> None:
         self._index = index
         self._clock = clock
         self._cost_of = cost_of
+        self._codes_of = codes_of
         # Oldest first; every waiting search is younger than every running one.
         self._running: dict[WorkId, _Running] = {}
         self._waiting: dict[WorkId, _Waiting] = {}
@@ -113,7 +120,7 @@ class SteppedSearches:
         outputs: list[EngineOutput] = []
         is_first = has_read = True
         while len(self) and has_read:
-            cost = self._cost_of(threads, self._has_filter())
+            cost = self._cost_of(threads, self._has_filter(), self._has_codes())
             left_s = None if end is None else end - self._clock.now()
             least_s = MIN_PIECE_IN_BASES * cost.base_s
             if not is_first and (bool(outputs) if left_s is None else left_s <= least_s / 2):
@@ -132,6 +139,9 @@ class SteppedSearches:
     def _has_filter(self) -> bool:
         held = (*self._running.values(), *self._waiting.values())
         return any(one.search.query.where for one in held)
+
+    def _has_codes(self) -> bool:
+        return any(one.scan.codes is not None for one in self._running.values())
 
     def _most_read(self) -> float:
         return np.inf if len(self) < 2 else MAX_SHARED_BYTES / (4 * self._index.spec.dimension)
@@ -172,7 +182,8 @@ class SteppedSearches:
             if not limit:
                 self._running.pop(search.id, None)
                 return [EngineOutput(search.id, "final", value=())]
-            scan = ClusterScan(view, search.vector, search.query.nprobe, limit, filter)
+            codes = self._codes_of(view)
+            scan = ClusterScan(view, search.vector, search.query.nprobe, limit, filter, codes)
         except Exception as error:
             return [self._fail(search.id, error)]
         # A known id keeps its place.
@@ -214,7 +225,7 @@ class SteppedSearches:
             queries = np.stack([one.search.vector for one in members])
             assigned = np.where(wanted, clusters, NO_CLUSTER)
             started = self._clock.now()
-            found = scan.vectors.scan(queries, scan.width, assigned, scan.filter.selector)
+            found = scan.lists.scan(queries, scan.width, assigned, scan.filter.selector)
             self._scan_s += self._clock.now() - started
         except Exception as error:
             if len(members) == 1:
@@ -229,10 +240,10 @@ class SteppedSearches:
 
     def _end(self, view: IndexView) -> list[EngineOutput]:
         """End the searches that have read everything, or let them go on if that was too little."""
-        done: dict[int, list[_Running]] = {}
+        done: dict[tuple[int, bool], list[_Running]] = {}
         for one in self._running.values():
             if one.scan.is_done:
-                done.setdefault(one.scan.width, []).append(one)
+                done.setdefault((one.scan.width, one.scan.codes is None), []).append(one)
         return [output for members in done.values() for output in self._settle(view, members)]
 
     def _settle(self, view: IndexView, members: list[_Running]) -> list[EngineOutput]:
@@ -261,19 +272,17 @@ class SteppedSearches:
 
 def _groups(running: list[_Running], wanted: npt.NDArray[np.bool_]) -> list[list[int]]:
     """Return the rows that want something, those together that one call can serve."""
-    groups: dict[tuple[int, object], list[int]] = {}
+    groups: dict[tuple[int, bool, object], list[int]] = {}
     for row in np.flatnonzero(wanted.any(axis=1)).tolist():
         scan = running[row].scan
-        groups.setdefault((scan.width, scan.filter.condition), []).append(row)
+        key = (scan.width, scan.codes is None, scan.filter.condition)
+        groups.setdefault(key, []).append(row)
     return list(groups.values())
 
 
 def _settled(view: IndexView, members: list[_Running]) -> list[Hits | None]:
     scans = [one.scan for one in members]
-    return settle(
-        view.vectors,
-        np.stack([one.search.vector for one in members]),
-        np.asarray([scan.limit for scan in scans], dtype=np.int64),
-        np.stack([scan.labels for scan in scans]),
-        np.asarray([scan.bound for scan in scans], dtype=np.float64),
-    )
+    queries = np.stack([one.search.vector for one in members])
+    limits = np.asarray([scan.limit for scan in scans], dtype=np.int64)
+    found = candidates(scans, queries)
+    return settle(view.vectors, queries, limits, found.labels, found.bounds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_accel.engines.retrieval.checks import Vectors
+from rag_accel.engines.retrieval.coded_vectors import CodedVectors
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.nearest import GROWTH, MARGIN
+from rag_accel.engines.retrieval.nearest import GROWTH, SOURCE_FETCHES, Candidates, Own
 from rag_accel.engines.retrieval.search_view import IndexView
 from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, Scores
 
@@ -48,8 +49,9 @@ class ClusterScan:
     """Know which clusters a search still has to read, and the best of those it has read.
 
     The best are the ``width`` candidates of highest FAISS score so far. What is not among them has
-    no higher score than the last of them, so that ``nearest.settle`` can prove the result. Valid
-    for one state of the index only.
+    no higher score than the last of them, so that ``nearest.settle`` can prove the result. Scores
+    come from codes where there are some, and from the vectors where codes do not suffice. Valid for
+    one state of the index only.
 
     Args:
         view: the index, held still.
@@ -57,10 +59,17 @@ class ClusterScan:
         nprobe: clusters to visit, as in ``Scope``.
         limit: how many documents are wanted and there; at least 1.
         filter: what may be found.
+        codes: of this state of the index, if there are any.
     """
 
     def __init__(
-        self, view: IndexView, query: Vectors, nprobe: int | None, limit: int, filter: ScanFilter
+        self,
+        view: IndexView,
+        query: Vectors,
+        nprobe: int | None,
+        limit: int,
+        filter: ScanFilter,
+        codes: CodedVectors | None = None,
     ) -> None:
         self.version = view.version
         self.vectors = _clusters(view)
@@ -68,7 +77,9 @@ class ClusterScan:
         self.filter = filter
         scope = Scope(filter.size, filter.allowed, nprobe)
         self.order = self.vectors.visited(query[None, :], scope)[0]
-        self._start(_power_of_two(limit + MARGIN))
+        self.codes = codes
+        self._starts = 0
+        self._start(_power_of_two(self._source.first_count(limit)))
 
     @property
     def width(self) -> int:
@@ -81,10 +92,14 @@ class ClusterScan:
         return not self.wanted.any()
 
     @property
-    def bound(self) -> float:
-        """Return a score that no vector read and not kept exceeds; minus infinity if all are."""
-        is_all = self.labels[-1] == NO_LABEL or self.width >= self.filter.size
-        return -np.inf if is_all else float(self.scores[-1])
+    def holds_all(self) -> bool:
+        """Tell whether all that was read is kept."""
+        return bool(self.labels[-1] == NO_LABEL) or self.width >= self.filter.size
+
+    @property
+    def lists(self) -> IvfVectors | CodedVectors:
+        """Return what is scanned."""
+        return self.vectors if self.codes is None else self.codes
 
     def is_of(self, view: IndexView) -> bool:
         """Tell whether the index is still as it was when this scan began."""
@@ -96,6 +111,10 @@ class ClusterScan:
 
     def widen(self) -> None:
         """Begin again and keep more: what was kept did not suffice to tell the nearest."""
+        if self.codes is not None and self._starts == SOURCE_FETCHES:
+            self.codes = None
+            self._start(_power_of_two(self._source.first_count(self.limit)))
+            return
         self._start(self.width * GROWTH)
 
     def visit_all(self) -> bool:
@@ -106,7 +125,12 @@ class ClusterScan:
         self.order = np.concatenate([self.order, np.flatnonzero(is_other)])
         return bool(is_other.any())
 
+    @property
+    def _source(self) -> Own | CodedVectors:
+        return Own(self.vectors) if self.codes is None else self.codes
+
     def _start(self, width: int) -> None:
+        self._starts += 1
         self.wanted: Mask = np.zeros(self.vectors.num_clusters, dtype=bool)
         self.wanted[self.order] = True
         self.scores: Scores = np.full(width, -np.inf, dtype=np.float32)
@@ -132,6 +156,18 @@ def take(scans: list[ClusterScan], clusters: Labels, scores: Scores, labels: Lab
     for row, scan in enumerate(scans):
         scan.wanted[clusters] = False
         scan.scores, scan.labels = kept_scores[row], kept_labels[row]
+
+
+def candidates(scans: Sequence[ClusterScan], queries: Vectors) -> Candidates:
+    """Return who can be among the nearest, for scans of one width over the same lists."""
+    found = scans[0]._source.candidates(
+        queries,
+        np.asarray([scan.limit for scan in scans], dtype=np.int64),
+        np.stack([scan.scores for scan in scans]),
+        np.stack([scan.labels for scan in scans]),
+    )
+    holds_all = np.asarray([scan.holds_all for scan in scans])
+    return Candidates(found.labels, np.where(holds_all, -np.inf, found.bounds))
 
 
 def _clusters(view: IndexView) -> IvfVectors:

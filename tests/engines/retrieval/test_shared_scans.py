@@ -4,117 +4,48 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
+from code_harness import (
+    DIMENSION,
+    check,
+    crowd,
+    going,
+    make_documents,
+    make_index,
+    make_vectors,
+    prepare,
+    search,
+)
 from hypothesis import given, settings
 
-from rag_accel.engine_api import (
-    Document,
-    EngineOutput,
-    EngineRequest,
-    PrimitiveKind,
-    SearchQuery,
-    StepBudget,
-    WorkId,
-)
+from rag_accel.engine_api import SearchQuery
 from rag_accel.engines.retrieval import (
     DocumentIndex,
-    IndexKind,
     IndexSpec,
     Metric,
     RetrievalEngine,
+    search_ways,
     shared_scans,
 )
-from rag_accel.engines.retrieval.crossover import Crossover, Way
+from rag_accel.engines.retrieval.coded_searches import CodedSearches
+from rag_accel.engines.retrieval.crossover import Way
 from rag_accel.engines.retrieval.kept_codes import QUIET
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 
 pytest.importorskip("torch")
 
-DIMENSION = 4
 
-
-def make_index(metric: Metric, count: int, seed: int = 0, style: str = "whole") -> DocumentIndex:
-    spec = IndexSpec(DIMENSION, metric, IndexKind.IVF, num_clusters=8, nprobe=3, train_size=30)
-    index = DocumentIndex(spec)
-    index.add(make_documents(count), make_vectors(count, seed, style))
-    return index
-
-
-def make_documents(count: int, first: int = 0) -> list[Document]:
-    return [Document(f"d{n}", "", {"x": n % 3}) for n in range(first, first + count)]
-
-
-def make_vectors(count: int, seed: int = 0, style: str = "whole") -> Any:
-    random = np.random.default_rng(seed)
-    if style == "whole":
-        return random.integers(-2, 3, (count, DIMENSION)).astype(np.float32)
-    vectors = random.standard_normal((count, DIMENSION)).astype(np.float32)
-    if style == "duplicates":
-        vectors = vectors[random.integers(0, 1 + count // 10, count)]
-    if style == "adversarial":
-        scale = random.choice([0, 1e-42, 1e-20, 1, 1, 1e10], count).astype(np.float32)
-        vectors *= scale[:, None]
-    return vectors
-
-
-def search(engine: RetrievalEngine, *queries: SearchQuery) -> list[EngineOutput]:
-    """Search in one step; return the outputs in the order of the queries."""
-    names = [WorkId(f"w{number}") for number in range(len(queries))]
-    engine.submit(
-        [
-            EngineRequest(name, "r", PrimitiveKind.SEARCHING, query)
-            for name, query in zip(names, queries, strict=True)
-        ]
-    )
-    outputs = {output.id: output for output in engine.step(StepBudget())}
-    return [outputs[name] for name in names]
-
-
-def check(engine: RetrievalEngine, *queries: SearchQuery) -> None:
-    """Search in one step and compare with searches alone: ids, order and scores."""
-    for query, output in zip(queries, search(engine, *queries), strict=True):
-        alone = engine.index.search([query.vector], query.k, query.where, query.nprobe)
-        assert output.error is None
-        assert output.value == tuple(alone[0])
-
-
-def crowd(count: int = 6, seed: int = 7, **rest: Any) -> list[SearchQuery]:
-    return [SearchQuery(vector, 5, **rest) for vector in make_vectors(count, seed, "normal")]
-
-
-@contextmanager
-def shared(index: DocumentIndex, **options: Any) -> Iterator[tuple[RetrievalEngine, list[int]]]:
-    """Give an engine that scans codes wherever it has some, and the sizes of its scans."""
-    sizes: list[int] = []
-    scan = shared_scans.scan
-
-    def record(codes: Any, vectors: Any, queries: Any, *rest: Any, **named: Any) -> Any:
-        sizes.append(len(queries))
-        return scan(codes, vectors, queries, *rest, **named)
-
-    engine = RetrievalEngine(index, max_threads=1, clock=ManualClock(), **options)
-    with (
-        mock.patch.object(shared_scans, "MIN_NUMBERS", 1),
-        mock.patch.object(shared_scans, "MIN_READ", 1),
-        mock.patch.object(shared_scans, "scan", record),
-        mock.patch.object(Crossover, "choose", return_value=Way.SHARED),
-    ):
-        yield engine, sizes
-        engine.close()
-
-
-def prepare(engine: RetrievalEngine) -> None:
-    """Let the engine see a crowd, and make its codes."""
-    check(engine, *crowd())
-    engine._shared.kept.wait()
+def shared(
+    index: DocumentIndex, **options: Any
+) -> AbstractContextManager[tuple[RetrievalEngine, list[int]]]:
+    """Give an engine that shares scans wherever it can, and the sizes of its scans."""
+    return going(Way.SHARED, index, **options)
 
 
 _QUERY = st.builds(
@@ -149,7 +80,7 @@ def test_each_search_of_a_crowd_finds_what_it_finds_alone(
 def test_codes_are_made_after_the_first_crowd_only(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
         check(engine, *crowd(3))
-        engine._shared.kept.wait()
+        engine._ways.shared.kept.wait()
         check(engine, *crowd(3))
         assert not sizes
         prepare(engine)
@@ -178,7 +109,7 @@ def test_a_search_whose_clusters_hold_too_few_looks_into_all(metric: Metric) -> 
 
 def test_codes_follow_changes_once_the_index_has_rested(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
-        kept, clock = engine._shared.kept, engine._clock
+        kept, clock = engine._ways.shared.kept, engine._clock
         assert isinstance(clock, ManualClock)
         prepare(engine)
         kept._took_s = 2.0
@@ -202,8 +133,8 @@ def test_outdated_codes_leave_the_memory(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, _):
         prepare(engine)
         check(engine, *crowd())
-        codes = weakref.ref(engine._shared._known.rows.codes)  # type: ignore[union-attr]
-        engine._shared.kept._took_s = 1.0
+        codes = weakref.ref(engine._ways._known[1].rows.codes)  # type: ignore[union-attr]
+        engine._ways.shared.kept._took_s = 1.0
         engine.index.delete(["d1"])
         search(engine, *crowd())
         gc.collect()
@@ -214,7 +145,7 @@ def test_an_index_that_changes_while_codes_are_made_has_none(metric: Metric) -> 
     index = make_index(metric, 100)
     with shared(index) as (engine, sizes):
         encoded = mock.Mock(wraps=index._vectors.cluster_rows)  # type: ignore[union-attr]
-        closing = engine._shared.kept._closing
+        closing = engine._ways.shared.kept._closing
 
         def change(seconds: float) -> None:
             index.delete(["d5"])
@@ -223,13 +154,14 @@ def test_an_index_that_changes_while_codes_are_made_has_none(metric: Metric) -> 
             mock.patch("rag_accel.engines.retrieval.kept_codes.ENCODED_AT_ONCE", 1),
             mock.patch.object(index._vectors, "cluster_rows", encoded),
             mock.patch.object(closing, "wait", side_effect=change),
+            mock.patch.object(engine._ways.coded.kept, "want"),
         ):
             search(engine, *crowd())
-            engine._shared.kept.wait()
+            engine._ways.shared.kept.wait()
         assert 0 < encoded.call_count < 8
         check(engine, *crowd(4))
         assert not sizes
-        engine._shared.kept.wait()
+        engine._ways.shared.kept.wait()
         check(engine, *crowd(4))
         assert sizes == [4]
 
@@ -243,7 +175,7 @@ def test_small_pieces_make_the_same_codes(metric: Metric) -> None:
         assert sizes == [9]
 
 
-@pytest.mark.parametrize("bound", [0, 100 * (DIMENSION + 28) - 1])
+@pytest.mark.parametrize("bound", [0, 100 * (2 * DIMENSION + 36) - 1])
 def test_no_more_memory_is_taken_than_allowed(metric: Metric, bound: int) -> None:
     with shared(make_index(metric, 100), max_code_bytes=bound) as (engine, sizes):
         prepare(engine)
@@ -252,14 +184,14 @@ def test_no_more_memory_is_taken_than_allowed(metric: Metric, bound: int) -> Non
 
 
 def test_codes_need_what_is_said(metric: Metric) -> None:
-    bound = 100 * (DIMENSION + 28)
+    bound = 100 * (2 * DIMENSION + 36)
     with shared(make_index(metric, 100), max_code_bytes=bound) as (engine, sizes):
         prepare(engine)
         check(engine, *crowd())
         assert sizes == [6]
-        codes = engine._shared._known
+        codes = engine._ways._known[1]
         assert codes is not None
-        assert codes.rows.nbytes + codes.labels.nbytes == bound
+        assert codes.rows.nbytes + codes.labels.nbytes == 100 * (DIMENSION + 28)
 
 
 def test_small_indexes_and_flat_ones_are_left_alone(metric: Metric) -> None:
@@ -275,10 +207,10 @@ def test_small_indexes_and_flat_ones_are_left_alone(metric: Metric) -> None:
 
 def _expect_no_codes(metric: Metric, limit: str, value: int) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
-        with mock.patch.object(shared_scans, limit, value):
+        with mock.patch.object(search_ways, limit, value):
             prepare(engine)
             check(engine, *crowd())
-        assert engine._shared.kept._worker is None
+        assert engine._ways.shared.kept._worker is None
         assert not sizes
 
 
@@ -289,7 +221,7 @@ def test_after_a_scan_that_fails_each_search_goes_on_alone(
         prepare(engine)
         with mock.patch.object(shared_scans, "scan", mock.Mock(side_effect=MemoryError("here"))):
             check(engine, *crowd())
-        assert "a shared scan failed" in caplog.text
+        assert "a search by codes failed" in caplog.text
 
 
 def test_a_bad_search_in_a_crowd_fails_alone(metric: Metric) -> None:
@@ -305,7 +237,7 @@ def test_a_bad_search_in_a_crowd_fails_alone(metric: Metric) -> None:
 def test_without_torch_searching_goes_on(metric: Metric, caplog: pytest.LogCaptureFixture) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
         product = mock.Mock(side_effect=ImportError("no torch"))
-        with mock.patch("rag_accel.engines.retrieval.kept_codes.exact_product", product):
+        with mock.patch("rag_accel.engines.retrieval.shared_scans.exact_product", product):
             prepare(engine)
             prepare(engine)
         assert product.call_count == 1
@@ -319,15 +251,15 @@ def test_a_closed_engine_holds_no_codes(metric: Metric) -> None:
         check(engine, *crowd())
         engine.close()
         with engine.index.viewing() as view:
-            assert engine._shared.kept.codes(view) is None
-        assert engine._shared._known is None
+            assert engine._ways.shared.kept.codes(view) is None
+        assert engine._ways._known == (None, None)
 
 
 def test_the_way_that_costs_less_is_taken(metric: Metric) -> None:
     index = make_index(metric, 100)
     clock = ManualClock()
     engine = RetrievalEngine(index, max_threads=1, clock=clock)
-    scan, find = shared_scans.scan, DocumentIndex.search
+    scan, find, by_codes = shared_scans.scan, DocumentIndex.search, CodedSearches.search
     ways: list[str] = []
 
     def slow_search(self: DocumentIndex, vectors: Any, *rest: Any) -> Any:
@@ -335,24 +267,33 @@ def test_the_way_that_costs_less_is_taken(metric: Metric) -> None:
         clock.advance(len(vectors))
         return find(self, vectors, *rest)
 
+    def faster_search(self: CodedSearches, crowd: Any) -> Any:
+        ways.append("coded")
+        clock.advance(0.8 * len(crowd))
+        return by_codes(self, crowd)
+
     def flat_scan(*args: Any, **named: Any) -> Any:
         ways.append("shared")
         clock.advance(10)
         return scan(*args, **named)
 
     with (
-        mock.patch.object(shared_scans, "MIN_NUMBERS", 1),
-        mock.patch.object(shared_scans, "MIN_READ", 1),
+        mock.patch.object(search_ways, "MIN_NUMBERS", 1),
+        mock.patch.object(search_ways, "MIN_READ", 1),
+        mock.patch.object(search_ways, "MIN_SEARCHES", 1),
         mock.patch.object(shared_scans, "scan", flat_scan),
+        mock.patch.object(CodedSearches, "search", faster_search),
         mock.patch.object(DocumentIndex, "search", slow_search),
     ):
         for _ in range(20):
             search(engine, *crowd(5))
-            engine._shared.kept.wait()
+            engine._ways.shared.kept.wait()
+            engine._ways.coded.kept.wait()
             search(engine, *crowd(20))
+            search(engine, *crowd(3))
         ways.clear()
         search(engine, *crowd(5))
         search(engine, *crowd(20))
         search(engine, *crowd(3))
     engine.close()
-    assert ways == ["each", "shared", "each"]
+    assert ways == ["coded", "shared", "coded"]

@@ -32,9 +32,11 @@ class ClusterEncoder:
     Args:
         centroids: ``[clusters, dim], float32``; neighbours are stored beside each other.
         sizes: ``[clusters]``; how many vectors each holds.
+        rows_of: gives a cluster's vectors.
     """
 
-    def __init__(self, centroids: Vectors, sizes: Labels) -> None:
+    def __init__(self, centroids: Vectors, sizes: Labels, rows_of: ClusterRows) -> None:
+        self._rows_of = rows_of
         self._order = order_by_neighbourhood(centroids)
         self._starts = np.concatenate(([0], np.cumsum(sizes[self._order])))
         count = int(self._starts[-1])
@@ -47,13 +49,13 @@ class ClusterEncoder:
         """Tell whether all clusters are encoded."""
         return self._next == len(self._order)
 
-    def take(self, rows_of: ClusterRows, count: int) -> None:
+    def take(self, count: int) -> None:
         """Encode the next clusters, at least one, until they hold ``count`` vectors together."""
         taken = 0
         while not self.is_done and taken < count:
             start, stop = self._starts[self._next : self._next + 2].tolist()
             if start < stop:
-                self._encode(start, *rows_of(int(self._order[self._next])))
+                self._encode(start, *self._rows_of(int(self._order[self._next])))
             taken += stop - start
             self._next += 1
 

@@ -1,0 +1,107 @@
+"""Choose, among the ways of searching a large index with clusters, the one measured to be fastest.
+
+All ways return the same. Codes for them are made in the background once searches have shown that
+they would be of use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from rag_accel.clock import Clock
+from rag_accel.engine_api import ScoredDocument
+from rag_accel.engines.retrieval.coded_searches import CodedSearches
+from rag_accel.engines.retrieval.crossover import Crossover, Way
+from rag_accel.engines.retrieval.search_request import Search
+from rag_accel.engines.retrieval.shared_scans import MIN_CROWD, SharedScans
+from rag_accel.engines.retrieval.store import DocumentIndex
+
+MIN_NUMBERS = 1 << 24  # of an index; below, a whole search takes FAISS a fraction of a millisecond
+MIN_READ = 1 << 20  # numbers that a search reads; fewer take FAISS about as long as planning a scan
+MIN_SEARCHES = 8  # before codes are made: a program that searches once or twice needs none
+MAX_CODE_BYTES = 4 << 30
+
+
+class SearchWays:
+    """Search by codes where that pays. Used on one thread; the index may change.
+
+    A crowd is searches with equal filters; ``k`` and ``nprobe`` may differ. Nothing is held before
+    ``MIN_SEARCHES`` on an index with clusters and at least ``MIN_NUMBERS`` numbers of which each
+    read ``MIN_READ``.
+
+    Args:
+        index: what to search.
+        clock: measures what crowds cost.
+        max_code_bytes: most memory for codes of both kinds.
+    """
+
+    def __init__(self, index: DocumentIndex, clock: Clock, max_code_bytes: int) -> None:
+        self.coded = CodedSearches(index, clock, max_code_bytes)
+        self.shared = SharedScans(index, clock, max_code_bytes)
+        self._index = index
+        self._crossover = Crossover()
+        self._known: tuple[object, object] = (None, None)
+        self._seen = 0
+
+    def pays(self, num_searches: int, compared: int) -> bool:
+        """Tell whether the index is large, and the searches read, enough to look closer.
+
+        ``compared`` is the number of vectors that all of them together are compared with.
+        """
+        dimension = self._index.spec.dimension
+        is_large = len(self._index) * dimension >= MIN_NUMBERS
+        return is_large and compared * dimension >= MIN_READ * num_searches
+
+    def see(self, crowd: Sequence[Search]) -> None:
+        """Take note of a crowd that ``pays``; asks for codes where they would be of use by now."""
+        self._seen = min(self._seen + len(crowd), MIN_SEARCHES)
+        if self._seen < MIN_SEARCHES:
+            return
+        with self._index.viewing() as view:
+            if self.coded.kept.codes(view) is None:
+                self.coded.kept.want(view)
+            if len(crowd) >= MIN_CROWD and self.shared.kept.codes(view) is None:
+                self.shared.kept.want(view)
+
+    def way(self, crowd: Sequence[Search], compared: int, threads: int) -> Way:
+        """Return how a crowd that ``pays`` is searched next."""
+        with self._index.viewing() as view:
+            coded, shared = self.coded.kept.codes(view), self.shared.kept.codes(view)
+        if coded is not self._known[0] or shared is not self._known[1]:
+            self._crossover.forget()
+            self._known = coded, shared  # and outdated ones leave the memory
+        ways = [Way.EACH]
+        ways += [Way.CODED] if coded is not None else []
+        ways += [Way.SHARED] if shared is not None and len(crowd) >= MIN_CROWD else []
+        return self._crossover.choose(_kind(crowd, compared, threads), _size(crowd), ways)
+
+    def observe(
+        self, crowd: Sequence[Search], compared: int, threads: int, way: Way, seconds: float
+    ) -> None:
+        """Take what a crowd cost; only what was measured while there were codes counts."""
+        has_codes = any(codes is not None for codes in self._known)
+        if has_codes and compared > 0:
+            kind = _kind(crowd, compared, threads)
+            self._crossover.observe(kind, _size(crowd), way, seconds / compared)
+
+    def search(
+        self, crowd: Sequence[Search], way: Way, threads: int
+    ) -> list[list[ScoredDocument]] | None:
+        """Return the results of each search; None if the index has changed since ``way``."""
+        return self.coded.search(crowd) if way is Way.CODED else self.shared.search(crowd, threads)
+
+    def close(self) -> None:
+        """Forget all codes."""
+        self.coded.close()
+        self.shared.close()
+        self._known = (None, None)
+
+
+def _size(crowd: Sequence[Search]) -> int:
+    return len(crowd).bit_length()
+
+
+def _kind(crowd: Sequence[Search], compared: int, threads: int) -> Hashable:
+    """Return what crowds have in common that cost about the same for each comparison."""
+    each = compared // len(crowd)
+    return each.bit_length(), threads, bool(crowd[0].query.where)

@@ -1,0 +1,275 @@
+"""What is searched by 8-bit lists finds what a search of the vectors finds, whatever changes."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from code_harness import (
+    DIMENSION,
+    check,
+    crowd,
+    going,
+    make_documents,
+    make_index,
+    make_vectors,
+    prepare,
+    search,
+)
+from hypothesis import given, settings
+
+from rag_accel.engine_api import SearchQuery, StepBudget
+from rag_accel.engines.retrieval import DocumentIndex, Metric, RetrievalEngine, search_ways
+from rag_accel.engines.retrieval.coded_encoder import CodedVectorsEncoder
+from rag_accel.engines.retrieval.coded_searches import BYTES_BESIDE_CODES, CodedSearches
+from rag_accel.engines.retrieval.coded_vectors import CodedVectors
+from rag_accel.engines.retrieval.crossover import Way
+from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec
+from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
+from rag_accel.engines.retrieval.kept_codes import QUIET
+from rag_accel.engines.retrieval.nearest import exact_scores
+from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, thread_count
+
+STYLES = st.sampled_from(["whole", "normal", "duplicates", "adversarial"])
+
+
+def coded(
+    index: DocumentIndex, **options: Any
+) -> AbstractContextManager[tuple[RetrievalEngine, list[int]]]:
+    """Give an engine that searches by 8-bit lists wherever it can, and the sizes of the crowds."""
+    return going(Way.CODED, index, **options)
+
+
+def encoded(vectors: IvfVectors, at_once: int = 50) -> CodedVectors:
+    encoder = CodedVectorsEncoder(vectors)
+    while not encoder.is_done:
+        encoder.take(at_once)
+    return encoder.codes()
+
+
+def held_by(index: DocumentIndex) -> IvfVectors:
+    with index.viewing() as view:
+        assert isinstance(view.vectors, IvfVectors)
+        return view.vectors
+
+
+_QUERY = st.builds(
+    SearchQuery,
+    st.tuples(*[st.integers(-2, 2)] * DIMENSION),
+    st.one_of(st.integers(-1, 12), st.sampled_from([30, 500])),
+    st.sampled_from([None, None, None, {}, {"x": 0}, {"x": 9}]),
+    st.sampled_from([None, 1, 2, 100]),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    metric=st.sampled_from(Metric),
+    style=STYLES,
+    queries=st.lists(_QUERY, min_size=1, max_size=24),
+    deleted=st.lists(st.integers(0, 120), max_size=60),
+    seed=st.integers(0, 1000),
+    slices=st.sampled_from([None, 0.0]),
+)
+def test_each_search_finds_what_it_finds_among_the_vectors(
+    metric: Metric,
+    style: str,
+    queries: list[SearchQuery],
+    deleted: list[int],
+    seed: int,
+    slices: float | None,
+) -> None:
+    index = make_index(metric, 120, seed, style)
+    index.delete(f"d{n}" for n in deleted)
+    options = {} if slices is None else {"sliced_from_s": slices}
+    with coded(index, **options) as (engine, sizes):
+        prepare(engine)
+        check(engine, *queries)
+        check(engine, *crowd())
+        assert sizes[-1:] == [6] if slices is None else not sizes
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    metric=st.sampled_from(Metric),
+    style=STYLES,
+    dimension=st.integers(1, 70),
+    count=st.integers(20, 200),
+    scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e6, 1e15]),
+    seed=st.integers(0, 10_000),
+    limit=st.integers(1, 30),
+    threads=st.sampled_from([1, 2]),
+)
+def test_the_bounds_hold_for_every_vector(
+    metric: Metric,
+    style: str,
+    dimension: int,
+    count: int,
+    scale: float,
+    seed: int,
+    limit: int,
+    threads: int,
+) -> None:
+    random = np.random.default_rng(seed)
+    vectors = (scale * random.standard_normal((count, dimension))).astype(np.float32)
+    if style == "duplicates":
+        vectors = vectors[random.integers(0, 1 + count // 10, count)]
+    if style == "adversarial":
+        lengths = random.choice([0, 1e-42, 1e-20, 1, 1, 100], count).astype(np.float32)
+        vectors *= lengths[:, None]
+    if style == "whole":
+        vectors = scale * np.round(vectors / scale)
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    queries = np.concatenate([vectors[:3], vectors[3:6] + vectors[6:9]])
+    spec = IndexSpec(dimension, metric, IndexKind.IVF, num_clusters=4, nprobe=4)
+    held = IvfVectors.train(spec, np.arange(count, dtype=np.int64), vectors)
+    codes = encoded(held)
+    with thread_count(threads):
+        scores, labels = codes.fetch(queries, count, Scope(count, None, 4))
+    lengths = np.linalg.norm(queries.astype(np.float64), axis=1)[:, None]
+    lower, upper = codes._bounds(lengths, scores.astype(np.float64))
+    for row, query in enumerate(queries):
+        assert sorted(labels[row]) == list(range(count))
+        true = exact_scores(metric, query[None, :], vectors[labels[row]])
+        assert (lower[row] <= true).all()
+        assert (true <= upper[row]).all()
+    limits = np.full(len(queries), min(limit, count))
+    found = codes.candidates(queries, limits, scores, labels)
+    for row, query in enumerate(queries):
+        true = exact_scores(metric, query[None, :], vectors)
+        nearest = np.flatnonzero(true >= np.sort(true)[-limits[row]])
+        assert set(nearest) <= set(found.labels[row]), "ties at the cut stay"
+
+
+def test_few_candidates_are_left_of_a_fetch() -> None:
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((20_000, 64)).astype(np.float32)
+    spec = IndexSpec(64, Metric.INNER_PRODUCT, IndexKind.IVF, num_clusters=16, nprobe=16)
+    held = IvfVectors.train(spec, np.arange(len(vectors), dtype=np.int64), vectors)
+    codes = encoded(held, 5000)
+    queries = random.standard_normal((20, 64)).astype(np.float32)
+    scores, labels = codes.fetch(queries, codes.first_count(5), Scope(len(vectors)))
+    found = codes.candidates(queries, np.full(20, 5), scores, labels)
+    assert 5 <= np.count_nonzero(found.labels != NO_LABEL, axis=1).max() <= 40
+
+
+def test_the_size_of_the_looks_changes_nothing(metric: Metric) -> None:
+    held = held_by(make_index(metric, 100, style="normal"))
+    ones, others = encoded(held, 1), encoded(held, 1000)
+    assert (ones.error, ones.decoded, ones.centroid) == (
+        others.error,
+        others.decoded,
+        others.centroid,
+    )
+    queries = make_vectors(5, 3, "normal")
+    for one, other in zip(
+        ones.fetch(queries, 9, Scope(100)), others.fetch(queries, 9, Scope(100)), strict=True
+    ):
+        assert np.array_equal(one, other)
+
+
+def test_one_vector_that_dwarfs_the_others_costs_only_time(metric: Metric) -> None:
+    index = make_index(metric, 120, style="normal")
+    index.add(make_documents(1, 500), 1e12 * make_vectors(1, 9, "normal"))
+    with coded(index) as (engine, sizes):
+        prepare(engine)
+        check(engine, *crowd(), SearchQuery([1e12, 0, 0, 0], 3))
+        assert sizes[-1] == 7
+
+
+def test_codes_are_made_once_enough_was_searched(metric: Metric) -> None:
+    with coded(make_index(metric, 100)) as (engine, sizes):
+        with mock.patch.object(search_ways, "MIN_SEARCHES", 4):
+            for count in (1, 2):
+                check(engine, *crowd(count))
+                assert engine._ways.coded.kept._worker is None
+            check(engine, *crowd(1))
+            engine._ways.coded.kept.wait()
+            check(engine, *crowd(1))
+        assert sizes == [1]
+        assert engine._ways.shared.kept._worker is None, "no crowd has met"
+
+
+def test_codes_follow_changes_once_the_index_has_rested(metric: Metric) -> None:
+    with coded(make_index(metric, 100)) as (engine, sizes):
+        kept, clock = engine._ways.coded.kept, engine._clock
+        prepare(engine)
+        kept._took_s = 2.0
+        sizes.clear()
+        check(engine, *crowd(1))
+        engine.index.add(make_documents(20, 95), 3 * make_vectors(20, 5))
+        engine.index.delete(["d1", "d2"])
+        check(engine, *crowd(2))
+        kept.wait()
+        check(engine, *crowd(2))
+        assert sizes == [1]  # nothing is searched by codes of another state
+        clock.advance(2 * QUIET)  # type: ignore[attr-defined]
+        check(engine, *crowd(2))
+        kept.wait()
+        check(engine, *crowd(3))
+        assert sizes == [1, 3]
+
+
+def test_outdated_codes_leave_the_memory(metric: Metric) -> None:
+    with coded(make_index(metric, 100)) as (engine, _):
+        prepare(engine)
+        check(engine, *crowd(1))
+        known: Any = engine._ways._known[0]
+        lists = weakref.ref(known.lists)
+        del known
+        engine._ways.coded.kept._took_s = 1.0
+        engine.index.delete(["d1"])
+        search(engine, *crowd(1))
+        gc.collect()
+        assert lists() is None
+
+
+@pytest.mark.parametrize("is_enough", [False, True])
+def test_no_more_memory_is_taken_than_allowed(metric: Metric, is_enough: bool) -> None:
+    bound = 100 * (DIMENSION + BYTES_BESIDE_CODES)
+    index = make_index(metric, 100)
+    with coded(index, max_code_bytes=bound if is_enough else bound - 1) as (engine, sizes):
+        prepare(engine)
+        sizes.clear()
+        check(engine, *crowd())
+        assert sizes == ([6] if is_enough else [])
+        assert engine._ways.shared.kept._worker is None, "no room is left for the other codes"
+
+
+def test_codes_take_the_memory_that_is_said(metric: Metric) -> None:
+    index = encoded(held_by(make_index(metric, 100))).lists.index
+    per_vector = index.invlists.code_size + np.dtype(np.int64).itemsize
+    assert per_vector == DIMENSION + BYTES_BESIDE_CODES
+
+
+def test_after_a_search_that_fails_each_goes_on_alone(
+    metric: Metric, caplog: pytest.LogCaptureFixture
+) -> None:
+    with coded(make_index(metric, 100)) as (engine, _):
+        prepare(engine)
+        broken = mock.Mock(side_effect=MemoryError("here"))
+        with mock.patch.object(CodedSearches, "search", broken):
+            check(engine, *crowd())
+        assert "a search by codes failed" in caplog.text
+
+
+def test_half_done_searches_use_the_codes_that_were_there_when_they_began(metric: Metric) -> None:
+    index = make_index(metric, 120, style="normal")
+    with coded(index, sliced_from_s=0.0) as (engine, _):
+        queries = crowd(3, nprobe=8)
+        (first, *_), _ = queries, search(engine, *crowd())
+        engine._ways.coded.kept.wait()
+        with mock.patch.object(
+            CodedVectors, "scan", autospec=True, side_effect=CodedVectors.scan
+        ) as scan:
+            check(engine, first)
+            assert scan.called
+        engine.index.delete(["d3"])
+        assert not engine.step(StepBudget())
+        check(engine, *queries)
