@@ -96,21 +96,24 @@ def build_index(size: IndexSize, cache: Path) -> DocumentIndex:
     return index
 
 
-def stock_index(index: DocumentIndex, nprobe: int) -> Any:
-    """Return FAISS's own index over the same clusters, set up as fast as it gets.
+def stock_index(index: DocumentIndex, nprobe: int, parallel_mode: int = 1) -> Any:
+    """Return FAISS's own ``IndexIVFFlat`` over the lists of an index with clusters.
 
-    Threads share the clusters of each query (``parallel_mode`` 1), which is never slower here.
-    Valid as long as ``index`` lives and does not change.
+    Threads share the clusters of each query by default (``parallel_mode`` 1), which is never slower
+    here; 0 is FAISS's own default. The lists are the same memory: not to be changed.
     """
-    faiss, held = load_faiss(), index._vectors
-    assert isinstance(held, IvfVectors), "an index without clusters"
-    source = held._index
-    stock = faiss.IndexIVFFlat(source.quantizer, source.d, source.nlist, source.metric_type)
+    faiss = load_faiss()
+    with index.viewing() as view:
+        assert isinstance(view.vectors, IvfVectors), "an index without clusters"
+        lists = view.vectors.faiss_index
+    stock = faiss.IndexIVFFlat(lists.quantizer, lists.d, lists.nlist, lists.metric_type)
     stock.is_trained = True
-    stock.replace_invlists(source.invlists, False)
-    stock.ntotal = source.ntotal
-    stock.parallel_mode = 1
+    stock.replace_invlists(lists.invlists, False)
+    stock.ntotal = lists.ntotal
+    stock.parallel_mode = parallel_mode
     stock.nprobe = nprobe
+    # FAISS's own way to keep alive what an index points to and does not own.
+    stock.referenced_objects = [lists, index]
     return stock
 
 

@@ -13,7 +13,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +29,10 @@ from bench.corpus import (
     Projection,
     corpus_blocks,
 )
+from bench.vectors import stock_index
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.engines.retrieval.index_spec import IndexKind
-from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.store import IndexSnapshot, TrainedClusters
 from rag_accel.engines.retrieval.vectors import load_faiss
 from rag_accel.errors import ConfigError
@@ -81,22 +81,7 @@ class LargeIndex:
 
     def stock_index(self, parallel_mode: int) -> Any:
         """Return a FAISS ``IndexIVFFlat`` over the lists of ``documents``, not to be changed."""
-        faiss = load_faiss()
-
-        # The lists have no public handle; a copy would be another 4 GB at 4M vectors.
-        with self.documents.viewing() as view:
-            lists = cast(IvfVectors, view.vectors)._index  # pyright: ignore[reportPrivateUsage]
-        stock = faiss.IndexIVFFlat(
-            lists.quantizer, self.size.dimension, lists.nlist, faiss.METRIC_INNER_PRODUCT
-        )
-        stock.is_trained = True
-        stock.ntotal = lists.ntotal
-        stock.replace_invlists(lists.invlists, False)
-        stock.parallel_mode = parallel_mode
-        stock.nprobe = self.size.nprobe
-        # FAISS's own way to keep alive what an index points to and does not own.
-        stock.referenced_objects = [lists, self.documents]
-        return stock
+        return stock_index(self.documents, self.size.nprobe, parallel_mode)
 
     def quantised_index(self, parallel_mode: int) -> Any:
         """Return FAISS's own IVF with 8-bit scalar quantisation of the same vectors."""

@@ -1,4 +1,4 @@
-"""Measure searches that are read in steps and crowds that share a scan, against stock FAISS.
+"""Measure exact searches by codes, shared scans and searches in steps, against stock FAISS.
 
 The index is a synthetic mixture (``bench/vectors.py``): 4,000,000 vectors of 256 numbers in 1024
 clusters, 256 of which a search visits; 1,000,000 with ``quick``. So two searches meet in a quarter
@@ -10,8 +10,10 @@ turns; each turn asks new queries.
 
 A search in steps goes through ``RetrievalEngine``, which also looks up and scores the documents.
 A step compares with an eighth of the vectors, so that there are about eight, which the row
-``steps`` shows. By itself the engine cuts by time, and not so fine if the search is short. A crowd
-goes through the engine's scan, its search for the nearest clusters included.
+``steps`` shows. By itself the engine cuts by time, and not so fine if the search is short. Steps
+read the engine's 8-bit lists, as a server's do once it has searched a few times; the rows ``in
+steps, vectors`` read the vectors. Crowds go both ways that the engine has besides FAISS: by 8-bit
+lists, one by one, and by a shared scan; the search for the nearest clusters is included.
 
 Ids are compared on small indexes with the exact search of each query alone, ids and scores; half
 of the queries by inner product, half by L2. On the large index the ids are compared with FAISS's.
@@ -19,9 +21,15 @@ of the queries by inner product, half by L2. On the large index the ids are comp
 Ratios:
     steps8_over_oneshot_b1: time of one search in eight steps / stock FAISS in one call.
     steps8_over_oneshot_b32: the same for 32 searches together.
+    steps8_vectors_b1: the first where steps read the vectors and no codes.
+    steps8_vectors_b32: the same for 32 searches together.
+    coded_b1: time of stock FAISS / time of an exact search by 8-bit lists, one query.
+    coded_b16: the same for 16 queries.
+    coded_b64: the same for 64 queries.
     batched_kernel_b16: time of stock FAISS / time of a shared scan, 16 queries.
     batched_kernel_b64: the same for 64 queries.
-    ids_equal_clustered: queries with equal ids and scores / queries compared, vectors in clusters.
+    ids_equal_clustered: queries with equal ids and scores, both ways / queries compared, vectors in
+        clusters.
     ids_equal_uniform: the same for uniform vectors.
     ids_equal_duplicates: the same where each vector is there about twenty times.
     ids_equal_adversarial: the same for lengths from 0 to 1e10 in one cluster.
@@ -39,11 +47,11 @@ from unittest import mock
 
 import numpy as np
 
+from bench.by_codes import CODED, SHARED, CrowdSearch, searches_of, searching
 from bench.measure import Pairs, alternate, median, ratios, timed
 from bench.results import Row, SuiteResult, row_of
 from bench.vectors import KINDS, IndexSize, Vectors, build_index, make_mixture, stock_index
 from langchain_rag_accel.demo.material import default_cache
-from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import (
     Document,
     EngineRequest,
@@ -59,17 +67,18 @@ from rag_accel.engines.retrieval import (
     Metric,
     RetrievalEngine,
 )
-from rag_accel.engines.retrieval.search_request import Search
-from rag_accel.engines.retrieval.shared_scans import SharedScans
+from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES
 from rag_accel.engines.retrieval.stepped_cost import ScanCost
 from rag_accel.engines.retrieval.vectors import thread_count
+from rag_accel.errors import EngineError
 from rag_accel.machine import usable_cores
 
 _logger = logging.getLogger("bench.stepping")
 
 K = 10
 STEPS = 8
-STEPPED, CROWDS, CLAIMED = (1, 32), (4, 8, 16, 32, 64), (16, 64)
+STEPPED, CROWDS = (1, 32), (1, 4, 8, 16, 32, 64)
+CLAIMED = {"coded": (1, 16, 64), "batched_kernel": (16, 64)}
 SMALL_DIMENSION, SMALL_CLUSTERS, SMALL_NPROBE, CROWD = 48, 64, 8, 50
 QUERY_SEED = 1 << 40
 
@@ -109,11 +118,13 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
     with thread_count(threads):
         for count in STEPPED:
             found[f"steps8_over_oneshot_b{count}"] = bench.stepped(count, rows)
+            found[f"steps8_vectors_b{count}"] = bench.stepped(count, rows, has_codes=False)
         speeds, equal = bench.crowds(rows)
         del bench  # its memory is needed
         if chosen.sparse is not None:
             _bench(chosen, chosen.sparse, folder, threads).crowds(rows, chosen.sparse)
-    found |= {f"batched_kernel_b{count}": speeds[count] for count in CLAIMED}
+    for name, system in (("coded", CODED), ("batched_kernel", SHARED)):
+        found |= {f"{name}_b{count}": speeds[system, count] for count in CLAIMED[name]}
     for kind, draw in KINDS.items():
         found[f"ids_equal_{kind}"] = compare_ids(kind, draw, chosen, rows)
     found["ids_equal_faiss"] = equal
@@ -152,59 +163,67 @@ class _Bench:
             count, QUERY_SEED + 1000 * count + turn
         )
 
-    def stepped(self, count: int, rows: list[Row]) -> float:
+    def stepped(self, count: int, rows: list[Row], has_codes: bool = True) -> float:
         """Return stepped / one call."""
+        system = "in steps" if has_codes else "in steps, vectors"
         asked = [self.queries(count, turn) for turn in range(self.sizes.repeats)]
         pieces = _EqualPieces(count * self.index.num_compared(None, None) / STEPS)
         budget = StepBudget(time_s=0.0, threads=self.threads)  # one piece for each step
         taken: list[float] = []
         with mock.patch.object(RetrievalEngine, "_piece_cost", return_value=pieces):
+            most = MAX_CODE_BYTES if has_codes else 0
             engine = RetrievalEngine(
-                self.index, sliced_from_s=0.0, max_code_bytes=0, max_threads=self.threads
+                self.index, sliced_from_s=0.0, max_code_bytes=most, max_threads=self.threads
             )
+            if engine.make_codes() != has_codes:
+                raise EngineError("no codes", where="8-bit lists", hint="see the log")
             pairs = alternate(
                 timed(lambda turn: self.stock.search(asked[turn], K)),
                 timed(lambda turn: taken.append(steps_of(engine, asked[turn], budget))),
                 self.sizes.repeats,
             )
         workload = f"{count} searches"
-        rows.append(row_of("in steps", workload, "steps", taken))
-        return 1 / _speed(pairs, workload, "in steps", rows)
+        engine.close()
+        rows.append(row_of(system, workload, "steps", taken))
+        return 1 / _speed(pairs, workload, system, rows)
 
     def crowds(
         self, rows: list[Row], other: IndexSize | None = None
-    ) -> tuple[dict[int, float], float]:
-        """Return the speed for each size of crowd, and the share of queries with FAISS's ids."""
-        shared = SharedScans(self.index, MonotonicClock())
-        with self.index.viewing() as view:
-            shared.kept.want(view)
-        shared.kept.wait()
+    ) -> tuple[dict[tuple[str, int], float], float]:
+        """Return the speed of each way and size of crowd, and the share of queries like FAISS's."""
         same: list[bool] = []
-        speeds: dict[int, float] = {}
-        for count in CROWDS:
-            asked = [self.queries(count, turn) for turn in range(self.sizes.repeats)]
-            theirs: dict[int, Any] = {}
-            ours: dict[int, Any] = {}
-
-            def plain(turn: int, asked: Any = asked, theirs: Any = theirs) -> None:
-                theirs[turn] = self.stock.search(asked[turn], K)[1]
-
-            def scan(turn: int, asked: Any = asked, ours: Any = ours) -> None:
-                ours[turn] = shared.search(searches_of(asked[turn]), self.threads)
-
-            pairs = alternate(timed(plain), timed(scan), self.sizes.repeats, warm_up=1)
-            workload = f"{count} queries"
-            if other is not None:
-                workload += f", {other.clusters} clusters"
-            speeds[count] = _speed(pairs, workload, "shared scan", rows)
-            same += [
-                [hit.document.id for hit in one] == [str(label) for label in labels]
-                for turn in ours
-                for one, labels in zip(ours[turn], theirs[turn], strict=True)
-            ]
-        shared.close()
+        speeds: dict[tuple[str, int], float] = {}
+        with searching(self.index, self.threads) as ways:
+            for system, search in ways.items():
+                for count in CROWDS:
+                    if system == CODED or count > 1:
+                        workload = f"{count} queries"
+                        if other is not None:
+                            workload += f", {other.clusters} clusters"
+                        pairs = self._crowd(search, count, same)
+                        speeds[system, count] = _speed(pairs, workload, system, rows)
         where = "large index" if other is None else f"{other.clusters} clusters"
         return speeds, _share(f"clustered, {where}", same, rows)
+
+    def _crowd(self, search: CrowdSearch, count: int, same: list[bool]) -> Pairs[float]:
+        """Return the times of stock FAISS and of ours; note which queries got equal ids."""
+        asked = [self.queries(count, turn) for turn in range(self.sizes.repeats)]
+        theirs: dict[int, Any] = {}
+        ours: dict[int, Any] = {}
+
+        def plain(turn: int) -> None:
+            theirs[turn] = self.stock.search(asked[turn], K)[1]
+
+        def other(turn: int) -> None:
+            ours[turn] = search(searches_of(asked[turn], K))
+
+        pairs = alternate(timed(plain), timed(other), self.sizes.repeats, warm_up=1)
+        same += [
+            [hit.document.id for hit in one] == [str(label) for label in labels]
+            for turn in ours
+            for one, labels in zip(ours[turn], theirs[turn], strict=True)
+        ]
+        return pairs
 
 
 def steps_of(engine: RetrievalEngine, queries: Vectors, budget: StepBudget) -> float:
@@ -221,14 +240,6 @@ def request_of(number: int, vector: Any, k: int = K) -> EngineRequest:
     """Return the request of a search."""
     query = SearchQuery(vector, k)
     return EngineRequest(WorkId(str(number)), "bench", PrimitiveKind.SEARCHING, query)
-
-
-def searches_of(queries: Vectors) -> list[Search]:
-    """Return searches as the engine makes them of requests."""
-    return [
-        Search(WorkId(str(number)), query, SearchQuery(query, K))
-        for number, query in enumerate(queries)
-    ]
 
 
 def compare_ids(
@@ -261,18 +272,13 @@ def _same(metric: Metric, vectors: Vectors, queries: Vectors) -> list[bool]:
     )
     index = DocumentIndex(spec)
     index.add([Document(str(number), "", {}) for number in range(len(vectors))], vectors)
-    shared = SharedScans(index, MonotonicClock())
-    with index.viewing() as view:
-        shared.kept.want(view)
-    shared.kept.wait()
     same: list[bool] = []
-    for start in range(0, len(queries), CROWD):
-        part = queries[start : start + CROWD]
-        crowd = shared.search(searches_of(part), 1)
-        assert crowd is not None, "there are no codes"
-        alone = [index.search(query[None, :], K)[0] for query in part]
-        same += [one == other for one, other in zip(crowd, alone, strict=True)]
-    shared.close()
+    with searching(index, 1) as ways:
+        for start in range(0, len(queries), CROWD):
+            part = queries[start : start + CROWD]
+            alone = [index.search(query[None, :], K)[0] for query in part]
+            found = [search(searches_of(part, K)) for search in ways.values()]
+            same += [all(one == other[row] for other in found) for row, one in enumerate(alone)]
     return same
 
 
@@ -292,6 +298,6 @@ def _speed(pairs: Pairs[float], workload: str, system: str, rows: list[Row]) -> 
 
 
 def _share(kind: str, same: Sequence[bool], rows: list[Row]) -> float:
-    rows.append(Row("shared scan", kind, "queries_equal", float(sum(same)), None, len(same)))
+    rows.append(Row("by codes", kind, "queries_equal", float(sum(same)), None, len(same)))
     _logger.info("%s: %d of %d queries equal", kind, sum(same), len(same))
     return sum(same) / len(same)

@@ -41,22 +41,23 @@ def test_all_ids_are_equal_and_counted(result: SuiteResult) -> None:
 
 def test_both_arms_of_every_size_are_timed(result: SuiteResult) -> None:
     timed = [(row.system, row.workload) for row in result.rows if row.metric == "latency_ms"]
-    crowds = [f"{count} queries" for count in stepping.CROWDS]
-    steps = [f"{count} searches" for count in stepping.STEPPED]
-    assert timed == [
-        *((system, one) for one in steps for system in ("stock FAISS", "in steps")),
-        *((system, one) for one in crowds for system in ("stock FAISS", "shared scan")),
-        *(
-            (system, f"{one}, 64 clusters")
-            for one in crowds
-            for system in ("stock FAISS", "shared scan")
-        ),
+    crowds = [("8-bit lists", count) for count in stepping.CROWDS]
+    crowds += [("shared scan", count) for count in stepping.CROWDS[1:]]
+    expected = [
+        (system, f"{count} searches")
+        for count in stepping.STEPPED
+        for ours in ("in steps", "in steps, vectors")
+        for system in ("stock FAISS", ours)
     ]
+    for where in ("", ", 64 clusters"):
+        for ours, count in crowds:
+            expected += [(one, f"{count} queries{where}") for one in ("stock FAISS", ours)]
+    assert timed == expected
 
 
 def test_searches_are_really_cut(result: SuiteResult) -> None:
     steps = [row.median for row in result.rows if row.metric == "steps"]
-    assert len(steps) == 2
+    assert len(steps) == 4
     assert min(steps) >= 2  # four clusters at most
 
 

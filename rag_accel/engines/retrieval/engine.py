@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
@@ -18,26 +15,18 @@ from rag_accel.engine_api import (
     IngestBatch,
     LatencyModel,
     PrimitiveKind,
-    ScoredDocument,
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.retrieval.crossover import Way
 from rag_accel.engines.retrieval.index_spec import IndexKind
-from rag_accel.engines.retrieval.search_request import (
-    Search,
-    checked_search,
-    grouped,
-    wrong_payload,
-)
+from rag_accel.engines.retrieval.search_request import Search, checked_search, wrong_payload
 from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchWays
-from rag_accel.engines.retrieval.stepped_cost import ScanCost
+from rag_accel.engines.retrieval.stepped_cost import ScanCost, ScanCosts
 from rag_accel.engines.retrieval.stepped_pool import SteppedSearches
 from rag_accel.engines.retrieval.store import DocumentIndex
 from rag_accel.engines.retrieval.vectors import thread_count
+from rag_accel.engines.retrieval.whole_searches import WholeSearches
 from rag_accel.machine import usable_cores
-
-_logger = logging.getLogger(__name__)
 
 # Measured for 5,000 vectors of 384 dimensions, flat, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0003)
@@ -70,7 +59,7 @@ class RetrievalEngine(EngineBase):
     as it is when it ends.
 
     A large index with clusters keeps codes beside its vectors (``kept_codes.py``): 8-bit lists that
-    FAISS scans, and, once four searches with equal ``where`` have met, rows of which such a crowd
+    FAISS scans, and, once 16 searches with equal ``where`` have met, rows of which such a crowd
     shares one scan. The first crowds of each size go every way in turn, later ones the fastest.
 
     An ingestion waits for the searches that were submitted before it or together with it: they see
@@ -114,8 +103,9 @@ class RetrievalEngine(EngineBase):
         )
         self._sliced_from_s = sliced_from_s
         self._clock = clock or MonotonicClock()
-        self._costs: dict[Hashable, ScanCost] = {}
+        self._costs = ScanCosts(_FIRST_PER_NUMBER_S * index.spec.dimension)
         self._ways = SearchWays(index, self._clock, max_code_bytes)
+        self._whole = WholeSearches(index, self._clock, self._ways, self._costs)
         self._stepped = SteppedSearches(
             index, self._clock, self._piece_cost, self._ways.coded.kept.codes
         )
@@ -132,6 +122,18 @@ class RetrievalEngine(EngineBase):
     def index(self) -> DocumentIndex:
         """Return the index that is searched."""
         return self._index
+
+    def make_codes(self) -> bool:
+        """Make the 8-bit lists now and wait; return whether there are some.
+
+        For whoever would rather pay at the start than search more slowly for some seconds. The
+        index should not change meanwhile.
+        """
+        with self._index.viewing() as view:
+            self._ways.coded.kept.want(view)
+        self._ways.coded.kept.wait()
+        with self._index.viewing() as view:
+            return self._ways.coded.kept.codes(view) is not None
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work; it is looked at in the next step."""
@@ -164,12 +166,12 @@ class RetrievalEngine(EngineBase):
         threads = min(budget.threads, self._profile.max_threads)
         with thread_count(threads):
             if self._stepped or self._is_worth_slicing(searches, budget.time_s, threads):
-                self._see(searches)
+                self._whole.see(searches)
                 self._stepped.add(searches, self._turn)
                 time_s = 0.0 if outputs and budget.time_s is None else budget.time_s
                 outputs += self._stepped.advance(time_s, threads)
             else:
-                outputs += self._search_all(searches, threads)
+                outputs += self._whole.search(searches, threads)
             outputs += [self._ingest(request) for request in self._ripe_ingestions()]
         return outputs
 
@@ -194,33 +196,10 @@ class RetrievalEngine(EngineBase):
     ) -> bool:
         if not self._index.is_trained:
             return False
-        cost = self._whole_cost(threads)
-        compared = self._compared_by(searches)
-        return cost.predict_s(compared) > max(time_s or 0.0, self._sliced_from_s)
-
-    def _see(self, searches: Sequence[Search]) -> None:
-        for crowd in grouped(searches, Search.condition):
-            if self._ways.pays(len(crowd), self._compared_by(crowd)):
-                self._ways.see(crowd)
-
-    def _num_compared(self, search: Search) -> int:
-        return self._index.num_compared(search.query.where, search.query.nprobe)
-
-    def _compared_by(self, searches: Sequence[Search]) -> int:
-        return sum(self._num_compared(search) for search in searches)
-
-    def _whole_cost(self, threads: int) -> ScanCost:
-        return self._cost(("whole", threads), 0.0)
+        return self._whole.predict_s(searches, threads) > max(time_s or 0.0, self._sliced_from_s)
 
     def _piece_cost(self, threads: int, has_filter: bool, is_coded: bool) -> ScanCost:
-        return self._cost(("piece", threads, has_filter, is_coded), _FIRST_BASE_S)
-
-    def _cost(self, key: Hashable, base_s: float) -> ScanCost:
-        cost = self._costs.get(key)
-        if cost is None:
-            per_vector_s = _FIRST_PER_NUMBER_S * self._index.spec.dimension
-            cost = self._costs[key] = ScanCost(base_s, per_vector_s)
-        return cost
+        return self._costs.of(("piece", threads, has_filter, is_coded), _FIRST_BASE_S)
 
     def _ripe_ingestions(self) -> list[EngineRequest]:
         """Take the ingestions that no older search waits for; their own turn's go before them."""
@@ -234,66 +213,6 @@ class RetrievalEngine(EngineBase):
             del self._ingestions[request.id]
         return ripe
 
-    def _search_all(self, searches: Sequence[Search], threads: int) -> list[EngineOutput]:
-        crowds = grouped(searches, Search.condition)
-        return [output for crowd in crowds for output in self._search_crowd(crowd, threads)]
-
-    def _search_crowd(self, crowd: list[Search], threads: int) -> list[EngineOutput]:
-        """Search for those with equal filters the way that was measured to be the fastest."""
-        if not self._index.is_trained:
-            return self._search_each(crowd, threads)
-        compared = self._compared_by(crowd)
-        if not self._ways.pays(len(crowd), compared):
-            return self._search_each(crowd, threads)
-        self._ways.see(crowd)
-        way = self._ways.way(crowd, compared, threads)
-        started = self._clock.now()
-        outputs = self._search_by_codes(crowd, way, threads) if way is not Way.EACH else None
-        if outputs is None:
-            way, outputs = Way.EACH, self._search_each(crowd, threads)
-        taken_s = self._clock.now() - started
-        self._ways.observe(crowd, compared, threads, way, taken_s)
-        if way is Way.CODED:
-            self._whole_cost(threads).observe(compared, taken_s, 0.0)
-        return outputs
-
-    def _search_by_codes(
-        self, crowd: list[Search], way: Way, threads: int
-    ) -> list[EngineOutput] | None:
-        """Search by codes; None if that is not possible, or fails: then each is searched."""
-        try:
-            found = self._ways.search(crowd, way, threads)
-        except Exception:
-            # Searched apart, a bad search fails alone and says why.
-            _logger.warning("a search by codes failed; its searches go on apart", exc_info=True)
-            return None
-        return None if found is None else _final(crowd, found)
-
-    def _search_each(self, searches: list[Search], threads: int) -> list[EngineOutput]:
-        outputs: list[EngineOutput] = []
-        for group in grouped(searches, Search.group_key):
-            started = self._clock.now()
-            outputs += self._search_group(group)
-            if self._index.is_trained:
-                compared = self._num_compared(group[0]) * len(group)
-                self._whole_cost(threads).observe(compared, self._clock.now() - started, 0.0)
-        return outputs
-
-    def _search_group(self, group: list[Search]) -> list[EngineOutput]:
-        try:
-            found = self._search(group)
-        except Exception as error:
-            if len(group) == 1:
-                return [EngineOutput(group[0].id, "error", error=error)]
-            return [output for search in group for output in self._search_group([search])]
-        return _final(group, found)
-
-    def _search(self, group: list[Search]) -> list[list[ScoredDocument]]:
-        vectors = np.stack([search.vector for search in group])
-        counts = [search.query.k for search in group]
-        query = group[0].query
-        return self._index.search(vectors, counts, query.where, query.nprobe)
-
     def _ingest(self, request: EngineRequest) -> EngineOutput:
         batch = request.payload
         try:
@@ -304,10 +223,3 @@ class RetrievalEngine(EngineBase):
             return EngineOutput(request.id, "error", error=error)
         ids = tuple(document.id for document in batch.documents)
         return EngineOutput(request.id, "final", value=ids)
-
-
-def _final(
-    searches: Sequence[Search], found: Sequence[Sequence[ScoredDocument]]
-) -> list[EngineOutput]:
-    pairs = zip(searches, found, strict=True)
-    return [EngineOutput(search.id, "final", value=tuple(hits)) for search, hits in pairs]

@@ -52,6 +52,11 @@ class IvfVectors:
         return self._centroids.shape[1]
 
     @property
+    def faiss_index(self) -> Any:
+        """Return FAISS's index of the vectors; not to be changed."""
+        return self._index
+
+    @property
     def quantizer(self) -> Any:
         """Return FAISS's index of the centroids; not to be changed."""
         return self._quantizer
@@ -182,13 +187,13 @@ class IvfVectors:
         return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
 
     def _nearest_clusters(self, queries: Vectors, nprobe: int) -> Labels:
-        # One query at a time: in a batch the quantizer may sum in another order, and a query near
-        # the border of two clusters would visit different ones than it visits alone.
         if nprobe == self.num_clusters:
             return np.tile(np.arange(nprobe, dtype=np.int64), (len(queries), 1))
-        return np.concatenate(
-            [self._quantizer.search(query[None, :], nprobe)[1] for query in queries]
-        )
+        # In larger batches the quantizer computes by matrix products, which sum in another order: a
+        # query near the border of two clusters would visit different ones than it visits alone.
+        most = max(1, self._faiss.cvar.distance_compute_blas_threshold - 1)
+        parts = [queries[start : start + most] for start in range(0, len(queries), most)]
+        return np.concatenate([self._quantizer.search(part, nprobe)[1] for part in parts])
 
 
 def _empty_index(faiss: Any, spec: IndexSpec, centroids: Vectors) -> Callable[[], Any]:

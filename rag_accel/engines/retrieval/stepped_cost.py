@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from statistics import median
 
 _WINDOW = 32  # observations kept
@@ -46,3 +47,21 @@ class ScanCost:
         self._rates.append(scan_s / vectors)
         self.base_s = median(self._bases)
         self.per_vector_s = max(_MIN_PER_VECTOR_S, median(self._rates))
+
+
+class ScanCosts:
+    """Hold what scans of several kinds cost.
+
+    Args:
+        per_vector_s: first guess for every kind.
+    """
+
+    def __init__(self, per_vector_s: float) -> None:
+        self._per_vector_s = per_vector_s
+        self._costs: dict[Hashable, ScanCost] = {}
+
+    def of(self, kind: Hashable, base_s: float) -> ScanCost:
+        """Return the cost of a kind; ``base_s`` is the first guess of its base."""
+        if kind not in self._costs:
+            self._costs[kind] = ScanCost(base_s, self._per_vector_s)
+        return self._costs[kind]

@@ -141,7 +141,8 @@ class SteppedSearches:
         return any(one.search.query.where for one in held)
 
     def _has_codes(self) -> bool:
-        return any(one.scan.codes is not None for one in self._running.values())
+        with self._index.viewing() as view:
+            return self._codes_of(view) is not None
 
     def _most_read(self) -> float:
         return np.inf if len(self) < 2 else MAX_SHARED_BYTES / (4 * self._index.spec.dimension)

@@ -108,6 +108,7 @@ def going(
     with (
         mock.patch.object(search_ways, "MIN_NUMBERS", 1),
         mock.patch.object(search_ways, "MIN_READ", 1),
+        mock.patch.object(search_ways, "MIN_CROWD", 4),
         mock.patch.object(search_ways, "MIN_SEARCHES", 1),
         mock.patch.object(SearchWays, "search", record),
         mock.patch.object(Crossover, "choose", choose),
@@ -116,8 +117,9 @@ def going(
         engine.close()
 
 
-def prepare(engine: RetrievalEngine) -> None:
-    """Let the engine see a crowd, and make its codes."""
+def prepare(engine: RetrievalEngine, sizes: list[int] | None = None) -> None:
+    """Let the engine see a crowd, and make its codes; ``sizes`` is empty afterwards."""
     check(engine, *crowd())
     engine._ways.shared.kept.wait()
     engine._ways.coded.kept.wait()
+    (sizes or []).clear()

@@ -71,7 +71,7 @@ def test_each_search_of_a_crowd_finds_what_it_finds_alone(
     index = make_index(metric, 120, seed, style)
     index.delete(f"d{n}" for n in deleted)
     with shared(index) as (engine, sizes):
-        prepare(engine)
+        prepare(engine, sizes)
         check(engine, *queries)
         check(engine, *crowd())
         assert sizes[-1] == 6
@@ -83,7 +83,7 @@ def test_codes_are_made_after_the_first_crowd_only(metric: Metric) -> None:
         engine._ways.shared.kept.wait()
         check(engine, *crowd(3))
         assert not sizes
-        prepare(engine)
+        prepare(engine, sizes)
         check(engine, *crowd(3))
         assert not sizes
         check(engine, *crowd(4))
@@ -92,7 +92,7 @@ def test_codes_are_made_after_the_first_crowd_only(metric: Metric) -> None:
 
 def test_searches_with_equal_filters_are_one_crowd(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
-        prepare(engine)
+        prepare(engine, sizes)
         ones = [SearchQuery(one.vector, 2 + n, {"x": 1}, 8 - n) for n, one in enumerate(crowd(5))]
         check(engine, *crowd(4), *ones, *crowd(2, where={"x": 2}))
         assert sizes == [4, 5]
@@ -100,7 +100,7 @@ def test_searches_with_equal_filters_are_one_crowd(metric: Metric) -> None:
 
 def test_a_search_whose_clusters_hold_too_few_looks_into_all(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
-        prepare(engine)
+        prepare(engine, sizes)
         queries = [SearchQuery(one.vector, 80, None, 1) for one in crowd(4)]
         check(engine, *queries)
         assert sizes == [4]
@@ -111,7 +111,7 @@ def test_codes_follow_changes_once_the_index_has_rested(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
         kept, clock = engine._ways.shared.kept, engine._clock
         assert isinstance(clock, ManualClock)
-        prepare(engine)
+        prepare(engine, sizes)
         kept._took_s = 2.0
         check(engine, *crowd(4))
         engine.index.add(make_documents(20, 95), 3 * make_vectors(20, 5))
@@ -170,7 +170,7 @@ def test_small_pieces_make_the_same_codes(metric: Metric) -> None:
     index = make_index(metric, 100, style="normal")
     with shared(index) as (engine, sizes):
         with mock.patch("rag_accel.engines.retrieval.kept_codes.ENCODED_AT_ONCE", 1):
-            prepare(engine)
+            prepare(engine, sizes)
         check(engine, *crowd(9, seed=3))
         assert sizes == [9]
 
@@ -178,7 +178,7 @@ def test_small_pieces_make_the_same_codes(metric: Metric) -> None:
 @pytest.mark.parametrize("bound", [0, 100 * (2 * DIMENSION + 36) - 1])
 def test_no_more_memory_is_taken_than_allowed(metric: Metric, bound: int) -> None:
     with shared(make_index(metric, 100), max_code_bytes=bound) as (engine, sizes):
-        prepare(engine)
+        prepare(engine, sizes)
         check(engine, *crowd())
         assert not sizes
 
@@ -186,7 +186,7 @@ def test_no_more_memory_is_taken_than_allowed(metric: Metric, bound: int) -> Non
 def test_codes_need_what_is_said(metric: Metric) -> None:
     bound = 100 * (2 * DIMENSION + 36)
     with shared(make_index(metric, 100), max_code_bytes=bound) as (engine, sizes):
-        prepare(engine)
+        prepare(engine, sizes)
         check(engine, *crowd())
         assert sizes == [6]
         codes = engine._ways._known[1]
@@ -198,7 +198,7 @@ def test_small_indexes_and_flat_ones_are_left_alone(metric: Metric) -> None:
     flat = DocumentIndex(IndexSpec(DIMENSION, metric))
     flat.add(make_documents(100), make_vectors(100))
     with shared(flat) as (engine, sizes):
-        prepare(engine)
+        prepare(engine, sizes)
         check(engine, *crowd())
         assert not sizes
     for limit, value in (("MIN_NUMBERS", 100 * DIMENSION + 1), ("MIN_READ", 100 * DIMENSION + 1)):
@@ -208,7 +208,7 @@ def test_small_indexes_and_flat_ones_are_left_alone(metric: Metric) -> None:
 def _expect_no_codes(metric: Metric, limit: str, value: int) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
         with mock.patch.object(search_ways, limit, value):
-            prepare(engine)
+            prepare(engine, sizes)
             check(engine, *crowd())
         assert engine._ways.shared.kept._worker is None
         assert not sizes
@@ -226,7 +226,7 @@ def test_after_a_scan_that_fails_each_search_goes_on_alone(
 
 def test_a_bad_search_in_a_crowd_fails_alone(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, sizes):
-        prepare(engine)
+        prepare(engine, sizes)
         bad = SearchQuery([1.0] * (DIMENSION + 1), 5)
         *good, last = search(engine, *crowd(4), bad)
         assert isinstance(last.error, ConfigError)
@@ -238,8 +238,8 @@ def test_without_torch_searching_goes_on(metric: Metric, caplog: pytest.LogCaptu
     with shared(make_index(metric, 100)) as (engine, sizes):
         product = mock.Mock(side_effect=ImportError("no torch"))
         with mock.patch("rag_accel.engines.retrieval.shared_scans.exact_product", product):
-            prepare(engine)
-            prepare(engine)
+            prepare(engine, sizes)
+            prepare(engine, sizes)
         assert product.call_count == 1
         assert not sizes
         assert "no codes" in caplog.text
@@ -280,6 +280,7 @@ def test_the_way_that_costs_less_is_taken(metric: Metric) -> None:
     with (
         mock.patch.object(search_ways, "MIN_NUMBERS", 1),
         mock.patch.object(search_ways, "MIN_READ", 1),
+        mock.patch.object(search_ways, "MIN_CROWD", 4),
         mock.patch.object(search_ways, "MIN_SEARCHES", 1),
         mock.patch.object(shared_scans, "scan", flat_scan),
         mock.patch.object(CodedSearches, "search", faster_search),
