@@ -45,7 +45,9 @@ class Options:
         "wait", "what a drop-in does at max_requests: wait or raise BusyError"
     )
     max_requests: int = _option(4096, "requests that may be live at once", 1, 1_000_000)
-    max_batch: int = _option(64, "items an owned engine may take into one step", 1, 65_536)
+    max_batch: int = _option(
+        64, "items an owned engine that computes here may take into one step", 1, 65_536
+    )
     batch_wait_ms: float = _option(3.0, "upper bound on waiting for a known newcomer", 0.0, 1000.0)
     ageing_s: float = _option(0.5, "waiting time that outweighs one level of depth", 0.001, 3600.0)
     deadline_s: float | None = _option(None, "deadline of a request that names none", 0.0)

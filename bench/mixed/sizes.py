@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench.mixed.index_files import IndexSize
 from bench.mixed.load import Window
-from rag_accel.engines.llm.emulated_table import DeviceTable
+from rag_accel.engines.llm.emulated_table import H100_LIKE_1B, DeviceTable, replicated
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Sizes:
         heavy: the setting whose bottleneck is to be the search.
         light: the setting whose bottleneck is the device.
         requests: of the trace; arrivals begin anew after the last.
+        warm: the window of a load before everything, not counted.
+        warm_rps: its rate, so high that requests meet: what is made for crowds is made then.
         unloaded: the window in which the rate is so low that requests hardly meet.
         unloaded_rps: that rate.
         window: of every other load.
@@ -41,6 +43,8 @@ class Sizes:
     heavy: Setting
     light: Setting
     requests: int
+    warm: Window
+    warm_rps: float
     unloaded: Window
     unloaded_rps: float
     window: Window
@@ -53,29 +57,34 @@ class Sizes:
 
 
 LIGHT = Setting("device-bound", IndexSize(1_000_000, 1024, 64), "h100_like_8b")
-# Half a gigabyte is read for a search, some 20 ms of a core. With half of that, or on the slower
-# device fast_fp8, two cores search faster than the device answers, and all limits are the device's.
+# A quarter of a gigabyte is read for a search. One such device reads prompts for some 80 requests a
+# second, about as many as the baselines' searches allow; four leave the search as the bottleneck.
+FAST = replicated(H100_LIKE_1B, 4)
 QUICK = Sizes(
-    heavy=Setting("retrieval-bound", IndexSize(1_000_000, 1024, 512), "h100_like_1b"),
+    heavy=Setting("retrieval-bound", IndexSize(1_000_000, 1024, 256), FAST),
     light=LIGHT,
     requests=1000,
+    warm=Window(0, 8, 20, seed=1),
+    warm_rps=160,
     unloaded=Window(0, 12, 10),
     unloaded_rps=1.5,
-    window=Window(2, 14, 8),
-    start_rps=30,
+    window=Window(2, 12, 8),
+    start_rps=80,
     precision=0.12,
     probes=4,
     light_rps=(4,),
     swept=("langchain", "staged", "ours"),
 )
 FULL = Sizes(
-    heavy=Setting("retrieval-bound", IndexSize(4_000_000, 4096, 512), "h100_like_1b"),
+    heavy=Setting("retrieval-bound", IndexSize(4_000_000, 4096, 256), FAST),
     light=LIGHT,
     requests=3000,
+    warm=Window(0, 15, 40, seed=1),
+    warm_rps=160,
     unloaded=Window(0, 45, 30),
     unloaded_rps=1.5,
     window=Window(3, 60, 15),
-    start_rps=30,
+    start_rps=80,
     precision=0.06,
     probes=6,
     light_rps=(2, 4, 7),

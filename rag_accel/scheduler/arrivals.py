@@ -52,10 +52,13 @@ def owned_added(
     state: SchedulerState, event: OwnedEngineAdded, now: float, out: list[Command]
 ) -> None:
     """Take in an engine that is stepped by us."""
+    # One that computes elsewhere, on a device or server of its own, knows best what that takes.
+    is_here = event.max_threads > 0
+    most = state.options.max_batch if is_here else event.max_batch
     engine = EngineState(
         name=event.engine,
         owned=True,
-        max_batch=min(event.max_batch, state.options.max_batch),
+        max_batch=min(event.max_batch, most),
         max_threads=event.max_threads,
         stepped=event.stepped,
         interruptible=event.interruptible,

@@ -73,6 +73,15 @@ def test_the_option_max_batch_bounds_what_an_engine_asks_for() -> None:
     assert core.end_step()[-1] == StartStep.match(admitted=(key(2, "a"),))
 
 
+def test_an_engine_that_computes_elsewhere_takes_what_it_asks_for() -> None:
+    core = Core(max_batch=1)
+    core.own(max_batch=64, max_threads=0)
+    core.leaf(1, "a")
+    core.leaf(2, "a")
+    core.leaf(3, "a")
+    assert core.end_step()[-1] == StartStep.match(admitted=(key(2, "a"), key(3, "a")))
+
+
 def test_sizes_count_and_a_smaller_node_fills_the_gap_a_larger_one_leaves() -> None:
     core = Core()
     core.own(max_batch=8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
 from rag_accel.errors import ConfigError
@@ -72,6 +72,25 @@ def max_decode_tokens_per_s(table: DeviceTable, context_tokens: float = 0.0) -> 
     """Return the tokens per second of a full batch whose sequences hold ``context_tokens`` each."""
     total = round(table.max_sequences * context_tokens)
     return table.max_sequences / step_time_s(table, table.max_sequences, total, 0)
+
+
+def replicated(table: DeviceTable, count: int) -> DeviceTable:
+    """Return ``count`` such devices behind a balancer that shares all work evenly among them.
+
+    Raises:
+        ConfigError: for fewer than one.
+    """
+    if count < 1:
+        raise ConfigError("bad number of devices", found=count, valid="at least 1")
+    return replace(
+        table,
+        name=f"{count} x {table.name}",
+        per_running_ms=table.per_running_ms / count,
+        per_1k_context_ms=table.per_1k_context_ms / count,
+        prefill_tokens_per_s=table.prefill_tokens_per_s * count,
+        chunk_tokens=table.chunk_tokens * count,
+        max_sequences=table.max_sequences * count,
+    )
 
 
 def find_table(name: str) -> DeviceTable:

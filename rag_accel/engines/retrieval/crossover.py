@@ -44,8 +44,9 @@ class Crossover:
     """Choose the way for crowds of one kind and size; each way is tried ``TRIALS`` times, in turn.
 
     The trials are real searches, so nothing is searched in vain, and what is measured is the
-    user's own queries, numbers of clusters and threads. The first time of a way does not count: it
-    may have to bring memory into use. Afterwards only a clear difference changes the preference.
+    user's own queries and numbers of clusters. The first time of a way does not count: it may have
+    to bring memory into use. Afterwards only a clear difference changes the preference. What was
+    learnt outlives changes of the index: costs are those of one comparison.
 
     A large crowd that goes the wrong way a few times would be felt, so a size that is met first
     learns from others of its kind. Where ``CODED`` was found better than ``EACH``, ``EACH`` is not
@@ -85,10 +86,6 @@ class Crossover:
         best = min(known, key=lambda each: known[each], default=way)
         if known.get(best, math.inf) < HYSTERESIS * known.get(state.preferred, math.inf):
             state.preferred = best
-
-    def forget(self) -> None:
-        """Measure again."""
-        self._kinds.clear()
 
     def _state(self, kind: Hashable, size: int) -> _Kind:
         return self._kinds.setdefault(kind, {}).setdefault(size, _Kind())

@@ -59,8 +59,9 @@ class RetrievalEngine(EngineBase):
     as it is when it ends.
 
     A large index with clusters keeps codes beside its vectors (``kept_codes.py``): 8-bit lists that
-    FAISS scans, and, once 16 searches with equal ``where`` have met, rows of which such a crowd
-    shares one scan. The first crowds of each size go every way in turn, later ones the fastest.
+    FAISS scans, and, once 32 searches with equal ``where`` have met and torch is imported, rows of
+    which such a crowd shares one scan. The first crowds of each size go every way in turn, later
+    ones the fastest.
 
     An ingestion waits for the searches that were submitted before it or together with it: they see
     the index without it, and a search submitted after it has ended sees what was ingested.

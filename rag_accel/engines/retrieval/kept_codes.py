@@ -11,9 +11,11 @@ from rag_accel.clock import Clock
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.search_view import IndexView
 from rag_accel.engines.retrieval.store import DocumentIndex
+from rag_accel.engines.retrieval.vectors import thread_count
 
 ENCODED_AT_ONCE = 1 << 19  # numbers for which a change of the index may have to wait: about 5 ms
-QUIET = 4.0  # times what making the codes took: so long the index rests before they are made again
+REST = 3.0  # times what a look took: searches and other work go on meanwhile
+QUIET = 1.0  # times what making the codes took, rests included: so long the index is left alone
 
 _logger = logging.getLogger(__name__)
 
@@ -69,10 +71,10 @@ class KeptCodes(Generic[T]):
     """Hold the codes of one kind of the present state of an index, or none.
 
     ``codes`` and ``want`` are called on one thread. The codes are made by a thread of this object,
-    which reads the index in short looks and rests as long as it works, so that searches and changes
-    go on beside it. If the index changes meanwhile it gives up. Codes are made again only after
-    the index has been left alone for four times as long as making them takes, so that an index
-    which changes all the time costs nothing.
+    which reads the index in short looks on one core and rests three times as long as it works, so
+    that searches and changes go on beside it. If the index changes meanwhile it gives up. Codes are
+    made again only after the index has been left alone for as long as making them takes, so that an
+    index which changes all the time costs nothing.
 
     Args:
         index: whose codes to keep.
@@ -140,7 +142,8 @@ class KeptCodes(Generic[T]):
         started = self._clock.now()
         try:
             self._kind.prepare()
-            codes = self._encoded(state)
+            with thread_count(1):
+                codes = self._encoded(state)
         except Exception:  # no torch, no memory: searching goes on without codes
             self._is_broken = True
             _logger.warning("no codes of an index", exc_info=True)
@@ -160,6 +163,6 @@ class KeptCodes(Generic[T]):
                     return None
                 encoder = encoder or self._kind.encoder(state.vectors)
                 encoder.take(count)
-            if self._closing.wait(self._clock.now() - started):
+            if self._closing.wait(REST * (self._clock.now() - started)):
                 return None
         return encoder.codes()

@@ -40,7 +40,7 @@ class SearchWays:
         self.shared = SharedScans(index, clock, max_code_bytes)
         self._index = index
         self._crossover = Crossover()
-        self._known: tuple[object, object] = (None, None)
+        self._has_codes = False
         self._seen = 0
 
     def pays(self, num_searches: int, compared: int) -> bool:
@@ -57,32 +57,28 @@ class SearchWays:
         self._seen = min(self._seen + len(crowd), MIN_SEARCHES)
         if self._seen < MIN_SEARCHES:
             return
+        may_share = len(crowd) >= MIN_CROWD and self.shared.is_at_hand
         with self._index.viewing() as view:
             if self.coded.kept.codes(view) is None:
                 self.coded.kept.want(view)
-            if len(crowd) >= MIN_CROWD and self.shared.kept.codes(view) is None:
+            if may_share and self.shared.kept.codes(view) is None:
                 self.shared.kept.want(view)
 
-    def way(self, crowd: Sequence[Search], compared: int, threads: int) -> Way:
+    def way(self, crowd: Sequence[Search], compared: int) -> Way:
         """Return how a crowd that ``pays`` is searched next."""
         with self._index.viewing() as view:
             coded, shared = self.coded.kept.codes(view), self.shared.kept.codes(view)
-        if coded is not self._known[0] or shared is not self._known[1]:
-            self._crossover.forget()
-            self._known = coded, shared  # and outdated ones leave the memory
+        self._has_codes = coded is not None
         ways = [Way.EACH]
         ways += [Way.CODED] if coded is not None else []
         ways += [Way.SHARED] if shared is not None and len(crowd) >= MIN_CROWD else []
-        return self._crossover.choose(_kind(crowd, compared, threads), _size(crowd), ways)
+        return self._crossover.choose(_kind(crowd, compared), _size(crowd), ways)
 
-    def observe(
-        self, crowd: Sequence[Search], compared: int, threads: int, way: Way, seconds: float
-    ) -> None:
+    def observe(self, crowd: Sequence[Search], compared: int, way: Way, seconds: float) -> None:
         """Take what a crowd cost; only what was measured while there were codes counts."""
-        has_codes = any(codes is not None for codes in self._known)
-        if has_codes and compared > 0:
-            kind = _kind(crowd, compared, threads)
-            self._crossover.observe(kind, _size(crowd), way, seconds / compared)
+        if self._has_codes and compared > 0:
+            kind, each_s = _kind(crowd, compared), seconds / compared
+            self._crossover.observe(kind, _size(crowd), way, each_s)
 
     def search(
         self, crowd: Sequence[Search], way: Way, threads: int
@@ -94,14 +90,16 @@ class SearchWays:
         """Forget all codes."""
         self.coded.close()
         self.shared.close()
-        self._known = (None, None)
 
 
 def _size(crowd: Sequence[Search]) -> int:
     return len(crowd).bit_length()
 
 
-def _kind(crowd: Sequence[Search], compared: int, threads: int) -> Hashable:
-    """Return what crowds have in common that cost about the same for each comparison."""
+def _kind(crowd: Sequence[Search], compared: int) -> Hashable:
+    """Return what crowds have in common that cost about the same for each comparison.
+
+    Threads make every way faster: their number does not count.
+    """
     each = compared // len(crowd)
-    return each.bit_length(), threads, bool(crowd[0].query.where)
+    return each.bit_length(), bool(crowd[0].query.where)

@@ -58,14 +58,14 @@ class WholeSearches:
         compared = self._compared_by(crowd)
         if not self._ways.pays(len(crowd), compared):
             return self._each(crowd, threads)
-        way = self._ways.way(crowd, compared, threads)
+        way = self._ways.way(crowd, compared)
         self._ways.see(crowd)
         started = self._clock.now()
         outputs = self._by_codes(crowd, way, threads) if way is not Way.EACH else None
         if outputs is None:
             way, outputs = Way.EACH, self._each(crowd, threads)
         taken_s = self._clock.now() - started
-        self._ways.observe(crowd, compared, threads, way, taken_s)
+        self._ways.observe(crowd, compared, way, taken_s)
         if way is Way.CODED:
             self._cost(threads).observe(compared, taken_s, 0.0)
         return outputs

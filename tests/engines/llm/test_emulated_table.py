@@ -13,6 +13,7 @@ from rag_accel.engines.llm.emulated_table import (
     DeviceTable,
     find_table,
     max_decode_tokens_per_s,
+    replicated,
     step_time_s,
 )
 from rag_accel.errors import ConfigError
@@ -75,3 +76,17 @@ def test_a_coefficient_out_of_range_is_refused_by_name(name: str, value: float) 
 def test_the_best_rate_is_that_of_a_full_batch() -> None:
     full_step_s = (8 + 0.06 * 256 + 0.04 * 256) / 1000
     assert max_decode_tokens_per_s(H100_LIKE_8B, 1000) == pytest.approx(256 / full_step_s)
+
+
+def test_four_devices_take_four_times_the_work_in_the_same_time() -> None:
+    four = replicated(H100_LIKE_8B, 4)
+    one_s = step_time_s(H100_LIKE_8B, 20, 16_000, 512)
+    assert step_time_s(four, 80, 64_000, 2048) == pytest.approx(one_s)
+    assert (four.max_sequences, four.chunk_tokens) == (1024, 2048)
+    assert four.name == "4 x h100_like_8b"
+    assert replicated(H100_LIKE_8B, 1) == replace(H100_LIKE_8B, name="1 x h100_like_8b")
+
+
+def test_no_devices_are_refused() -> None:
+    with pytest.raises(ConfigError, match="number of devices"):
+        replicated(H100_LIKE_8B, 0)

@@ -219,9 +219,7 @@ def test_outdated_codes_leave_the_memory(metric: Metric) -> None:
     with coded(make_index(metric, 100)) as (engine, _):
         prepare(engine)
         check(engine, *crowd(1))
-        known: Any = engine._ways._known[0]
-        lists = weakref.ref(known.lists)
-        del known
+        lists = weakref.ref(engine._ways.coded.kept._kept[1].lists)  # type: ignore[index]
         engine._ways.coded.kept._took_s = 1.0
         engine.index.delete(["d1"])
         search(engine, *crowd(1))

@@ -48,13 +48,18 @@ def test_the_first_time_of_a_way_does_not_count() -> None:
     assert _run(crossover, 1.0, 0.5, 50)[-1] is Way.SHARED
 
 
-def test_kinds_are_learnt_apart_and_forgotten_together() -> None:
+def test_kinds_are_learnt_apart() -> None:
     crossover = Crossover()
     _run(crossover, 1.0, 0.5, 50)
     assert crossover.choose("kind", 3, BOTH) is Way.SHARED
     assert crossover.choose("other kind", 3, BOTH) is Way.EACH
-    crossover.forget()
-    assert crossover.choose("kind", 3, BOTH) is Way.EACH
+
+
+def test_a_way_that_comes_later_is_tried_without_trying_the_others_again() -> None:
+    crossover = Crossover()
+    _learn(crossover, 7, {Way.EACH: 1.0, Way.CODED: 0.5})
+    ways = _learn(crossover, 7, {Way.EACH: 1.0, Way.CODED: 0.5, Way.SHARED: 0.1})
+    assert set(ways) == {Way.SHARED}
 
 
 def test_a_larger_crowd_shares_untried_where_a_smaller_one_was_found_to() -> None:

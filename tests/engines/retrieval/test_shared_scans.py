@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from contextlib import AbstractContextManager
 from typing import Any
@@ -38,7 +39,7 @@ from rag_accel.engines.retrieval.kept_codes import QUIET
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 
-pytest.importorskip("torch")
+pytest.importorskip("torch")  # imports it, without which nothing is shared
 
 
 def shared(
@@ -133,7 +134,7 @@ def test_outdated_codes_leave_the_memory(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, _):
         prepare(engine)
         check(engine, *crowd())
-        codes = weakref.ref(engine._ways._known[1].rows.codes)  # type: ignore[union-attr]
+        codes = weakref.ref(engine._ways.shared.kept._kept[1].rows.codes)  # type: ignore[index]
         engine._ways.shared.kept._took_s = 1.0
         engine.index.delete(["d1"])
         search(engine, *crowd())
@@ -189,7 +190,8 @@ def test_codes_need_what_is_said(metric: Metric) -> None:
         prepare(engine, sizes)
         check(engine, *crowd())
         assert sizes == [6]
-        codes = engine._ways._known[1]
+        with engine.index.viewing() as view:
+            codes = engine._ways.shared.kept.codes(view)
         assert codes is not None
         assert codes.rows.nbytes + codes.labels.nbytes == 100 * (DIMENSION + 28)
 
@@ -245,6 +247,16 @@ def test_without_torch_searching_goes_on(metric: Metric, caplog: pytest.LogCaptu
         assert "no codes" in caplog.text
 
 
+def test_torch_is_not_imported_for_it(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    with shared(make_index(metric, 100)) as (engine, sizes):
+        prepare(engine, sizes)
+        check(engine, *crowd())
+        assert engine._ways.shared.kept._worker is None
+        assert "torch" not in sys.modules
+        assert not sizes
+
+
 def test_a_closed_engine_holds_no_codes(metric: Metric) -> None:
     with shared(make_index(metric, 100)) as (engine, _):
         prepare(engine)
@@ -252,7 +264,6 @@ def test_a_closed_engine_holds_no_codes(metric: Metric) -> None:
         engine.close()
         with engine.index.viewing() as view:
             assert engine._ways.shared.kept.codes(view) is None
-        assert engine._ways._known == (None, None)
 
 
 def test_the_way_that_costs_less_is_taken(metric: Metric) -> None:

@@ -35,7 +35,7 @@ MAX_CODE_DIMENSION = (2**31 - 1) // LARGEST_CODE**2
 """Longest row whose products are sure to fit into 32 bits."""
 
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # normal, so that no scale loses digits
-MAX_ENCODED = 1 << 18  # float64 numbers held at once while encoding; 2 MiB
+MAX_ENCODED = 1 << 16  # float64 numbers held at once while encoding; 512 KiB stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
