@@ -13,13 +13,12 @@ from bench.advanced.answers import NUM_QUERIES
 from bench.advanced.workload import TOP_K, TOP_N, Request, Setting, Variant
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
-from rag_accel.engine_api import Document
 from rag_accel.engines.llm.emulated import EmulatedDevice
 from rag_accel.engines.llm.emulated_engine import EmulatedEngine
 from rag_accel.engines.rerank import RerankEngine
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.server import Server
-from rag_accel.workflows import advanced_document_qa, ingest_into
+from rag_accel.workflows import advanced_document_qa
 
 #: How long depth counts for more than waiting; at the least the option allows, as good as never.
 BLIND_AGEING_S = 0.001
@@ -34,7 +33,7 @@ class Spent:
 
     Args:
         scheduling_s: CPU seconds of the driver, of ``submit`` (checks, lowering, passes) and of
-            the call threads except for the upload: growth at branches, and small functions.
+            the call threads: growth at branches, and small functions, cutting uploads included.
         cpu_s: CPU seconds of the whole process.
         device_s: modelled seconds in which the device was busy.
     """
@@ -58,7 +57,6 @@ class Ours:
         self.accelerator = accelerator
         self._top_k = top_k
         self._device = device
-        self._ingest = _CountedIngest(setting)
         self._graphs: dict[Variant, FrozenRAGraph] = {}
         self._meter = _Meter(frozenset())
 
@@ -91,7 +89,7 @@ class Ours:
         """Return the library's workflow."""
         if variant not in self._graphs:
             self._graphs[variant] = advanced_document_qa(
-                self._ingest if variant.upload else None,
+                variant.upload,
                 num_queries=NUM_QUERIES,
                 top_k=self._top_k,
                 top_n=TOP_N,
@@ -107,15 +105,14 @@ class Ours:
         """Run one request while nothing else runs, and return what it cost."""
         busy_s = self._device.stats().busy_s
         cpu_s, scheduling_s = time.process_time(), self._meter.read()
-        uploading_s, own_s = self._ingest.cpu_s, time.thread_time()
+        own_s = time.thread_time()
         handle = self._submit(variant, request)
         own_s = time.thread_time() - own_s
         handle.result()
         # The driver ends what the request left behind before it answers.
         _ = self.accelerator.is_idle
-        uploading_s = self._ingest.cpu_s - uploading_s
         return Spent(
-            own_s + self._meter.read() - scheduling_s - uploading_s,
+            own_s + self._meter.read() - scheduling_s,
             time.process_time() - cpu_s,
             self._device.stats().busy_s - busy_s,
         )
@@ -143,23 +140,6 @@ class Ours:
         if variant.upload:
             inputs["documents"] = request.documents
         return self.accelerator.submit(self.graph(variant), **inputs)
-
-
-class _CountedIngest:
-    """Ingest as ``ingest_into`` does, and add up the CPU seconds of the thread that does."""
-
-    __name__ = "ingest"
-
-    def __init__(self, setting: Setting) -> None:
-        self._ingest = ingest_into(setting.index, setting.embeddings.embed_documents)
-        self.cpu_s = 0.0
-
-    def __call__(self, chunks: Sequence[Document]) -> Any:
-        started = time.thread_time()
-        try:
-            return self._ingest(chunks)
-        finally:
-            self.cpu_s += time.thread_time() - started
 
 
 class _Meter:

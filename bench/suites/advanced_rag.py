@@ -16,9 +16,11 @@ Arms, with the very same model, index, reranker and device, one request at a tim
 - hand_parallel: a LangGraph program whose author used what it offers, ``ainvoke``: the upload
   beside the expansion, a branch for each search and for each leaf of a tree;
 - ours: ``rag_accel.workflows.advanced_document_qa`` on an accelerator with all passes, unless
-  ``RAG_ACCEL_PASSES`` says otherwise;
+  ``RAG_ACCEL_PASSES`` says otherwise; uploads are embedded by the engine that embeds the queries,
+  with the embeddings' own model;
 - bound: not run but computed, see ``bench.advanced.bound``; from what the sequential arm's stages
-  took and the device's table, with the cores as one lane. Scheduling cannot get below it.
+  took and the device's table, with the cores as one lane. Scheduling alone cannot get below it; an
+  engine that embeds an upload faster than LangChain's embeddings can.
 
 The LangGraph arms run on the number of torch threads that serves them best. Single-flight is off.
 

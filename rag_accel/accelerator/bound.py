@@ -29,7 +29,7 @@ from rag_accel.engine_api import (
     PrimitiveKind,
     ScoredDocument,
 )
-from rag_accel.errors import ConfigError, EngineOutputError
+from rag_accel.errors import ConfigError, DocumentError, EngineOutputError
 from rag_accel.scheduler.messages import EngineName
 
 ROLES: Mapping[str, PrimitiveKind] = {
@@ -116,6 +116,25 @@ def plain_documents(value: Any) -> tuple[Document, ...]:
         else _document(one, place, "rerank").document
         for place, one in enumerate(value)
     )
+
+
+def kept_documents(value: Any, where: str) -> tuple[Document, ...]:
+    """Return documents that an index can keep, without scores.
+
+    Raises:
+        DocumentError: if something is no document; a text has no id under which to keep it.
+    """
+    documents = tuple(one.document if isinstance(one, ScoredDocument) else one for one in value)
+    for one in documents:
+        if not isinstance(one, Document):
+            raise DocumentError(
+                "only documents can be kept in an index",
+                where=where,
+                found=type(one).__name__,
+                valid="Document",
+                hint="give each text an id: Document(id, text)",
+            )
+    return documents
 
 
 def _document(one: Any, place: int, where: str) -> ScoredDocument:

@@ -9,7 +9,15 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.names import alternatives, listed
-from rag_accel.graph.nodes import Generation, Rerank, Retrieval, Stage, StageName, engines_of
+from rag_accel.graph.nodes import (
+    Generation,
+    Ingestion,
+    Rerank,
+    Retrieval,
+    Stage,
+    StageName,
+    engines_of,
+)
 from rag_accel.graph.order import reachable
 from rag_accel.passes.decompose import needs_embedder
 
@@ -57,6 +65,8 @@ def _asked_of(stage: Stage, engines: Engines) -> Iterator[tuple[str, PrimitiveKi
             index = engines.get(stage.engine)
             if index is not None and needs_embedder(index.profile):
                 yield stage.embedder, PrimitiveKind.EMBEDDING
+        case Ingestion():
+            yield stage.embedder, PrimitiveKind.EMBEDDING
         case Rerank():
             yield stage.engine, PrimitiveKind.RERANKING
         case _:
@@ -93,4 +103,4 @@ def _after_user_code(graph: FrozenRAGraph, engines: Engines) -> frozenset[StageN
 def _is_user_code(stage: Stage, engines: Engines) -> bool:
     named = engines_of(stage)
     called = (engines[name].call is not None for name in named if name in engines)
-    return not named or any(called)
+    return not named or any(called) or isinstance(stage, Ingestion)

@@ -8,13 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.accelerator.bound import BoundEngine, documents_from, plain_documents, scored
+from rag_accel.accelerator.bound import (
+    BoundEngine,
+    documents_from,
+    kept_documents,
+    plain_documents,
+    scored,
+)
 from rag_accel.accelerator.checks import checked_vectors
+from rag_accel.accelerator.hosts import is_async
 from rag_accel.accelerator.rendering import as_text, generation_input
 from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import (
     GenerationInput,
     GenerationOutput,
+    IngestBatch,
     PrimitiveKind,
     RerankBatch,
     SearchQuery,
@@ -41,9 +49,13 @@ def payload(primitive: Primitive, values: Values) -> Any:
     """
     match primitive.kind:
         case PrimitiveKind.EMBEDDING:
-            return TextBatch((as_text(values.read(primitive.inputs[0])),), "query")
+            return _texts(primitive, values)
         case PrimitiveKind.SEARCHING:
             return _search(primitive, values)
+        case PrimitiveKind.INGESTION:
+            vectors, documents = (values.read(name) for name in primitive.inputs)
+            kept = kept_documents(documents, primitive.stage)
+            return IngestBatch(kept, vectors if kept else [])
         case PrimitiveKind.RERANKING:
             query, documents = (values.read(name) for name in primitive.inputs)
             top_n = primitive.attribute("top_n")
@@ -108,7 +120,22 @@ def user_call(
     call = engines[primitive.engine].call
     assert call is not None, "a borrowed engine has a callable"
     options = _options(primitive)
+    if primitive.attribute("role") == "document":
+        call = _unless_none(call)
     return UserCall(functools.partial(call, **options) if options else call, asked, is_wanted)
+
+
+def _unless_none(embed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an embedder that is not called for no texts at all, which few expect."""
+    none = np.empty((0, 0), dtype=np.float32)
+
+    def embed_some(texts: list[str]) -> Any:
+        return embed(texts) if texts else none
+
+    async def aembed_some(texts: list[str]) -> Any:
+        return await embed(texts) if texts else none
+
+    return aembed_some if is_async(embed) else embed_some
 
 
 def checked(primitive: Primitive, values: Values, value: Any) -> Any:
@@ -132,8 +159,18 @@ def checked(primitive: Primitive, values: Values, value: Any) -> Any:
 def stored(primitive: Primitive, value: Any) -> Any:
     """Return a primitive's result as the value that later stages read."""
     if primitive.kind is PrimitiveKind.EMBEDDING:
-        return np.asarray(value)[0]
+        vectors = np.asarray(value)
+        return vectors if primitive.attribute("role") == "document" else vectors[0]
     return value.text if isinstance(value, GenerationOutput) else value
+
+
+def _texts(primitive: Primitive, values: Values) -> TextBatch:
+    """Return the text of a query, or those of documents that are to be found later."""
+    value = values.read(primitive.inputs[0])
+    if primitive.attribute("role") != "document":
+        return TextBatch((as_text(value),), "query")
+    documents = kept_documents(value, primitive.stage)
+    return TextBatch(tuple(one.text for one in documents), "document")
 
 
 def _search(primitive: Primitive, values: Values) -> SearchQuery:

@@ -118,6 +118,27 @@ class Rerank:
 
 
 @dataclass(frozen=True, slots=True)
+class Ingestion:
+    """Embed the value ``documents`` and add them to an index; the output is their ids.
+
+    A search that is to find them has to run after it.
+    """
+
+    name: StageName
+    documents: ValueName
+    output: ValueName = _NO_OUTPUT
+    engine: EngineName = EngineName("index")
+    embedder: EngineName = DEFAULT_EMBEDDER
+    inputs: tuple[ValueName, ...] = field(init=False)
+    reads_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        _name_output(self)
+        object.__setattr__(self, "inputs", (self.documents,))
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """Run opaque user code, sync or async.
 
@@ -157,17 +178,17 @@ class Branch:
         _check_name(self.name)
 
 
-Stage: TypeAlias = Generation | Retrieval | Rerank | Function | Branch
+Stage: TypeAlias = Generation | Retrieval | Rerank | Ingestion | Function | Branch
 
 
 def engines_of(stage: Stage) -> tuple[EngineName, ...]:
     """Return the engines a stage names, in the order they are used."""
-    if isinstance(stage, Retrieval):
+    if isinstance(stage, Retrieval | Ingestion):
         return (stage.embedder, stage.engine)
     return () if stage.engine is None else (stage.engine,)
 
 
-def _name_output(stage: Generation | Retrieval | Rerank | Function) -> None:
+def _name_output(stage: Generation | Retrieval | Rerank | Ingestion | Function) -> None:
     if not stage.output:
         object.__setattr__(stage, "output", ValueName(stage.name))
 

@@ -17,6 +17,7 @@ from rag_accel.graph.nodes import (
     EngineName,
     Function,
     Generation,
+    Ingestion,
     Reducer,
     Rerank,
     Retrieval,
@@ -130,6 +131,34 @@ class RAGraph:
                 top_n=top_n,
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
+            )
+        )
+
+    def add_ingestion(
+        self,
+        name: Name,
+        *,
+        documents: str,
+        output: str | None = None,
+        engine: str = "index",
+        embedder: str = "embedder",
+    ) -> Self:
+        """Add a stage that embeds the value ``documents`` and adds them to an index of ours.
+
+        Searches find them that run after this stage, in this request and in others.
+
+        Args:
+            documents: a value that holds documents or texts.
+            output: the value it writes, the documents' ids; by default its own name.
+            embedder: the engine that embeds the documents, the same as for the queries.
+        """
+        return self._add(
+            Ingestion(
+                name=_stage_name(name),
+                documents=ValueName(documents),
+                output=ValueName(output or ""),
+                engine=EngineName(engine),
+                embedder=EngineName(embedder),
             )
         )
 

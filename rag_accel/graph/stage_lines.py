@@ -15,6 +15,7 @@ from rag_accel.graph.nodes import (
     EngineName,
     Function,
     Generation,
+    Ingestion,
     Rerank,
     Retrieval,
     Stage,
@@ -81,10 +82,12 @@ def _told(stage: Stage, names: References) -> list[tuple[str, Any]]:
                 ("stop", list(stage.stop) or None),
                 ("max_tokens", stage.max_tokens),
             ]
+        case Ingestion():
+            return [("embedder", _told_embedder(stage))]
         case Retrieval():
             where = names.encode(dict(stage.where), f"{stage.name}.where") if stage.where else None
-            embedder = None if stage.embedder == DEFAULT_EMBEDDER else stage.embedder
-            return [("top_k", stage.top_k), ("where", where), ("embedder", embedder)]
+            embedder = ("embedder", _told_embedder(stage))
+            return [("top_k", stage.top_k), ("where", where), embedder]
         case Rerank():
             return [("top_n", stage.top_n)]
         case Function():
@@ -95,6 +98,10 @@ def _told(stage: Stage, names: References) -> list[tuple[str, Any]]:
             return [("condition", condition), ("targets", targets)]
         case _:
             assert_never(stage)
+
+
+def _told_embedder(stage: Retrieval | Ingestion) -> EngineName | None:
+    return None if stage.embedder == DEFAULT_EMBEDDER else stage.embedder
 
 
 def _generation(line: Line, given: dict[str, Any]) -> Stage:
@@ -114,6 +121,15 @@ def _retrieval(line: Line, given: dict[str, Any]) -> Stage:
         query=ValueName(line.inputs[0]),
         top_k=given["top_k"],
         where=tuple(given.get("where", {}).items()),
+        embedder=EngineName(given.get("embedder", DEFAULT_EMBEDDER)),
+        **_output_and_engine(line),
+    )
+
+
+def _ingestion(line: Line, given: dict[str, Any]) -> Stage:
+    return Ingestion(
+        name=StageName(line.name),
+        documents=ValueName(line.inputs[0]),
         embedder=EngineName(given.get("embedder", DEFAULT_EMBEDDER)),
         **_output_and_engine(line),
     )
@@ -150,6 +166,7 @@ _READERS: dict[str, _Reader] = {
     "Generation": _Reader(_generation, ("prompt",), ("system", "stop", "max_tokens")),
     "Retrieval": _Reader(_retrieval, ("top_k",), ("where", "embedder"), num_inputs=1),
     "Rerank": _Reader(_rerank, (), ("top_n",), num_inputs=2),
+    "Ingestion": _Reader(_ingestion, (), ("embedder",), num_inputs=1),
     "Function": _Reader(_function, ("fn",)),
     "Branch": _Reader(_branch, ("condition",), ("targets",)),
 }

@@ -33,6 +33,7 @@ from rag_accel.graph.nodes import (
     EngineName,
     Function,
     Generation,
+    Ingestion,
     Rerank,
     Retrieval,
     Stage,
@@ -50,6 +51,9 @@ EMBEDS = "embeds"
 
 READS_TEXT = "text"
 """Capability of an index that is searched by a vector and the text it was made of."""
+
+_OWNED_ONLY = frozenset({PrimitiveKind.INGESTION})
+"""Kinds for which no callable stands in."""
 
 _BETWEEN = {PrimitiveKind.EMBEDDING: "vector", PrimitiveKind.PREFILLING: "prefill"}
 
@@ -151,6 +155,12 @@ def _steps(stage: Stage, engines: Engines, problems: list[str]) -> tuple[_Step, 
                 kind = PrimitiveKind.EMBEDDING
                 return (_step(stage, stage.embedder, kind, engines, problems), step)
             return (step,)
+        case Ingestion():
+            kind = PrimitiveKind.EMBEDDING
+            embedding = _step(stage, stage.embedder, kind, engines, problems)
+            kind = PrimitiveKind.INGESTION
+            taking = _step(stage, stage.engine, kind, engines, problems)
+            return (embedding, replace(taking, reads_stage=True))
         case Rerank():
             kind = PrimitiveKind.RERANKING
             return (_step(stage, stage.engine, kind, engines, problems),)
@@ -170,7 +180,7 @@ def _step(
         known = alternatives(name, engines)
         problems.append(f"known-engines: stage {stage.name!r} names engine {name!r}; {known}")
     elif kind not in engine.kinds:
-        if isinstance(engine, BorrowedEngine) and engine.kinds:
+        if isinstance(engine, BorrowedEngine) and engine.kinds and kind not in _OWNED_ONLY:
             kind = next(first for first in PrimitiveKind if first in engine.kinds)
         else:
             able = listed(sorted(engine.kinds))
@@ -241,6 +251,9 @@ def _attributes(stage: Stage, first: bool, last: bool) -> tuple[tuple[str, Any],
         case Retrieval():
             if last:
                 told += [("top_k", stage.top_k), ("where", stage.where)]
+        case Ingestion():
+            if first:
+                told += [("role", "document")]
         case Rerank():
             told += [("top_n", stage.top_n)]
         case Function():

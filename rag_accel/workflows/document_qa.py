@@ -2,8 +2,6 @@
 
 What the graph cannot express, and how it is done instead:
 
-- No stage embeds several texts or ingests, so a Function does both (``ingest``). Its embedding does
-  not share steps with the queries'.
 - A Retrieval waits as a whole, so the question is embedded only when the upload has ended.
 - A filter of a Retrieval is part of the graph, not of a request: uploads join the index that all
   requests search.
@@ -19,7 +17,7 @@ from rag_accel.workflows.uploads import Ingest, Upload
 
 
 def naive_document_qa(
-    ingest: Ingest | None = None,
+    ingest: Ingest | bool | None = None,
     *,
     upload: Upload | None = None,
     top_k: int = 3,
@@ -34,7 +32,9 @@ def naive_document_qa(
     With ``ingest`` a request brings a second input, ``documents``: a list of ``Document`` or text.
 
     Args:
-        ingest: takes the chunks, see ``ingest_into``; without it nothing is uploaded.
+        ingest: true lets ``embedder`` embed the chunks and ``index`` take them, in steps that all
+            requests share; or a callable that takes them, see ``ingest_into``, for an index that is
+            not ours. Without it nothing is uploaded.
         upload: how documents are cut; by default 256 words that overlap by 30.
         top_k: documents to find.
         synthesis: how the answer is made of them: ``stuff``, ``tree`` or ``refine``, or a
@@ -42,14 +42,14 @@ def naive_document_qa(
         max_tokens: most tokens of each generation.
         llm, index, embedder: names of engines.
     """
-    graph, before = _uploading(ingest, upload)
+    graph, before = _uploading(ingest, upload, index, embedder)
     graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
     graph.add_edge(before, "search")
     return add_synthesis(graph, "search", synthesis, width=top_k, llm=llm, max_tokens=max_tokens)
 
 
 def advanced_document_qa(
-    ingest: Ingest | None = None,
+    ingest: Ingest | bool | None = None,
     *,
     upload: Upload | None = None,
     expand_prompt: str = prompts.EXPAND,
@@ -72,7 +72,9 @@ def advanced_document_qa(
     With ``ingest`` a request brings a second input, ``documents``: a list of ``Document`` or text.
 
     Args:
-        ingest: takes the chunks, see ``ingest_into``; without it nothing is uploaded.
+        ingest: true lets ``embedder`` embed the chunks and ``index`` take them, in steps that all
+            requests share; or a callable that takes them, see ``ingest_into``, for an index that is
+            not ours. Without it nothing is uploaded.
         upload: how documents are cut; by default 256 words that overlap by 30.
         expand_prompt: of ``input``; the queries come one a line, or as a list in JSON. ``{count}``
             in it is replaced by ``num_queries``. Further queries are left out, and the question
@@ -91,7 +93,7 @@ def advanced_document_qa(
     """
     steps.require_count("num_queries", num_queries)
     steps.require_count("top_n", top_n)
-    graph, before = _uploading(ingest, upload)
+    graph, before = _uploading(ingest, upload, index, embedder)
     prompt = expand_prompt.replace("{count}", str(num_queries))
     graph.add_generation("expand", prompt=prompt, output="expansion", engine=expander or llm)
     graph.add_function("queries", steps.Queries(num_queries), inputs=["expansion", "input"])
@@ -113,12 +115,19 @@ def advanced_document_qa(
     return add_synthesis(graph, "rerank", synthesis, width=top_n, llm=llm, max_tokens=max_tokens)
 
 
-def _uploading(ingest: Ingest | None, upload: Upload | None) -> tuple[RAGraph, str]:
+def _uploading(
+    ingest: Ingest | bool | None, upload: Upload | None, index: str, embedder: str
+) -> tuple[RAGraph, str]:
     """Return a graph that uploads, and the stage after which what was uploaded can be found."""
-    if ingest is None:
+    if ingest is None or ingest is False:
         return RAGraph(), START
     graph = RAGraph(inputs=["input", "documents"])
     graph.add_function("chunk", upload or Upload(), inputs="documents", output="chunks")
-    graph.add_function("ingest", ingest, inputs="chunks", output="ingested")
+    if ingest is True:
+        graph.add_ingestion(
+            "ingest", documents="chunks", output="ingested", engine=index, embedder=embedder
+        )
+    else:
+        graph.add_function("ingest", ingest, inputs="chunks", output="ingested")
     graph.add_edge(START, "chunk").add_edge("chunk", "ingest")
     return graph, "ingest"

@@ -91,11 +91,26 @@ def embed(texts: Sequence[str]) -> Any:
     return np.stack([vector_of(text) for text in texts])
 
 
+def by_function(index: DocumentIndex) -> Any:
+    """Return code of the user's that ingests."""
+    return ingest_into(index, embed)
+
+
+def by_engines(index: DocumentIndex) -> Any:
+    """Let the engines of the graph ingest."""
+    return True
+
+
+either_way = pytest.mark.parametrize("ingest", [by_function, by_engines])
+Ingesting = Callable[[DocumentIndex], Any]
+
+
 @anyhow
-def test_what_a_request_uploads_is_found_by_it(llm: LLM) -> None:
+@either_way
+def test_what_a_request_uploads_is_found_by_it(llm: LLM, ingest: Ingesting) -> None:
     index = DocumentIndex(IndexSpec(DIM))
     graph = naive_document_qa(
-        ingest_into(index, embed),
+        ingest(index),
         upload=Upload(chunk_words=2, overlap_words=0),
         top_k=1,
         synthesis=Synthesis("stuff", stuff_prompt="{docs}"),
@@ -108,23 +123,41 @@ def test_what_a_request_uploads_is_found_by_it(llm: LLM) -> None:
     assert [one.text for one in index.get(["guide#2"])] == ["the ferry"]
 
 
-def test_uploading_the_same_again_replaces_it() -> None:
+@either_way
+@pytest.mark.parametrize("embedder", [embed, FakeEngine])
+def test_uploading_the_same_again_replaces_it(ingest: Ingesting, embedder: Any) -> None:
     index = DocumentIndex(IndexSpec(DIM))
-    graph = naive_document_qa(ingest_into(index, embed), synthesis="stuff")
-    with Accelerator(llm=str.upper, index=index, embedder=embed) as accelerator:
+    graph = naive_document_qa(ingest(index), synthesis="stuff")
+    given = embedder() if embedder is FakeEngine else embedder
+    with Accelerator(llm=str.upper, index=index, embedder=given) as accelerator:
         for _ in range(3):
             handle = accelerator.submit(graph, input="why", documents=["one", "two", ""])
             handle.result(PATIENCE_S)
     assert len(index) == 2
 
 
-def test_nothing_uploaded_is_no_error() -> None:
+@either_way
+@pytest.mark.parametrize("embedder", [embed, FakeEngine])
+def test_nothing_uploaded_is_no_error(ingest: Ingesting, embedder: Any) -> None:
     index = DocumentIndex(IndexSpec(DIM))
-    graph = naive_document_qa(
-        ingest_into(index, embed), synthesis=Synthesis("stuff", stuff_prompt="<{docs}>")
-    )
-    with Accelerator(llm=str.upper, index=index, embedder=embed) as accelerator:
+    graph = naive_document_qa(ingest(index), synthesis=Synthesis("stuff", stuff_prompt="<{docs}>"))
+    given = embedder() if embedder is FakeEngine else embedder
+    with Accelerator(llm=str.upper, index=index, embedder=given) as accelerator:
         assert accelerator.run(graph, input="why", documents=[]) == "<>"
+
+
+def test_chunks_of_several_requests_are_embedded_in_shared_steps() -> None:
+    index, embedder = DocumentIndex(IndexSpec(DIM)), FakeEngine()
+    graph = naive_document_qa(True, synthesis="stuff")
+    with Accelerator(llm=str.upper, index=index, embedder=embedder) as accelerator:
+        handles = [
+            accelerator.submit(graph, input="why", documents=[f"text {number}"])
+            for number in range(20)
+        ]
+        for handle in handles:
+            handle.result(PATIENCE_S)
+    assert len(index) == 20
+    assert max(len(batch) for batch in embedder.served) > 1
 
 
 def test_ingesting_may_be_async_and_its_error_is_the_requests() -> None:
