@@ -13,6 +13,7 @@ from rag_accel.engines.retrieval.index_spec import Metric
 from rag_accel.engines.retrieval.vectors import Scores, higher_is_nearer, load_faiss
 
 _QUERIES_PER_THREAD = 4  # from which on threads share queries, not the clusters of each
+_MIN_SHARED = 1 << 19  # numbers a query reads for which waking threads pays: some 0.1 ms
 _OVER_CLUSTERS, _OVER_QUERIES = 1, 3  # FAISS's numbers; its default leaves a call on one thread
 
 
@@ -47,7 +48,7 @@ class ClusterLists:
         """Return scores (higher is nearer) and labels, ``[n, count]``, best first.
 
         Threads wait for each other once for each query where they share its clusters, once for
-        each call where they share the queries: the former only pays for few queries.
+        each call where they share the queries: the former only pays for few queries that read much.
 
         Args:
             queries: ``[n, dim]``.
@@ -62,9 +63,11 @@ class ClusterLists:
         threads = self._faiss.omp_get_max_threads()
         if threads == 1:
             return self._call(self.index, queries, count, clusters, selector, coarse)
-        if len(queries) < _QUERIES_PER_THREAD * threads:
-            return self._call(self._sliced, queries, count, clusters, selector, coarse)
         work = np.where(clusters >= 0, sizes[clusters], 0).sum(axis=1)
+        if len(queries) < _QUERIES_PER_THREAD * threads:
+            is_long = work.sum() * queries.shape[1] >= len(queries) * _MIN_SHARED
+            chosen = self._sliced if is_long else self.index
+            return self._call(chosen, queries, count, clusters, selector, coarse)
         order = _balanced(work, threads)
         found = self._call(
             self.index, queries[order], count, clusters[order], selector, coarse[order]
