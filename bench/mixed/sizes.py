@@ -52,7 +52,7 @@ class Sizes:
     precision: float
     probes: int
     light_rps: tuple[float, ...]
-    swept: tuple[str, ...] = ("langchain", "staged", "staged_sq8", "ours")
+    swept: tuple[str, ...] = ("langchain", "staged", "ours", "staged_sq8")
     objective: float = 3.0
 
 

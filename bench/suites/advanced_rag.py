@@ -106,8 +106,8 @@ QUICK = Sizes(
     repeats=5,
     warm_up=1,
     loaded_places=4,
-    load_share=0.8,
-    loaded_requests=16,
+    load_share=0.95,
+    loaded_requests=32,
     loaded_repeats=2,
 )
 FULL = Sizes(
@@ -116,7 +116,7 @@ FULL = Sizes(
     repeats=30,
     warm_up=2,
     loaded_places=4,
-    load_share=0.8,
+    load_share=0.95,
     loaded_requests=80,
     loaded_repeats=7,
 )
