@@ -52,6 +52,9 @@ EMBEDS = "embeds"
 READS_TEXT = "text"
 """Capability of an index that is searched by a vector and the text it was made of."""
 
+EXPECTED_DOCUMENTS = 16
+"""Of an ingestion, where nothing says how many it brings: more than a query, which is one text."""
+
 _OWNED_ONLY = frozenset({PrimitiveKind.INGESTION})
 """Kinds for which no callable stands in."""
 
@@ -211,12 +214,23 @@ def _lower(
             output=output,
             after=after,
             depth=depth - place,
-            size=sizes.get(stage.documents, 1) if isinstance(stage, Rerank) else 1,
+            size=_size(stage, step, sizes),
             reads_all=stage.reads_all,
             attributes=_attributes(stage, first=place == 0, last=last),
         )
         after = (name,)
         before = () if output is None else (output,)
+
+
+def _size(stage: Stage, step: _Step, sizes: Mapping[ValueName, int]) -> int:
+    """Return how many items a primitive probably has."""
+    match stage:
+        case Rerank():
+            return sizes.get(stage.documents, 1)
+        case Ingestion() if step.kind is PrimitiveKind.EMBEDDING:
+            return sizes.get(stage.documents, EXPECTED_DOCUMENTS)
+        case _:
+            return 1
 
 
 def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...]:

@@ -14,7 +14,10 @@ FIRST_PATIENCE = 64
 LAST_PATIENCE = 4096
 #: Steps with either number before one is kept, unless one is clearly better at once.
 FIRST_STEPS = 3
-CLEARLY = 2.0
+CLEARLY = 1.4
+#: The first step of all may load or lay out what it needs; it does not count once there is another.
+UNTYPICAL_STEPS = 1
+VERY_CLEARLY = 4.0
 
 
 @dataclass(slots=True)
@@ -37,7 +40,9 @@ class Pace:
         if 1 not in self.seconds:
             return 1
         best, other = (most, 1) if self.seconds[most] <= self.seconds[1] else (1, most)
-        if self.seconds[other] < CLEARLY * self.seconds[best]:
+        may_be_untypical = other == most and self.steps.get(most, 0) <= UNTYPICAL_STEPS
+        clear = VERY_CLEARLY if may_be_untypical else CLEARLY
+        if self.seconds[other] < clear * self.seconds[best]:
             fewer = min((most, 1), key=lambda threads: self.steps.get(threads, 0))
             if self.steps.get(fewer, 0) < FIRST_STEPS:
                 return fewer
@@ -50,7 +55,7 @@ class Pace:
         is_trial = self.since_trial >= self.patience
         seen = self.steps[threads] = self.steps.get(threads, 0) + 1
         # What a trial finds may have changed altogether since the last one.
-        weight = 1 if is_trial else min(seen, 8)
+        weight = 1 if is_trial or seen <= 1 + UNTYPICAL_STEPS else min(seen - UNTYPICAL_STEPS, 8)
         self.seconds[threads] = each if before is None else before + (each - before) / weight
         self.since_trial += 1
         if is_trial:

@@ -27,7 +27,7 @@ def test_both_numbers_are_tried_and_the_faster_is_kept() -> None:
 
 
 def test_where_the_difference_is_small_each_is_tried_three_times() -> None:
-    assert _play(Pace(), {1: 0.015, 2: 0.01}, 10) == [2, 1, 2, 1, 2, 1, *[2] * 4]
+    assert _play(Pace(), {1: 0.013, 2: 0.01}, 10) == [2, 1, 2, 1, 2, 1, *[2] * 4]
 
 
 def test_one_slow_step_does_not_decide() -> None:
@@ -37,8 +37,17 @@ def test_one_slow_step_does_not_decide() -> None:
     assert pace.choose(2) == 2
 
 
+def test_a_first_step_that_prepares_something_does_not_count() -> None:
+    pace = Pace()
+    chosen: list[int] = []
+    for seconds in (0.9, 0.46, 0.29, 0.29):
+        chosen.append(pace.choose(2))
+        pace.learn(chosen[-1], 2, 14, seconds)
+    assert chosen == [2, 1, 2, 2]
+
+
 def test_the_loser_is_tried_again_ever_more_rarely() -> None:
-    chosen = _play(Pace(), {1: 0.01, 2: 0.02}, 20_000)
+    chosen = _play(Pace(), {1: 0.01, 2: 0.05}, 20_000)
     trials = [place for place, threads in enumerate(chosen) if threads == 2][1:]
     gaps = [later - earlier for earlier, later in itertools.pairwise(trials)]
     assert gaps == sorted(gaps)
