@@ -15,7 +15,7 @@ with, or else that of an LLM. ``graph_checks`` finds stages that ask it for anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,8 +122,16 @@ def kept_documents(value: Any, where: str) -> tuple[Document, ...]:
     """Return documents that an index can keep, without scores.
 
     Raises:
-        DocumentError: if something is no document; a text has no id under which to keep it.
+        DocumentError: if something is no document; a text has no id under which to keep it. Or if
+            they can be read only once: they are embedded first and kept afterwards.
     """
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise DocumentError(
+            "these are no documents that can be read twice",
+            where=where,
+            found=type(value).__name__,
+            valid="a list or tuple of Document",
+        )
     documents = tuple(one.document if isinstance(one, ScoredDocument) else one for one in value)
     for one in documents:
         if not isinstance(one, Document):

@@ -60,6 +60,14 @@ def test_a_text_is_refused_because_it_has_no_id() -> None:
     assert caught.value.where == "ingest"
 
 
+@pytest.mark.parametrize("documents", [iter(DOCUMENTS), Document("a", "one"), "one", 5])
+def test_what_could_be_read_only_once_is_refused_and_not_lost(documents: Any) -> None:
+    index = DocumentIndex(IndexSpec(DIM))
+    with pytest.raises(DocumentError, match="read twice"):
+        ran(index, documents)
+    assert len(index) == 0
+
+
 def test_a_callable_cannot_take_documents() -> None:
     with pytest.raises(GraphError) as caught:
         ran(lambda query, k: [], DOCUMENTS)
