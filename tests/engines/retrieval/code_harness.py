@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
+import hypothesis.strategies as st
 import numpy as np
 
 from rag_accel.engine_api import (
@@ -32,6 +33,16 @@ from rag_accel.testing import ManualClock
 
 DIMENSION = 4
 MOST_STEPS = 1000
+
+
+#: searches of every kind, valid ones
+QUERIES = st.builds(
+    SearchQuery,
+    st.tuples(*[st.integers(-2, 2)] * DIMENSION),
+    st.one_of(st.integers(-1, 12), st.sampled_from([30, 500])),
+    st.sampled_from([None, None, None, {}, {"x": 0}, {"x": 9}]),
+    st.sampled_from([None, 1, 2, 100]),
+)
 
 
 def make_index(metric: Metric, count: int, seed: int = 0, style: str = "whole") -> DocumentIndex:
@@ -87,6 +98,11 @@ def crowd(count: int = 6, seed: int = 7, **rest: Any) -> list[SearchQuery]:
     return [SearchQuery(vector, 5, **rest) for vector in make_vectors(count, seed, "normal")]
 
 
+def all_pays() -> AbstractContextManager[Any]:
+    """Let indexes of some vectors be large, and crowds of four; codes are made at once."""
+    return mock.patch.multiple(search_ways, MIN_NUMBERS=1, MIN_READ=1, MIN_CROWD=4, MIN_SEARCHES=1)
+
+
 @contextmanager
 def going(
     way: Way, index: DocumentIndex, **options: Any
@@ -106,10 +122,7 @@ def going(
 
     engine = RetrievalEngine(index, max_threads=1, clock=ManualClock(), **options)
     with (
-        mock.patch.object(search_ways, "MIN_NUMBERS", 1),
-        mock.patch.object(search_ways, "MIN_READ", 1),
-        mock.patch.object(search_ways, "MIN_CROWD", 4),
-        mock.patch.object(search_ways, "MIN_SEARCHES", 1),
+        all_pays(),
         mock.patch.object(SearchWays, "search", record),
         mock.patch.object(Crossover, "choose", choose),
     ):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from code_harness import (
     DIMENSION,
+    QUERIES,
     check,
     crowd,
     going,
@@ -59,20 +60,11 @@ def held_by(index: DocumentIndex) -> IvfVectors:
         return view.vectors
 
 
-_QUERY = st.builds(
-    SearchQuery,
-    st.tuples(*[st.integers(-2, 2)] * DIMENSION),
-    st.one_of(st.integers(-1, 12), st.sampled_from([30, 500])),
-    st.sampled_from([None, None, None, {}, {"x": 0}, {"x": 9}]),
-    st.sampled_from([None, 1, 2, 100]),
-)
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     metric=st.sampled_from(Metric),
     style=STYLES,
-    queries=st.lists(_QUERY, min_size=1, max_size=24),
+    queries=st.lists(QUERIES, min_size=1, max_size=24),
     deleted=st.lists(st.integers(0, 120), max_size=60),
     seed=st.integers(0, 1000),
     slices=st.sampled_from([None, 0.0]),

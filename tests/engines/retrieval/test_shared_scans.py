@@ -13,6 +13,8 @@ import hypothesis.strategies as st
 import pytest
 from code_harness import (
     DIMENSION,
+    QUERIES,
+    all_pays,
     check,
     crowd,
     going,
@@ -49,20 +51,11 @@ def shared(
     return going(Way.SHARED, index, **options)
 
 
-_QUERY = st.builds(
-    SearchQuery,
-    st.tuples(*[st.integers(-2, 2)] * DIMENSION),
-    st.one_of(st.integers(-1, 12), st.sampled_from([30, 500])),
-    st.sampled_from([None, None, None, {}, {"x": 0}, {"x": 9}]),
-    st.sampled_from([None, 1, 2, 100]),
-)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     metric=st.sampled_from(Metric),
     style=st.sampled_from(["whole", "normal", "duplicates", "adversarial"]),
-    queries=st.lists(_QUERY, min_size=4, max_size=24),
+    queries=st.lists(QUERIES, min_size=4, max_size=24),
     deleted=st.lists(st.integers(0, 120), max_size=60),
     seed=st.integers(0, 1000),
 )
@@ -289,10 +282,7 @@ def test_the_way_that_costs_less_is_taken(metric: Metric) -> None:
         return scan(*args, **named)
 
     with (
-        mock.patch.object(search_ways, "MIN_NUMBERS", 1),
-        mock.patch.object(search_ways, "MIN_READ", 1),
-        mock.patch.object(search_ways, "MIN_CROWD", 4),
-        mock.patch.object(search_ways, "MIN_SEARCHES", 1),
+        all_pays(),
         mock.patch.object(shared_scans, "scan", flat_scan),
         mock.patch.object(CodedSearches, "search", faster_search),
         mock.patch.object(DocumentIndex, "search", slow_search),
