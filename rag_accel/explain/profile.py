@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,6 +20,7 @@ from rag_accel.explain.profile_rows import (
     stage_profiles,
 )
 from rag_accel.explain.recording import Recording
+from rag_accel.files import replaced_file
 from rag_accel.telemetry.events import TraceEvent
 from rag_accel.telemetry.tracer import Tracer
 
@@ -101,7 +100,8 @@ class Profile:
         """
         text = json.dumps(chrome_trace(self.recording), separators=(",", ":"))
         try:
-            _write_privately(Path(path).resolve(), text)
+            with replaced_file(Path(path).resolve()) as file:
+                file.write(text.encode())
         except OSError as error:
             raise ConfigError(
                 "the trace file cannot be written",
@@ -188,18 +188,3 @@ def _columns(lines: Sequence[tuple[str, ...]], texts: int) -> list[str]:
         )
         for line in lines
     ]
-
-
-def _write_privately(target: Path, text: str) -> None:
-    # mkstemp creates a file that only its owner may read and write.
-    descriptor, temporary = tempfile.mkstemp(".tmp", f".{target.name}.", target.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):  # interrupted right after the rename
-            os.unlink(temporary)
-        raise

@@ -7,10 +7,8 @@ float32; FAISS's own serialisation is not used, because reading it trusts its by
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from rag_accel.engines.retrieval.file_format import damaged, read_footer, read_p
 from rag_accel.engines.retrieval.index_spec import IndexSpec, Metric
 from rag_accel.engines.retrieval.store import DocumentIndex, IndexSnapshot, TrainedClusters
 from rag_accel.errors import ConfigError, DocumentError, EngineOutputError, IndexFileError
+from rag_accel.files import replaced_file
 
 BLOCK_ROWS = 4096
 
@@ -68,20 +67,8 @@ def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: 
             "bad fingerprint", where="fingerprint", found=repr(fingerprint), valid="text"
         )
     snapshot = index.snapshot()
-    target = Path(path).resolve()
-    # mkstemp creates a file that only its owner may read and write.
-    descriptor, temporary = tempfile.mkstemp(".tmp", f".{target.name}.", target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write_parts(file, _parts(snapshot), _fields(snapshot, fingerprint))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):  # interrupted right after the rename
-            os.unlink(temporary)
-        raise
-    _sync_directory(target.parent)
+    with replaced_file(Path(path).resolve()) as file:
+        write_parts(file, _parts(snapshot), _fields(snapshot, fingerprint))
 
 
 def load_index(
@@ -118,17 +105,6 @@ def read_header(path: str | os.PathLike[str]) -> IndexHeader:
     source = Path(path)
     with source.open("rb") as file:
         return _header(read_footer(file, source), source)
-
-
-def _sync_directory(directory: Path) -> None:
-    # Makes the rename itself durable. Systems that cannot open a directory have no such call.
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _fields(snapshot: IndexSnapshot, fingerprint: str) -> dict[str, Any]:
