@@ -7,17 +7,15 @@ import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
-from rag_accel.machine import usable_cores
+from rag_accel.machine import cpu_model, usable_cores
 
 PACKAGES = (
     *("rag-accel", "numpy", "torch", "transformers", "sentence-transformers", "tokenizers"),
     *("faiss-cpu", "langchain-core", "langchain-community", "langchain-huggingface"),
     "langgraph",
 )
-CPU_INFO = Path("/proc/cpuinfo")
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
 
@@ -46,16 +44,6 @@ def installed_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def cpu_model(info: Path = CPU_INFO) -> str:
-    """Return the processor's name, or its architecture where the system does not tell."""
-    try:
-        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def settings(environ: Mapping[str, str]) -> dict[str, str]:

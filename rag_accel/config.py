@@ -83,6 +83,9 @@ class Options:
     embedding_helper: bool = _option(
         True, "embed in a helper process once many callers wait at the same time"
     )
+    profile_dir: str = _option(
+        "", "directory of measured profiles: engines are measured when they join, once each"
+    )
     trace_events: int = _option(8192, "trace events kept in memory", 0, 10_000_000)
 
     def __post_init__(self) -> None:

@@ -188,6 +188,8 @@ class EngineProfile:
         speculatable: whether it may run work whose need is not certain.
         pure: whether equal payloads give equal results, so that runs may be shared.
         capabilities: optional abilities by name, such as ``"stream"`` or ``"hint"``.
+        speed_key: names all that decides how fast it is on a given machine; what was measured of
+            one engine holds for another with the same. Empty where that is not known.
     """
 
     kinds: frozenset[PrimitiveKind]
@@ -199,6 +201,7 @@ class EngineProfile:
     speculatable: bool = False
     pure: bool = False
     capabilities: frozenset[str] = frozenset()
+    speed_key: str = ""
 
 
 ITEMWISE: Final = "itemwise"

@@ -1,11 +1,13 @@
-"""Ask the operating system how many cores this process may use."""
+"""Ask the operating system what processor this is and how many cores this process may use."""
 
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
@@ -25,6 +27,16 @@ def cgroup_quota(cgroup: Path = CGROUP) -> float | None:
     except (OSError, ValueError):
         return _quota_v1(cgroup)
     return None if limit == "max" else int(limit) / int(period)
+
+
+def cpu_model(info: Path = CPU_INFO) -> str:
+    """Return the processor's name, or its architecture where the system does not tell."""
+    try:
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _quota_v1(cgroup: Path) -> float | None:

@@ -22,6 +22,7 @@ from rag_accel.accelerator.identity import RequestIdentity
 from rag_accel.accelerator.item_forwarding import LIST_ITEMS
 from rag_accel.accelerator.leaves import Leaves
 from rag_accel.accelerator.observer import SchedulerObserver
+from rag_accel.accelerator.profiling import EngineProfiler
 from rag_accel.config import Options
 from rag_accel.engine_api import BorrowedEngine, Engine, PrimitiveKind
 from rag_accel.explain.plan import PlanStage, explain_graph
@@ -71,6 +72,7 @@ class Accelerator:
     ) -> None:
         self.options = options.merged(**arguments) if options else Options.load(**arguments)
         self.cores = self.options.threads or usable_cores()
+        self._profiler = EngineProfiler(self.options.profile_dir, self.cores)
         self._metrics = Metrics()
         self.tracer = Tracer(self.options.trace_events)
         self._driver = Driver(
@@ -81,7 +83,7 @@ class Accelerator:
         self.leaves = Leaves(self._driver, self.options)
         self.calls = CallPool(self.options.call_threads)
         self._lock = threading.Lock()
-        self._adoption = Adoption(self._driver)
+        self._adoption = Adoption(self._driver, self._profiler)
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, BoundEngine] = {}
         self._driver.add_borrowed(BorrowedEngine(USER_CODE, _USER_CODE_KINDS))
@@ -124,7 +126,9 @@ class Accelerator:
         """
         taken = role_engine(name, engine)
         if isinstance(taken, Engine):
-            self._bound[name] = owned(self._driver.add_engine(name, taken), taken)
+            profile = self._profiler.profile_of(taken)
+            joined = self._driver.add_engine(name, taken, profile)
+            self._bound[name] = owned(joined, taken, profile)
             return
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))

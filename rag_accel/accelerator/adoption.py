@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from rag_accel.accelerator.profiling import EngineProfiler
 from rag_accel.engine_api import BorrowedEngine, Engine, PrimitiveKind
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineLeft, EngineName
@@ -32,8 +33,9 @@ class _Adopted:
 class Adoption:
     """Let objects join one driver as engines, each once; from any thread."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, profiler: EngineProfiler) -> None:
         self._driver = driver
+        self._profiler = profiler
         self._lock = threading.Lock()
         self._owned: dict[_Key, _Adopted] = {}
         self._numbers = count(1)
@@ -58,8 +60,11 @@ class Adoption:
         with self._lock:
             known = self._owned.get(key)
             if known is None or not known.stands_for(obj):
-                engine = self._driver.add_engine(f"{name}#{next(self._numbers)}", make())
-                known = self._owned[key] = _Adopted(engine, _weak(obj))
+                engine = make()
+                joined = self._driver.add_engine(
+                    f"{name}#{next(self._numbers)}", engine, self._profiler.profile_of(engine)
+                )
+                known = self._owned[key] = _Adopted(joined, _weak(obj))
             return known
 
     def _hold(self, key: _Key, known: _Adopted, holder: Any) -> None:

@@ -74,12 +74,12 @@ def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
     )
 
 
-def owned(name: EngineName, engine: Engine) -> BoundEngine:
-    """Return an owned engine that has joined the driver under this name."""
+def owned(name: EngineName, engine: Engine, profile: EngineProfile) -> BoundEngine:
+    """Return an owned engine that has joined the driver under this name, driven by ``profile``."""
     index: Any = getattr(engine, "index", None)
     if not isinstance(getattr(index, "fields", None), frozenset):
-        return BoundEngine(name, engine.profile)
-    return BoundEngine(name, engine.profile, fields=lambda: index.fields if len(index) else None)
+        return BoundEngine(name, profile)
+    return BoundEngine(name, profile, fields=lambda: index.fields if len(index) else None)
 
 
 def documents_from(found: Any, where: str) -> tuple[ScoredDocument, ...]:

@@ -31,6 +31,7 @@ from rag_accel.engines.embedding.loading import default_threads
 from rag_accel.engines.max_sim import MaxSimScorer
 from rag_accel.engines.micro_batches import CPU_LIMITS, BatchLimits, StepDeadline, micro_batches
 from rag_accel.engines.pending import PendingWork, Slot
+from rag_accel.engines.speed_key import model_speed_key
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import EngineError, EngineOutputError
 
@@ -106,6 +107,7 @@ class RerankEngine(EngineBase):
             speculatable=ours,
             pure=is_pure,
             capabilities=frozenset({ITEMWISE} if is_itemwise else ()),
+            speed_key=_speed_key(self._scorer, self._limits, reproducible),
         )
 
     @property
@@ -194,6 +196,12 @@ def _estimate(pair: Pair) -> int:
 
 def _threads(scorer: PairScorer) -> int:
     return default_threads(scorer.on_cpu) if isinstance(scorer, MaxSimScorer) else 1
+
+
+def _speed_key(scorer: PairScorer, *settings: object) -> str:
+    """Name what decides the speed of a scorer with a model, or that is a model's method."""
+    model = getattr(scorer, "model", None) or getattr(scorer, "__self__", None)
+    return model_speed_key(model, "reranking", type(scorer).__qualname__, *settings)
 
 
 def _not_finite(slot: Slot[Pair], score: float) -> EngineOutputError:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.environment import cpu_model, installed_versions, read_environment, settings
+from bench.environment import installed_versions, read_environment, settings
+from rag_accel.machine import cpu_model
 
 
 def test_the_environment_says_all_that_is_needed_as_json() -> None:

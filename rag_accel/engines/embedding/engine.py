@@ -47,6 +47,7 @@ from rag_accel.engines.micro_batches import (
     micro_batches,
 )
 from rag_accel.engines.pending import PendingWork, Slot
+from rag_accel.engines.speed_key import model_speed_key
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import EngineError, EngineOutputError
 
@@ -226,7 +227,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
             thread that makes this engine, 0 (leave them alone) where it runs off the CPU.
         packed_limit: most bytes that the model's linear weights may take a second time, laid out
             for a faster kernel where this machine has one; 0 for never, as with ``reproducible``.
-        latency: what ``measure_profile`` found, if known.
+        latency: what was measured (``engines.measuring``), if known.
         clock: measures ``StepBudget.time_s``.
 
     Raises:
@@ -259,6 +260,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
         threads = default_threads(encoder.on_cpu) if max_threads is None else max_threads
         if reproducible:
             threads = min(threads, 1)
+        limits = limits or (CPU_LIMITS if encoder.on_cpu else ACCELERATOR_LIMITS)
         super().__init__(
             encoder,
             embedding_profile(
@@ -268,8 +270,11 @@ class SentenceTransformerEngine(EmbeddingEngine):
                 pure=True,
                 speculatable=True,
                 capabilities=frozenset({ITEMWISE}),
+                speed_key=model_speed_key(
+                    *(loaded, "embedding", limits, reproducible, packed_limit, document_kwargs)
+                ),
             ),
-            limits or (CPU_LIMITS if encoder.on_cpu else ACCELERATOR_LIMITS),
+            limits,
             alone=reproducible,
             clock=clock,
         )

@@ -13,6 +13,7 @@ def embedding_profile(
     pure: bool,
     speculatable: bool,
     capabilities: frozenset[str] = frozenset(),
+    speed_key: str = "",
 ) -> EngineProfile:
     """Describe an engine that embeds."""
     return EngineProfile(
@@ -24,4 +25,5 @@ def embedding_profile(
         speculatable=speculatable,
         pure=pure,
         capabilities=capabilities,
+        speed_key=speed_key,
     )

@@ -18,6 +18,7 @@ from rag_accel.engine_api import (
     BorrowedEngine,
     Engine,
     EngineOutput,
+    EngineProfile,
     Handle,
 )
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
@@ -88,8 +89,10 @@ class Driver:
         self._require_own_process()
         return RequestId(next(self._ids))
 
-    def add_engine(self, name: str, engine: Engine) -> EngineName:
-        """Take over an owned engine and start its worker.
+    def add_engine(
+        self, name: str, engine: Engine, profile: EngineProfile | None = None
+    ) -> EngineName:
+        """Take over an owned engine and start its worker; ``profile`` stands for its own.
 
         Raises:
             ConfigError: if the name is taken, or the engine takes no work at all.
@@ -97,7 +100,7 @@ class Driver:
             ForkedError: in a forked child.
         """
         self._require_usable()
-        profile = engine.profile
+        profile = profile or engine.profile
         if profile.max_batch < 1:
             raise ConfigError(
                 "an engine takes no work", where=name, found=profile.max_batch, valid="from 1"

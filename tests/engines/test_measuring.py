@@ -1,4 +1,4 @@
-"""WindVE's linear latency model: the fit and how it is measured."""
+"""What batches cost: the fitted line, the largest efficient batch and how both are measured."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engine_api import LatencyModel
+from rag_accel.engine_api import LatencyModel, PrimitiveKind, StepBudget, TextBatch
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.embedding.latency_fit import fit_latency, measure_profile
-from rag_accel.errors import ConfigError
+from rag_accel.engines.measuring import Measurements, fit_latency, measure
+from rag_accel.errors import ConfigError, EngineError
 from rag_accel.testing import ManualClock
 
 seconds = st.floats(0.0, 100.0)
@@ -65,11 +65,47 @@ def engine_that_takes(clock: ManualClock, base_s: float, per_item_s: float) -> A
     return CallableEmbeddingEngine(embed, max_batch=64)
 
 
+def texts(items: int) -> TextBatch:
+    return TextBatch(("a",) * items)
+
+
 def test_measuring_finds_what_an_engine_takes() -> None:
     clock = ManualClock()
-    model = measure_profile(engine_that_takes(clock, 0.25, 0.5), ["a", "b"], clock=clock)
-    assert model.base_s == pytest.approx(0.25)
-    assert model.per_item_s == pytest.approx(0.5)
+    engine = engine_that_takes(clock, 0.25, 0.5)
+    found = measure(engine, PrimitiveKind.EMBEDDING, texts, clock=clock)
+    assert found.latency.base_s == pytest.approx(0.25)
+    assert found.latency.per_item_s == pytest.approx(0.5)
+    assert [items for items, _ in found.points] == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_the_fastest_run_of_each_size_counts() -> None:
+    clock = ManualClock()
+    calls: list[int] = []
+
+    def embed(batch: list[str]) -> list[list[float]]:
+        calls.append(len(batch))
+        clock.advance(9.0 if calls.count(len(batch)) == 1 else 1.0)
+        return [[1.0]] * len(batch)
+
+    engine = CallableEmbeddingEngine(embed)
+    found = measure(engine, PrimitiveKind.EMBEDDING, texts, sizes=(4, 2, 4), clock=clock)
+    assert found.points == ((2, 1.0), (4, 1.0))
+    assert calls == [4, 2, 2, 2, 4, 4, 4]
+
+
+def test_the_largest_efficient_batch_is_where_items_stop_getting_cheaper() -> None:
+    falling = Measurements(((1, 1.0), (2, 1.2), (4, 1.8), (8, 3.1), (16, 6.2)))
+    assert falling.max_batch == 8
+    assert Measurements(((1, 1.0), (2, 2.0), (4, 4.0))).max_batch == 1
+    assert Measurements(((1, 1.0), (2, 1.0), (4, 1.0))).max_batch == 4
+
+
+@given(points=points)
+def test_no_larger_batch_is_much_cheaper_an_item(points: Any) -> None:
+    known = tuple(sorted({items: s + 1e-3 for items, s in points}.items()))
+    found = Measurements(known).max_batch
+    each = {items: s / items for items, s in known}
+    assert each[found] <= 1.05 * min(each.values())
 
 
 def test_measuring_raises_the_error_of_a_text_and_leaves_the_engine_empty() -> None:
@@ -78,11 +114,23 @@ def test_measuring_raises_the_error_of_a_text_and_leaves_the_engine_empty() -> N
 
     engine = CallableEmbeddingEngine(embed)
     with pytest.raises(LookupError, match="no model"):
-        measure_profile(engine, ["a"])
+        measure(engine, PrimitiveKind.EMBEDDING, texts)
+    assert engine.num_unfinished == 0
 
 
-@pytest.mark.parametrize("arguments", [{"texts": []}, {"repeats": 0}, {"concurrencies": (0, 1)}])
+def test_an_engine_that_never_ends_a_batch_is_not_waited_for() -> None:
+    class Silent(CallableEmbeddingEngine):
+        def step(self, budget: StepBudget) -> tuple[()]:
+            return ()
+
+    engine = Silent(lambda texts: [[1.0]] * len(texts))
+    with pytest.raises(EngineError, match="does not end"):
+        measure(engine, PrimitiveKind.EMBEDDING, texts)
+    assert engine.num_unfinished == 0
+
+
+@pytest.mark.parametrize("arguments", [{"sizes": (2, 2)}, {"repeats": 0}, {"sizes": (0, 1)}])
 def test_measuring_nothing_is_refused(arguments: dict[str, Any]) -> None:
     engine = engine_that_takes(ManualClock(), 1.0, 1.0)
     with pytest.raises(ConfigError, match="nothing to measure"):
-        measure_profile(engine, **{"texts": ["a"], **arguments})
+        measure(engine, PrimitiveKind.EMBEDDING, texts, **arguments)

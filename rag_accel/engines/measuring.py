@@ -1,0 +1,153 @@
+"""Measure what batches cost on an idle engine: its latency and how many items pay at once.
+
+The line is that of WindVE 4.2.2, Equation 12; the largest efficient batch is Teola's (4.2, Pass 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    Engine,
+    EngineRequest,
+    LatencyModel,
+    PrimitiveKind,
+    RerankBatch,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
+from rag_accel.errors import ConfigError, EngineError
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+#: A batch is efficient while an item of it takes at most so much more than one of the best batch.
+SATURATED = 1.05
+
+Payload = TextBatch | RerankBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Hold what batches of an engine took.
+
+    Args:
+        points: pairs of items in a batch and seconds, of growing sizes, at least two.
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    @property
+    def latency(self) -> LatencyModel:
+        """Return the fitted line: ``base_s`` is WindVE's beta, ``per_item_s`` its alpha."""
+        return fit_latency(self.points)
+
+    @property
+    def max_batch(self) -> int:
+        """Return the largest efficient batch: beyond it, an item gets hardly any cheaper."""
+        least = min(seconds / items for items, seconds in self.points)
+        return next(items for items, seconds in self.points if seconds / items <= SATURATED * least)
+
+
+def fit_latency(points: Sequence[tuple[int, float]]) -> LatencyModel:
+    """Fit ``t = alpha * C + beta`` with ``alpha, beta >= 0`` to pairs of concurrency and seconds.
+
+    The least-squares line where it respects the bounds; otherwise the better of the line through
+    the origin and the constant, which is where the bounded optimum then lies.
+
+    Raises:
+        ConfigError: fewer than two different concurrencies.
+    """
+    if len({items for items, _ in points}) < 2:
+        raise ConfigError(
+            "a line needs two concurrencies", found=str([items for items, _ in points])
+        )
+    count = len(points)
+    mean_items = sum(items for items, _ in points) / count
+    mean_s = sum(seconds for _, seconds in points) / count
+    spread = sum((items - mean_items) ** 2 for items, _ in points)
+    alpha = sum((items - mean_items) * (seconds - mean_s) for items, seconds in points) / spread
+    beta = mean_s - alpha * mean_items
+    if alpha >= 0.0 and beta >= 0.0:
+        return LatencyModel(base_s=beta, per_item_s=alpha)
+    through_origin = sum(items * seconds for items, seconds in points) / sum(
+        items * items for items, _ in points
+    )
+    candidates = (
+        LatencyModel(base_s=0.0, per_item_s=max(0.0, through_origin)),
+        LatencyModel(base_s=max(0.0, mean_s), per_item_s=0.0),
+    )
+    return min(candidates, key=lambda model: _error(model, points))
+
+
+def measure(
+    engine: Engine,
+    kind: PrimitiveKind,
+    payload: Callable[[int], Payload],
+    *,
+    sizes: Sequence[int] = SIZES,
+    repeats: int = 3,
+    threads: int = 1,
+    clock: Clock | None = None,
+) -> Measurements:
+    """Let an idle engine compute batches of growing size, the fastest of ``repeats`` each.
+
+    One more run of the largest before warms up. Steps the engine in the calling thread, so call it
+    before a scheduler drives the engine.
+
+    Args:
+        engine: what to measure; it is left without work.
+        kind: what it is asked for.
+        payload: makes a batch of so many items; make them as long as real ones.
+        sizes: items of the batches.
+        repeats: runs of each size that count.
+        threads: what each step may use.
+        clock: measures.
+
+    Raises:
+        ConfigError: no run, or fewer than two different sizes.
+        EngineError: a batch does not end.
+        BaseException: what the engine reports as the error of a batch.
+    """
+    ascending = sorted(set(sizes))
+    if repeats < 1 or len(ascending) < 2 or ascending[0] < 1:
+        raise ConfigError(
+            "nothing to measure",
+            found=f"{repeats} repeats, sizes {list(sizes)}",
+            valid="at least one repeat and two sizes from 1",
+        )
+    timer = clock or MonotonicClock()
+
+    def run(items: int) -> float:
+        return _run(engine, EngineRequest(_WORK, "measure", kind, payload(items)), threads, timer)
+
+    run(ascending[-1])
+    return Measurements(
+        tuple((items, min(run(items) for _ in range(repeats))) for items in ascending)
+    )
+
+
+_WORK = WorkId("measure")
+_MOST_STEPS = 10_000
+
+
+def _error(model: LatencyModel, points: Sequence[tuple[int, float]]) -> float:
+    return sum((model.predict_s(items) - seconds) ** 2 for items, seconds in points)
+
+
+def _run(engine: Engine, work: EngineRequest, threads: int, clock: Clock) -> float:
+    started = clock.now()
+    engine.submit([work])
+    for _ in range(_MOST_STEPS):
+        for output in engine.step(StepBudget(threads=threads)):
+            if output.kind == "error":
+                raise output.error or EngineError(
+                    "an engine reported an error without saying which"
+                )
+            if output.kind == "final":
+                return clock.now() - started
+    engine.cancel([work.id])
+    raise EngineError(
+        "an engine does not end what it is measured with", found=f"{_MOST_STEPS} steps"
+    )
