@@ -1,4 +1,4 @@
-"""Let the tests of this room share ``core_harness`` and ``core_player``."""
+"""Let the tests of this room share ``core_harness``, ``core_model`` and ``core_player``."""
 
 from __future__ import annotations
 

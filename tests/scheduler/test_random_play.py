@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from core_player import ENGINES, Player, play
+from core_model import ENGINES
+from core_player import Player, play
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
