@@ -12,14 +12,18 @@ from rag_accel.engine_api import (
     EngineOutput,
     EngineProfile,
     EngineRequest,
-    IngestBatch,
     LatencyModel,
     PrimitiveKind,
     StepBudget,
     WorkId,
 )
 from rag_accel.engines.retrieval.index_spec import IndexKind
-from rag_accel.engines.retrieval.search_request import Search, checked_search, wrong_payload
+from rag_accel.engines.retrieval.search_request import (
+    VALID_WORK,
+    Search,
+    checked_search,
+    ingested,
+)
 from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchWays
 from rag_accel.engines.retrieval.stepped_cost import ScanCost, ScanCosts
 from rag_accel.engines.retrieval.stepped_pool import SteppedSearches
@@ -173,7 +177,9 @@ class RetrievalEngine(EngineBase):
                 outputs += self._stepped.advance(time_s, threads)
             else:
                 outputs += self._whole.search(searches, threads)
-            outputs += [self._ingest(request) for request in self._ripe_ingestions()]
+            outputs += [
+                ingested(self._index, request, VALID_WORK) for request in self._ripe_ingestions()
+            ]
         return outputs
 
     def _take_pending(self) -> tuple[list[EngineOutput], list[Search]]:
@@ -213,14 +219,3 @@ class RetrievalEngine(EngineBase):
         for request in ripe:
             del self._ingestions[request.id]
         return ripe
-
-    def _ingest(self, request: EngineRequest) -> EngineOutput:
-        batch = request.payload
-        try:
-            if not isinstance(batch, IngestBatch):
-                raise wrong_payload(request, "IngestBatch")
-            self._index.add(batch.documents, batch.vectors)
-        except Exception as error:
-            return EngineOutput(request.id, "error", error=error)
-        ids = tuple(document.id for document in batch.documents)
-        return EngineOutput(request.id, "final", value=ids)

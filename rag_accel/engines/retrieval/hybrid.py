@@ -12,7 +12,6 @@ from rag_accel.engine_api import (
     EngineOutput,
     EngineProfile,
     EngineRequest,
-    IngestBatch,
     LatencyModel,
     PrimitiveKind,
     ScoredDocument,
@@ -23,10 +22,17 @@ from rag_accel.engines.retrieval.checks import Vectors, check_filter, checked_qu
 from rag_accel.engines.retrieval.fusion import reciprocal_rank_fusion
 from rag_accel.engines.retrieval.hybrid_query import HybridQuery, HybridSpec
 from rag_accel.engines.retrieval.lexical import LexicalIndex, LexicalSnapshot, check_text, living
+from rag_accel.engines.retrieval.search_request import (
+    filter_condition,
+    grouped,
+    ingested,
+    wrong_payload,
+)
 from rag_accel.engines.retrieval.store import DocumentIndex
 from rag_accel.engines.retrieval.vectors import thread_count
-from rag_accel.errors import ConfigError
 from rag_accel.machine import usable_cores
+
+VALID_WORK = "SEARCHING with HybridQuery, or INGESTION with IngestBatch"
 
 READS_TEXT = "text"
 """Capability of an engine whose searches need the query's text beside its vector."""
@@ -125,7 +131,7 @@ class HybridEngine(EngineBase):
             searches = [r for r in work if r.kind is not PrimitiveKind.INGESTION]
             ingestions = [r for r in work if r.kind is PrimitiveKind.INGESTION]
             outputs = self._search_all(searches)
-            outputs += [self._ingest(request) for request in ingestions]
+            outputs += [ingested(self._index, request, VALID_WORK) for request in ingestions]
             return outputs
 
     def _search_all(self, requests: list[EngineRequest]) -> list[EngineOutput]:
@@ -142,15 +148,15 @@ class HybridEngine(EngineBase):
             snapshot = self._lexical.current()
         except Exception as error:  # no member can be searched for
             return [*outputs, *(_failed(search, error) for search in searches)]
-        groups: dict[Hashable, list[_Search]] = {}
+        good: list[_Search] = []
         for search in searches:
             try:
                 search.worded = self._worded(snapshot, search.query)
             except Exception as error:
                 outputs.append(_failed(search, error))
             else:
-                groups.setdefault(search.group_key(), []).append(search)
-        for group in groups.values():
+                good.append(search)
+        for group in grouped(good, _Search.group_key):
             outputs += self._search_group(snapshot.version, group)
         return outputs
 
@@ -192,23 +198,12 @@ class HybridEngine(EngineBase):
     def _checked(self, request: EngineRequest) -> _Search:
         query = request.payload
         if request.kind is not PrimitiveKind.SEARCHING or not isinstance(query, HybridQuery):
-            raise _wrong_payload(request)
+            raise wrong_payload(request, VALID_WORK)
         check_text(query.text, f"text of work {request.id!r}")
         check_filter(query.where, query.nprobe)
         self._spec.check_k(query.k)
         vector = checked_query(query.vector, self._index.spec.dimension)
         return _Search(request.id, query, vector, max(self._spec.dense_depth, query.k))
-
-    def _ingest(self, request: EngineRequest) -> EngineOutput:
-        batch = request.payload
-        try:
-            if not isinstance(batch, IngestBatch):
-                raise _wrong_payload(request)
-            self._index.add(batch.documents, batch.vectors)
-        except Exception as error:
-            return EngineOutput(request.id, "error", error=error)
-        ids = tuple(document.id for document in batch.documents)
-        return EngineOutput(request.id, "final", value=ids)
 
 
 @dataclass(slots=True)
@@ -227,22 +222,9 @@ class _Search:
         A call fetches for its largest depth, so depths are grouped by their number of bits. A
         filter on an unhashable value is a group of its own.
         """
-        condition: Hashable
-        try:
-            condition = frozenset((self.query.where or {}).items())
-        except TypeError:
-            condition = self.id
+        condition = filter_condition(self.query.where, self.id)
         return int(self.depth).bit_length(), condition, self.query.nprobe
 
 
 def _failed(search: _Search, error: Exception) -> EngineOutput:
     return EngineOutput(search.id, "error", error=error)
-
-
-def _wrong_payload(request: EngineRequest) -> ConfigError:
-    return ConfigError(
-        "work that a hybrid engine cannot do",
-        where=f"work {request.id!r}",
-        found=f"{request.kind} with {type(request.payload).__name__}",
-        valid="SEARCHING with HybridQuery, or INGESTION with IngestBatch",
-    )

@@ -1,13 +1,26 @@
-"""Check a search that was submitted and say with which others it can share a call."""
+"""Check what was submitted, take what is to be ingested, and say who can share a call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from rag_accel.engine_api import EngineRequest, PrimitiveKind, SearchQuery, WorkId
+from rag_accel.engine_api import (
+    EngineOutput,
+    EngineRequest,
+    IngestBatch,
+    PrimitiveKind,
+    SearchQuery,
+    WorkId,
+)
 from rag_accel.engines.retrieval.checks import Vectors, check_count, check_filter, checked_query
+from rag_accel.engines.retrieval.store import DocumentIndex
 from rag_accel.errors import ConfigError
+
+SearchT = TypeVar("SearchT")
+
+VALID_WORK = "SEARCHING with SearchQuery, or INGESTION with IngestBatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +32,8 @@ class Search:
     query: SearchQuery
 
     def condition(self) -> Hashable:
-        """Return what searches with equal filters have in common, and no others.
-
-        A filter on an unhashable value is a condition of its own.
-        """
-        try:
-            return frozenset((self.query.where or {}).items())
-        except TypeError:
-            return self.id
+        """Return what searches with equal filters have in common, and no others."""
+        return filter_condition(self.query.where, self.id)
 
     def group_key(self) -> Hashable:
         """Return what searches of one call have in common.
@@ -35,6 +42,30 @@ class Search:
         more than twice what it asked for.
         """
         return int(self.query.k).bit_length(), self.condition(), self.query.nprobe
+
+
+def filter_condition(where: Mapping[str, object] | None, work: WorkId) -> Hashable:
+    """Return what equal filters have in common, and no others.
+
+    A filter on an unhashable value is a condition of its own.
+    """
+    try:
+        return frozenset((where or {}).items())
+    except TypeError:
+        return work
+
+
+def ingested(index: DocumentIndex, request: EngineRequest, valid: str) -> EngineOutput:
+    """Take the documents of an ingestion; ``valid`` names the work that the engine can do."""
+    batch = request.payload
+    try:
+        if not isinstance(batch, IngestBatch):
+            raise wrong_payload(request, valid)
+        index.add(batch.documents, batch.vectors)
+    except Exception as error:
+        return EngineOutput(request.id, "error", error=error)
+    ids = tuple(document.id for document in batch.documents)
+    return EngineOutput(request.id, "final", value=ids)
 
 
 def checked_search(request: EngineRequest, dimension: int) -> Search:
@@ -46,7 +77,7 @@ def checked_search(request: EngineRequest, dimension: int) -> Search:
     """
     query = request.payload
     if request.kind is not PrimitiveKind.SEARCHING or not isinstance(query, SearchQuery):
-        raise wrong_payload(request, "SEARCHING with SearchQuery, or INGESTION with IngestBatch")
+        raise wrong_payload(request, VALID_WORK)
     check_count(query.k)
     check_filter(query.where, query.nprobe)
     return Search(request.id, checked_query(query.vector, dimension), query)
@@ -62,9 +93,9 @@ def wrong_payload(request: EngineRequest, valid: str) -> ConfigError:
     )
 
 
-def grouped(searches: Iterable[Search], key: Callable[[Search], Hashable]) -> list[list[Search]]:
+def grouped(searches: Iterable[SearchT], key: Callable[[SearchT], Hashable]) -> list[list[SearchT]]:
     """Return searches in groups of equal keys, in the order of their first members."""
-    groups: dict[Hashable, list[Search]] = {}
+    groups: dict[Hashable, list[SearchT]] = {}
     for search in searches:
         groups.setdefault(key(search), []).append(search)
     return list(groups.values())
