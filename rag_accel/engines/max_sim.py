@@ -77,20 +77,14 @@ class MaxSimScorer:
         import torch
 
         distinct = list(texts)
-        lengths = [self._encoder.estimate(text) for text in distinct]
-        for batch in self._cut(lengths):
-            chosen = [distinct[row] for row in batch]
-            with self._encoder.fast_kernels():
-                found = self.model.encode(
-                    chosen,
-                    batch_size=len(chosen),
-                    show_progress_bar=False,
-                    output_value="token_embeddings",
-                )
-            for text, vectors in zip(chosen, found, strict=True):
-                yield text, torch.nn.functional.normalize(vectors.float(), dim=-1)
+        if not distinct:
+            return
+        prepared = self._encoder.prepare(distinct, "document")
+        for batch in self._cut(prepared.lengths):
+            for row, vectors in zip(batch, prepared.token_vectors(batch), strict=True):
+                yield distinct[row], torch.nn.functional.normalize(vectors.float(), dim=-1)
 
-    def _cut(self, lengths: list[int]) -> list[list[int]]:
+    def _cut(self, lengths: Sequence[int]) -> list[list[int]]:
         if self._reproducible:
             return [[row] for row in range(len(lengths))]
         return micro_batches(lengths, self.limits)

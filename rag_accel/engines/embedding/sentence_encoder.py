@@ -46,6 +46,10 @@ class PreparedTexts(Protocol):
         """Return the vectors of some of the texts: ``[len(rows), dim]``."""
         ...
 
+    def token_vectors(self, rows: Sequence[int]) -> Sequence[Any]:
+        """Return a tensor ``[tokens, dim]`` for each of some of the texts, without padding."""
+        ...
+
 
 def encode_arguments(kwargs: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     """Return the arguments of ``encode`` that decide what a vector is.
@@ -171,12 +175,18 @@ class _Texts:
         self.lengths: Sequence[int] = lengths
 
     def encode(self, rows: Sequence[int]) -> Any:
+        return self._encode(rows, **self._kwargs)
+
+    def token_vectors(self, rows: Sequence[int]) -> Sequence[Any]:
+        return self._encode(rows, **{**self._kwargs, "output_value": "token_embeddings"})
+
+    def _encode(self, rows: Sequence[int], **kwargs: Any) -> Any:
         with self._encoder.fast_kernels():
             return self._encoder.model.encode(
                 [self._texts[row] for row in rows],
                 batch_size=len(rows),
                 show_progress_bar=False,
-                **self._kwargs,
+                **kwargs,
             )
 
 
@@ -208,6 +218,16 @@ class _Features:
             if self._kwargs.get("normalize_embeddings", False):
                 vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
             return vectors.to(device="cpu", dtype=torch.float32).numpy()
+
+    def token_vectors(self, rows: Sequence[int]) -> Sequence[Any]:
+        import torch
+
+        with torch.inference_mode(), self._encoder.fast_kernels():
+            found = self._model(self._slice(rows))
+        masks = found["attention_mask"].bool()
+        return [
+            vectors[mask] for vectors, mask in zip(found["token_embeddings"], masks, strict=True)
+        ]
 
     def _slice(self, rows: Sequence[int]) -> dict[str, Any]:
         import torch
