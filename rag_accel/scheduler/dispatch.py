@@ -104,6 +104,7 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
     if not batch and not engine.running:
         return
     state.steps += 1
+    engine.step_is_fresh = not engine.running
     for entry in batch:
         entry.node.portion = entry.items
         _enter(state, engine, entry.node, now, f"step {state.steps}")

@@ -153,12 +153,13 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """A step came back."""
+    """A step came back; ``cost`` is what it computed, in the engine's unit, if the engine tells."""
 
     engine: EngineName
     step: StepId
     reports: tuple[NodeReport, ...]
     duration_s: float
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ VERY_CLEARLY = 4.0
 class Pace:
     """Follow the steps of one size class of one engine."""
 
-    #: running mean of seconds per item, by number of threads
+    #: running mean of seconds per unit of cost, by number of threads
     seconds: dict[int, float] = field(default_factory=dict[int, float])
     #: steps that were seen, by number of threads
     steps: dict[int, int] = field(default_factory=dict[int, int])
@@ -48,9 +48,12 @@ class Pace:
                 return fewer
         return other if self.since_trial >= self.patience else best
 
-    def learn(self, threads: int, most: int, items: int, duration_s: float) -> None:
-        """Take a step's duration into account; ``most`` is what ``choose`` was asked with."""
-        each = duration_s / max(1, items)
+    def learn(self, threads: int, most: int, cost: float, duration_s: float) -> None:
+        """Take a step's duration into account; ``most`` is what ``choose`` was asked with.
+
+        ``cost`` (above 0) is what the step computed, in a unit that takes about equally long.
+        """
+        each = duration_s / cost
         before = self.seconds.get(threads)
         is_trial = self.since_trial >= self.patience
         seen = self.steps[threads] = self.steps.get(threads, 0) + 1

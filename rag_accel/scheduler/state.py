@@ -44,6 +44,8 @@ class EngineState:
     #: what the step's size and its grant were, and what such steps have taught
     step_items: int = 0
     step_grant: int = 0
+    #: whether the step began with nothing left over from the one before
+    step_is_fresh: bool = True
     paces: dict[int, Pace] = field(default_factory=dict[int, Pace])
     returns: Returns = field(default_factory=Returns)
     costs: StepCosts = field(default_factory=StepCosts)
@@ -69,12 +71,12 @@ class EngineState:
         """Return the expected seconds of a step over ``items`` items."""
         return self.step_mean_s if self.step_mean_s > 0 else self.base_s + self.per_item_s * items
 
-    def learn_step(self, duration_s: float) -> None:
-        """Take the duration of a step into account."""
+    def learn_step(self, duration_s: float, cost: float) -> None:
+        """Take the duration of a step into account, and what it computed; 0 if that is unknown."""
         self.step_mean_s = running_mean(self.step_mean_s, duration_s)
-        if self.threads and self.max_threads > 1:
+        if cost > 0 and self.threads and self.max_threads > 1:
             pace = self.paces.setdefault(size_class(self.step_items), Pace())
-            pace.learn(self.threads, self.step_grant, self.step_items, duration_s)
+            pace.learn(self.threads, self.step_grant, cost, duration_s)
 
     def learn_node(self, duration_s: float) -> None:
         """Take the time that one node spent here into account."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-from core_harness import Core
+from core_harness import Core, key
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.scheduler.commands import StartStep
+from rag_accel.scheduler.messages import EngineName, NodeReport, StepEnded
 from rag_accel.scheduler.pace import FIRST_PATIENCE, LAST_PATIENCE, Pace, size_class
 
 
@@ -80,3 +81,49 @@ def test_an_engine_learns_per_size_of_step() -> None:
         granted.append(step.threads)
         core.end_step(took=0.5 if step.threads == 2 else 0.01)
     assert granted == [2, 1, 1, 1, 1, 1]
+
+
+def test_steps_over_work_that_is_left_over_teach_nothing() -> None:
+    core = Core(cores=2)
+    core.own(max_threads=2, stepped=True)
+    granted: list[int] = []
+    (step,) = [c for c in core.leaf(0, "a", size=16) if isinstance(c, StartStep)]
+    for _ in range(4):
+        granted.append(step.threads)
+        (step,) = [c for c in core.end_step(partial=[key(0, "a")]) if isinstance(c, StartStep)]
+    core.end_step()  # ends all its members, one of which has been in the steps before
+    assert granted == [2] * 4
+    assert core.engine().paces == {}
+
+
+def test_a_step_of_a_stepped_engine_that_ends_all_it_began_teaches() -> None:
+    core = Core(cores=2)
+    core.own(max_threads=2, stepped=True)
+    granted: list[int] = []
+    for number in range(4):
+        (step,) = [c for c in core.leaf(number, "a", size=16) if isinstance(c, StartStep)]
+        granted.append(step.threads)
+        core.end_step(took=0.5 if step.threads == 2 else 0.01)
+    assert granted == [2, 1, 1, 1]
+
+
+def test_an_engine_that_tells_what_it_computed_is_believed() -> None:
+    core = Core(cores=2)
+    core.own(max_threads=2, stepped=True)
+    granted: list[int] = []
+    (step,) = [c for c in core.leaf(0, "a", size=16) if isinstance(c, StartStep)]
+    for cost in (100.0, 10.0, 50.0, 20.0):
+        granted.append(step.threads)
+        took = cost * (0.02 if step.threads == 1 else 0.01)
+        event = StepEnded(EngineName("e"), step.step, (), took, cost)
+        (step,) = [c for c in core.send(event) if isinstance(c, StartStep)]
+    assert granted == [2, 1, 2, 2]
+
+
+def test_a_step_that_computed_nothing_here_teaches_nothing() -> None:
+    core = Core(cores=2)
+    core.own(max_threads=2)
+    (step,) = [c for c in core.leaf(0, "a") if isinstance(c, StartStep)]
+    report = NodeReport(key(0, "a"), "final")
+    core.send(StepEnded(EngineName("e"), step.step, (report,), 1.0, 0.0))
+    assert core.engine().paces == {}

@@ -108,11 +108,17 @@ class EmbeddingEngine(EngineBase):
         self._pending: PendingWork[str, Vector] = PendingWork(self._join)
         self._roles: dict[WorkId, Role] = {}
         self._learned: dict[Role, int] = {}
+        self._step_cost = 0
 
     @property
     def profile(self) -> EngineProfile:
         """Return what this engine does."""
         return self._profile
+
+    @property
+    def step_cost(self) -> float:
+        """Return the tokens that the last step embedded."""
+        return self._step_cost
 
     @property
     def num_unfinished(self) -> int:
@@ -133,6 +139,7 @@ class EmbeddingEngine(EngineBase):
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Compute about ``limits.step`` tokens, at least one micro-batch; return what ended."""
         deadline = StepDeadline(self._clock, budget.time_s)
+        self._step_cost = 0
         groups: dict[Role, list[Slot[str]]] = {}
         for slot in self._pending.take(self._limits.step):
             groups.setdefault(self._roles[slot.work], []).append(slot)
@@ -164,6 +171,7 @@ class EmbeddingEngine(EngineBase):
                 if not deadline.may_start():
                     self._pending.put_back(slots)
                     continue
+                self._step_cost += sum(prepared.lengths[row] for row in batch)
                 run = partial(_encode, prepared, rows)
                 for done, vectors in self._pending.attempt(slots, run):
                     self._settle(done, vectors, role)

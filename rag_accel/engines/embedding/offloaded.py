@@ -70,12 +70,18 @@ class OffloadedEmbeddingEngine(EngineBase):
         self._helper: HelperProcess | None = None
         self._sent: dict[WorkId, EngineRequest] = {}
         self._alone = 0
+        self._step_cost = 0.0
         self._profile = replace(local.profile, stepped=True, interruptible=True)
 
     @property
     def profile(self) -> EngineProfile:
         """Return the local engine's profile; its steps may wait, and can be interrupted."""
         return self._profile
+
+    @property
+    def step_cost(self) -> float:
+        """Return the tokens that the last step embedded in this process."""
+        return self._step_cost
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work, for the helper where it can, else for the local engine."""
@@ -94,8 +100,11 @@ class OffloadedEmbeddingEngine(EngineBase):
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Compute what is here, or wait for the helper's next answer."""
+        self._step_cost = 0.0
         if self._local.num_unfinished:
-            return self._local.step(budget)
+            outputs = self._local.step(budget)
+            self._step_cost = self._local.step_cost
+            return outputs
         if not self._sent or self._helper is None:
             return ()
         wait_s = WAIT_S if budget.time_s is None else min(WAIT_S, budget.time_s)

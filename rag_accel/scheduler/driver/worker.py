@@ -173,8 +173,10 @@ class EngineWorker:
         if outcome.unclaimed:
             self._quietly(_Release(tuple(outcome.unclaimed)))
         duration = time.monotonic() - started
+        cost: float | None = getattr(self.engine, "step_cost", None)
         self._report(
-            StepEnded(self.name, message.step, tuple(outcome.reports), duration), outcome.results
+            StepEnded(self.name, message.step, tuple(outcome.reports), duration, cost),
+            outcome.results,
         )
 
     def _take(self, members: Members, outcome: StepOutcome) -> list[EngineRequest]:
