@@ -81,6 +81,8 @@ class _Functions:
     def dimension(self, role: Role) -> int | None:
         return self._dimension
 
+    is_reentrant = False  # nobody knows what the functions do
+
     def estimate(self, text: str) -> int:
         return 1
 

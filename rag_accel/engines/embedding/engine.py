@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
+from rag_accel.engines.embedding.encoder import Encoder, Piece
 from rag_accel.engines.embedding.loading import default_threads, load_model
 from rag_accel.engines.embedding.profile import embedding_profile
 from rag_accel.engines.embedding.sentence_encoder import (
@@ -35,10 +36,10 @@ from rag_accel.engines.embedding.sentence_encoder import (
 )
 from rag_accel.engines.embedding.vectors import (
     Vector,
-    checked_rows,
     checked_vector,
     usual_dimension,
 )
+from rag_accel.engines.lanes import lanes_for, side_by_side
 from rag_accel.engines.micro_batches import (
     ACCELERATOR_LIMITS,
     CPU_LIMITS,
@@ -53,26 +54,6 @@ from rag_accel.errors import EngineError, EngineOutputError
 
 # Measured for MiniLM, texts of 18 tokens, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)
-
-
-class Encoder(Protocol):
-    """Say what an embedding engine needs of a model."""
-
-    def same_batch(self, role: Role) -> Role:
-        """Return the role whose batches this role can join."""
-        ...
-
-    def dimension(self, role: Role) -> int | None:
-        """Return the components of a vector of this role, None where unknown."""
-        ...
-
-    def estimate(self, text: str) -> int:
-        """Return a text's cost in the unit of the limits, at least 1."""
-        ...
-
-    def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
-        """Make texts ready to run."""
-        ...
 
 
 class EmbeddingEngine(EngineBase):
@@ -144,9 +125,10 @@ class EmbeddingEngine(EngineBase):
         for slot in self._pending.take(self._limits.step):
             groups.setdefault(self._roles[slot.work], []).append(slot)
         if groups:
-            with thread_count(min(budget.threads, self._profile.max_threads)):
+            threads = min(budget.threads, self._profile.max_threads)
+            with thread_count(threads):
                 for role, group in groups.items():
-                    self._compute(group, role, deadline)
+                    self._compute(group, role, deadline, threads)
         outputs = self._pending.drain()
         for output in outputs:
             self._roles.pop(output.id, None)
@@ -163,26 +145,35 @@ class EmbeddingEngine(EngineBase):
         self._pending.clear()
         self._roles.clear()
 
-    def _compute(self, group: list[Slot[str]], role: Role, deadline: StepDeadline) -> None:
+    def _compute(
+        self, group: list[Slot[str]], role: Role, deadline: StepDeadline, threads: int
+    ) -> None:
         for part, prepared in self._pending.attempt(group, partial(self._prepare, role)):
             rows = {slot: row for row, slot in enumerate(part)}
-            for batch in self._cut(prepared.lengths):
-                slots = [part[row] for row in batch]
-                if not deadline.may_start():
-                    self._pending.put_back(slots)
+            batches, lanes = self._cut(prepared.lengths, threads)
+            pieces = [Piece(prepared, rows, [part[row] for row in batch]) for batch in batches]
+            ends = side_by_side([partial(piece.start, deadline) for piece in pieces], lanes)
+            for piece, end, batch in zip(pieces, ends, batches, strict=True):
+                if not piece.is_started:
+                    self._pending.put_back(piece.slots)
                     continue
                 self._step_cost += sum(prepared.lengths[row] for row in batch)
-                run = partial(_encode, prepared, rows)
-                for done, vectors in self._pending.attempt(slots, run):
+                for done, vectors in self._pending.attempt(piece.slots, partial(piece.take, end)):
                     self._settle(done, vectors, role)
 
     def _prepare(self, role: Role, slots: list[Slot[str]]) -> PreparedTexts:
         return self._encoder.prepare([slot.item for slot in slots], role)
 
-    def _cut(self, lengths: Sequence[int]) -> list[list[int]]:
+    def _cut(self, lengths: Sequence[int], threads: int) -> tuple[list[list[int]], int]:
+        """Return micro-batches, and how many of them to compute side by side."""
         if self._alone:
-            return [[row] for row in range(len(lengths))]
-        return micro_batches(lengths, self._limits)
+            return [[row] for row in range(len(lengths))], 1
+        if self._encoder.is_reentrant and threads > 1:
+            finer = micro_batches(lengths, self._limits.divided(threads))
+            lanes = lanes_for(len(finer), threads)
+            if lanes > 1:
+                return finer[::-1], lanes  # the longest first, so that all end about together
+        return micro_batches(lengths, self._limits), 1
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
         dimension = self._dimension(role, vectors)
@@ -287,10 +278,6 @@ class SentenceTransformerEngine(EmbeddingEngine):
             clock=clock,
         )
         self.model = loaded
-
-
-def _encode(prepared: PreparedTexts, rows: dict[Slot[str], int], slots: list[Slot[str]]) -> Any:
-    return checked_rows(prepared.encode([rows[slot] for slot in slots]), len(slots))
 
 
 def _fault(payload: object) -> EngineError | None:

@@ -46,6 +46,10 @@ class PreparedTexts(Protocol):
         """Return the vectors of some of the texts: ``[len(rows), dim]``."""
         ...
 
+
+class PreparedSentences(PreparedTexts, Protocol):
+    """Hold texts whose tokens have vectors, too."""
+
     def token_vectors(self, rows: Sequence[int]) -> Sequence[Any]:
         """Return a tensor ``[tokens, dim]`` for each of some of the texts, without padding."""
         ...
@@ -111,6 +115,11 @@ class SentenceEncoder:
         """Tell whether the model computes on this machine's cores."""
         return str(getattr(self.model, "device", "cpu")).startswith("cpu")
 
+    @property
+    def is_reentrant(self) -> bool:
+        """Tell whether the model is one that several threads may run at once."""
+        return self._is_plain and self.on_cpu
+
     def same_batch(self, role: Role) -> Role:
         """Return the role whose batches this role can join: roles with equal arguments share."""
         return "query" if self._kwargs["query"] == self._kwargs["document"] else role
@@ -147,7 +156,7 @@ class SentenceEncoder:
         packing = importlib.import_module("rag_accel.engines.embedding.packed_linear")
         return packing.packed_linears(self.model, self._packed_limit)
 
-    def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
+    def prepare(self, texts: Sequence[str], role: Role) -> PreparedSentences:
         """Tokenise texts; raises what the model's tokenizer raises."""
         kwargs = self._kwargs[role]
         if self._is_plain and kwargs.keys() <= _DIRECT:

@@ -1,0 +1,68 @@
+"""Compute pieces of a step side by side, each on one core, instead of one by one on all cores.
+
+A forward pass of a small model on two threads of a team is 1.75 times as fast as on one: layers are
+short, and at the end of each the faster thread waits. Two passes on a thread each run 1.9 times as
+fast, and where something else takes a core for a moment only one of them stands still.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Thread
+from typing import TypeVar
+
+from rag_accel.engines.torch_threads import thread_count
+
+T = TypeVar("T")
+
+#: Pieces for each lane from which on it hardly matters that the last ones do not end together.
+LEAST_EACH = 3
+
+
+def lanes_for(pieces: int, threads: int) -> int:
+    """Return how many lanes that many pieces should have: one for each thread, or just one."""
+    return threads if threads > 1 and pieces >= LEAST_EACH * threads else 1
+
+
+def side_by_side(pieces: Sequence[Callable[[], T]], lanes: int) -> list[Future[T]]:
+    """Run pieces in the order given and return what became of each once all have ended.
+
+    One lane runs them in this thread, on as many torch threads as it has. More are as many threads,
+    this one among them, with one torch thread each; the pieces must not mind each other.
+    """
+    ends: list[Future[T]] = [Future() for _ in pieces]
+    waiting = deque(zip(ends, pieces, strict=True))
+    if lanes == 1:
+        _run(waiting)
+        return ends
+    others = [
+        Thread(target=_run_alone, args=(waiting,), name="rag-accel-lane", daemon=True)
+        for _ in range(lanes - 1)
+    ]
+    for other in others:
+        other.start()
+    _run_alone(waiting)
+    for other in others:
+        other.join()
+    return ends
+
+
+def _run_alone(waiting: deque[tuple[Future[T], Callable[[], T]]]) -> None:
+    with thread_count(1):
+        _run(waiting)
+
+
+def _run(waiting: deque[tuple[Future[T], Callable[[], T]]]) -> None:
+    while True:
+        try:
+            end, piece = waiting.popleft()
+        except IndexError:
+            return
+        try:
+            value = piece()
+        except BaseException as error:
+            end.set_exception(error)
+        else:
+            end.set_result(value)

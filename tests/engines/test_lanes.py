@@ -1,0 +1,68 @@
+"""Pieces that run side by side end as they would one by one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_accel.engines.lanes import LEAST_EACH, lanes_for, side_by_side
+from rag_accel.engines.torch_threads import thread_count
+
+PATIENCE_S = 20.0
+
+
+def square(number: int) -> int:
+    if number % 5 == 4:
+        raise LookupError(str(number))
+    return number * number
+
+
+@given(count=st.integers(0, 40), lanes=st.integers(1, 4))
+def test_each_piece_ends_in_its_own_place_with_its_own_error(count: int, lanes: int) -> None:
+    ends = side_by_side([partial(square, number) for number in range(count)], lanes)
+    assert len(ends) == count
+    for number, end in enumerate(ends):
+        if number % 5 == 4:
+            with pytest.raises(LookupError, match=str(number)):
+                end.result(0)
+        else:
+            assert end.result(0) == number * number
+
+
+def test_as_many_pieces_as_lanes_run_at_once() -> None:
+    together = threading.Barrier(3, timeout=PATIENCE_S)
+    ends = side_by_side([together.wait] * 3, 3)
+    assert sorted(end.result(0) for end in ends) == [0, 1, 2]
+
+
+def test_one_lane_is_the_calling_thread() -> None:
+    (end,) = side_by_side([threading.get_ident], 1)
+    assert end.result(0) == threading.get_ident()
+
+
+def test_lanes_leave_no_thread_behind() -> None:
+    before = threading.active_count()
+    side_by_side([lambda: None] * 8, 4)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("lanes", "inside"), [(1, 2), (2, 1)])
+def test_several_lanes_compute_on_one_torch_thread_each(lanes: int, inside: int) -> None:
+    torch = pytest.importorskip("torch")
+    asked: list[Callable[[], int]] = [torch.get_num_threads] * 6
+    with thread_count(2):
+        assert {end.result(0) for end in side_by_side(asked, lanes)} == {inside}
+        assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("pieces", "threads", "lanes"),
+    [(100, 1, 1), (100, 0, 1), (2 * LEAST_EACH, 2, 2), (2 * LEAST_EACH - 1, 2, 1), (0, 2, 1)],
+)
+def test_few_pieces_or_one_thread_make_one_lane(pieces: int, threads: int, lanes: int) -> None:
+    assert lanes_for(pieces, threads) == lanes
