@@ -169,7 +169,7 @@ class EmbeddingEngine(EngineBase):
         if self._alone:
             return [[row] for row in range(len(lengths))], 1
         if self._encoder.is_reentrant and threads > 1:
-            finer = micro_batches(lengths, self._limits.divided(threads))
+            finer = micro_batches(lengths, self._limits.halved())
             lanes = lanes_for(len(finer), threads)
             if lanes > 1:
                 return finer[::-1], lanes  # the longest first, so that all end about together
