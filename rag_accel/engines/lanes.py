@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import TypeVar
 
+from rag_accel.engines.micro_batches import BatchLimits, micro_batches
 from rag_accel.engines.torch_threads import thread_count
 
 T = TypeVar("T")
@@ -21,9 +22,25 @@ T = TypeVar("T")
 LEAST_EACH = 3
 
 
-def lanes_for(pieces: int, threads: int) -> int:
-    """Return how many lanes that many pieces should have: one for each thread, or just one."""
-    return threads if threads > 1 and pieces >= LEAST_EACH * threads else 1
+def cut_for_lanes(
+    lengths: Sequence[int], limits: BatchLimits, threads: int
+) -> tuple[list[list[int]], int]:
+    """Cut texts into micro-batches and say in how many lanes: one for each thread, or just one.
+
+    Args:
+        lengths: tokens of each text.
+        limits: of micro-batches that are computed one by one; half of them holds in lanes.
+        threads: what may be computed on; 1 where the model must not run twice at a time.
+
+    Returns:
+        indexes of ``lengths``, each in one micro-batch; in lanes the longest come first, so that
+        all end at about the same time.
+    """
+    if threads > 1:
+        finer = micro_batches(lengths, limits.halved())
+        if len(finer) >= LEAST_EACH * threads:
+            return finer[::-1], threads
+    return micro_batches(lengths, limits), 1
 
 
 def side_by_side(pieces: Sequence[Callable[[], T]], lanes: int) -> list[Future[T]]:

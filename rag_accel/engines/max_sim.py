@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from rag_accel.engines.embedding.loading import load_model
 from rag_accel.engines.embedding.sentence_encoder import PACKED_LIMIT, SentenceEncoder
+from rag_accel.engines.lanes import cut_for_lanes, side_by_side
 from rag_accel.engines.micro_batches import (
     ACCELERATOR_LIMITS,
     CPU_LIMITS,
     BatchLimits,
-    micro_batches,
 )
 
 
@@ -56,38 +57,52 @@ class MaxSimScorer:
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Return one score per pair, in order; raises what the model raises."""
-        import torch
-
         scores = [0.0] * len(pairs)
         pairs_of: dict[str, list[int]] = {}
         for index, (_, text) in enumerate(pairs):
             pairs_of.setdefault(text, []).append(index)
-        with torch.inference_mode():
-            queries = dict(self._token_vectors(dict.fromkeys(query for query, _ in pairs)))
-            known = [(text, queries[text]) for text in pairs_of if text in queries]
-            unknown = [text for text in pairs_of if text not in queries]
-            for found in (known, self._token_vectors(unknown)):
-                for text, vectors in found:
-                    for index in pairs_of[text]:
-                        scores[index] = _max_sim(queries[pairs[index][0]], vectors)
+        queries: dict[str, Any] = {}
+
+        def score(text: str, vectors: Any) -> None:
+            for index in pairs_of[text]:
+                scores[index] = _max_sim(queries[pairs[index][0]], vectors)
+
+        self._encode(dict.fromkeys(query for query, _ in pairs), queries.__setitem__)
+        for text in pairs_of:
+            if text in queries:
+                score(text, queries[text])
+        self._encode([text for text in pairs_of if text not in queries], score)
         return scores
 
-    def _token_vectors(self, texts: Any) -> Iterator[tuple[str, Any]]:
-        """Yield each text with its ``[tokens, dim]`` vectors of length 1, shortest text first."""
+    def _encode(self, texts: Iterable[str], use: Callable[[str, Any], None]) -> None:
+        """Hand each distinct text with its ``[tokens, dim]`` vectors of length 1 to ``use``.
+
+        Micro-batches are computed side by side where there are many, and are used where they are
+        computed: no vector outlives its micro-batch unless ``use`` keeps it.
+        """
         import torch
 
         distinct = list(texts)
         if not distinct:
             return
         prepared = self._encoder.prepare(distinct, "document")
-        for batch in self._cut(prepared.lengths):
-            for row, vectors in zip(batch, prepared.token_vectors(batch), strict=True):
-                yield distinct[row], torch.nn.functional.normalize(vectors.float(), dim=-1)
 
-    def _cut(self, lengths: Sequence[int]) -> list[list[int]]:
+        def piece(batch: list[int]) -> None:
+            with torch.inference_mode():
+                for row, vectors in zip(batch, prepared.token_vectors(batch), strict=True):
+                    use(distinct[row], torch.nn.functional.normalize(vectors.float(), dim=-1))
+
+        batches, lanes = self._cut(prepared.lengths)
+        for end in side_by_side([partial(piece, batch) for batch in batches], lanes):
+            end.result()
+
+    def _cut(self, lengths: Sequence[int]) -> tuple[list[list[int]], int]:
+        import torch
+
         if self._reproducible:
-            return [[row] for row in range(len(lengths))]
-        return micro_batches(lengths, self.limits)
+            return [[row] for row in range(len(lengths))], 1
+        threads = torch.get_num_threads() if self._encoder.is_reentrant else 1
+        return cut_for_lanes(lengths, self.limits, threads)
 
 
 def _max_sim(query: Any, text: Any) -> float:

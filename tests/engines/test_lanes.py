@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engines.lanes import LEAST_EACH, lanes_for, side_by_side
+from rag_accel.engines.lanes import cut_for_lanes, side_by_side
+from rag_accel.engines.micro_batches import BatchLimits
 from rag_accel.engines.torch_threads import thread_count
 
 PATIENCE_S = 20.0
@@ -60,9 +61,19 @@ def test_several_lanes_compute_on_one_torch_thread_each(lanes: int, inside: int)
         assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize(
-    ("pieces", "threads", "lanes"),
-    [(100, 1, 1), (100, 0, 1), (2 * LEAST_EACH, 2, 2), (2 * LEAST_EACH - 1, 2, 1), (0, 2, 1)],
-)
-def test_few_pieces_or_one_thread_make_one_lane(pieces: int, threads: int, lanes: int) -> None:
-    assert lanes_for(pieces, threads) == lanes
+LIMITS = BatchLimits(batch=8, padding=8, step=1000)
+
+
+@pytest.mark.parametrize(("threads", "lanes"), [(0, 1), (1, 1), (2, 2), (5, 5), (6, 1)])
+def test_each_lane_has_a_few_pieces_or_there_is_one(threads: int, lanes: int) -> None:
+    assert cut_for_lanes([4] * 15, LIMITS, threads)[1] == lanes
+
+
+@given(lengths=st.lists(st.integers(1, 8)), threads=st.integers(0, 4))
+def test_each_text_is_in_one_piece_and_the_longest_come_first_in_lanes(
+    lengths: list[int], threads: int
+) -> None:
+    batches, lanes = cut_for_lanes(lengths, LIMITS, threads)
+    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
+    longest = [max(lengths[row] for row in batch) for batch in batches]
+    assert longest == sorted(longest, reverse=lanes > 1)

@@ -39,13 +39,12 @@ from rag_accel.engines.embedding.vectors import (
     checked_vector,
     usual_dimension,
 )
-from rag_accel.engines.lanes import lanes_for, side_by_side
+from rag_accel.engines.lanes import cut_for_lanes, side_by_side
 from rag_accel.engines.micro_batches import (
     ACCELERATOR_LIMITS,
     CPU_LIMITS,
     BatchLimits,
     StepDeadline,
-    micro_batches,
 )
 from rag_accel.engines.pending import PendingWork, Slot
 from rag_accel.engines.speed_key import model_speed_key
@@ -168,12 +167,7 @@ class EmbeddingEngine(EngineBase):
         """Return micro-batches, and how many of them to compute side by side."""
         if self._alone:
             return [[row] for row in range(len(lengths))], 1
-        if self._encoder.is_reentrant and threads > 1:
-            finer = micro_batches(lengths, self._limits.halved())
-            lanes = lanes_for(len(finer), threads)
-            if lanes > 1:
-                return finer[::-1], lanes  # the longest first, so that all end about together
-        return micro_batches(lengths, self._limits), 1
+        return cut_for_lanes(lengths, self._limits, threads if self._encoder.is_reentrant else 1)
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
         dimension = self._dimension(role, vectors)
