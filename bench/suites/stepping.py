@@ -33,8 +33,9 @@ Ratios:
     ids_equal_uniform: the same for uniform vectors.
     ids_equal_duplicates: the same where each vector is there about twenty times.
     ids_equal_adversarial: the same for lengths from 0 to 1e10 in one cluster.
-    ids_equal_faiss: queries of the large index whose ids are FAISS's / queries compared. FAISS sums in
-        float32, ours decide in float64: ids differ where scores are as close as float32 rounds.
+    ids_equal_faiss: queries of the large index whose ids are FAISS's / queries compared. FAISS
+        sums in float32, ours decide in float64: ids differ where scores are as close as float32
+        rounds.
 """
 
 from __future__ import annotations
