@@ -1,8 +1,9 @@
 """Compute pieces of a step side by side, each on one core, instead of one by one on all cores.
 
-A forward pass of a small model on two threads of a team is 1.75 times as fast as on one: layers are
-short, and at the end of each the faster thread waits. Two passes on a thread each run 1.9 times as
-fast, and where something else takes a core for a moment only one of them stands still.
+Measured for MiniLM on two cores, 600 tokens a pass: a team of two threads is 1.7 to 1.8 times as
+fast as one, because layers are short and the faster thread waits at the end of each. Two passes
+with a thread each are 1.8 to 1.9 times as fast, and where something else takes a core for a moment
+only one of them stands still.
 """
 
 from __future__ import annotations

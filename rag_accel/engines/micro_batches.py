@@ -32,7 +32,7 @@ class BatchLimits:
                 )
 
     def halved(self) -> BatchLimits:
-        """Return the limits of micro-batches of half the size; on one core they cost no more."""
+        """Return limits under which micro-batches are half as large; a step stays what it is."""
         return replace(self, batch=max(1, self.batch // 2), padding=self.padding // 2)
 
 

