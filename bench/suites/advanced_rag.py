@@ -25,11 +25,12 @@ Arms, with the very same model, index, reranker and device, one request at a tim
 The LangGraph arms run on the number of torch threads that serves them best. Single-flight is off.
 
 Under load, requests of ``tree`` without upload arrive at random at a share of what the busier of
-cores and device can take: one at a time (Poisson), or 8 together (a program that asks for several
-users at once). The device then runs few sequences at once and a query finds 4 passages, or nothing
-would ever queue for the device. Both arms are ours. The blind one is ours with the option
-``ageing_s`` at its least: after a few milliseconds depth counts for nothing, and after 10 ms what
-was queued first goes before everything, whichever request it belongs to.
+cores and device can take, the same number in every run: one at a time (Poisson, given how many
+come), or 8 together (a program that asks for several users at once). The device then runs few
+sequences at once and a query finds 4 passages, or nothing would ever queue for the device. Both
+arms are ours. The blind one is ours with the option ``ageing_s`` at its least: after a few
+milliseconds depth counts for nothing, and after 10 ms what was queued first goes before everything,
+whichever request it belongs to.
 
 Ratios:
     vs_sequential: sequential p50 / ours p50 of a request's latency, tree with upload.

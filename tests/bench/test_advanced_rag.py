@@ -220,10 +220,10 @@ def test_requests_arrive_together_and_alike_for_both_arms_of_a_turn() -> None:
     assert starts_s != arrivals(2.0, 20, 8, turn=1)
 
 
-def test_requests_arrive_at_the_rate() -> None:
-    for together in (1, 8):
-        last_s = arrivals(5.0, 8000, together, turn=3)[-1]
-        assert 8000 / last_s == pytest.approx(5.0, rel=0.1)
+@pytest.mark.parametrize("turn", range(7))
+def test_requests_of_every_run_arrive_at_the_rate(turn: int) -> None:
+    assert 80 / arrivals(5.0, 80, 1, turn)[-1] == pytest.approx(5.0, rel=0.1)
+    assert 8000 / arrivals(5.0, 8000, 8, turn)[-1] == pytest.approx(5.0, rel=0.01)
 
 
 def test_the_share_of_scheduling_is_of_cpu_and_device_time() -> None:
