@@ -43,6 +43,7 @@ from rag_accel.graph.order import depths
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.ragraph import RAGraph
+from rag_accel.passes.item_counts import document_counts, item_count
 
 Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
 
@@ -51,9 +52,6 @@ EMBEDS = "embeds"
 
 READS_TEXT = "text"
 """Capability of an index that is searched by a vector and the text it was made of."""
-
-EXPECTED_DOCUMENTS = 16
-"""Of an ingestion, where nothing says how many it brings: more than a query, which is one text."""
 
 _OWNED_ONLY = frozenset({PrimitiveKind.INGESTION})
 """Kinds for which no callable stands in."""
@@ -81,7 +79,7 @@ def decompose(
     steps = _all_steps(graph, engines)
     weights = {START: 0, END: 0} | {name: len(several) for name, several in steps.items()}
     depth = depths(graph.forward, weights)
-    sizes = _document_counts(graph)
+    sizes = document_counts(graph)
     primitives = [
         primitive
         for instance in instances
@@ -214,23 +212,12 @@ def _lower(
             output=output,
             after=after,
             depth=depth - place,
-            size=_size(stage, step, sizes),
+            size=item_count(stage, step.kind, sizes),
             reads_all=stage.reads_all,
             attributes=_attributes(stage, first=place == 0, last=last),
         )
         after = (name,)
         before = () if output is None else (output,)
-
-
-def _size(stage: Stage, step: _Step, sizes: Mapping[ValueName, int]) -> int:
-    """Return how many items a primitive probably has."""
-    match stage:
-        case Rerank():
-            return sizes.get(stage.documents, 1)
-        case Ingestion() if step.kind is PrimitiveKind.EMBEDDING:
-            return sizes.get(stage.documents, EXPECTED_DOCUMENTS)
-        case _:
-            return 1
 
 
 def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...]:
@@ -287,31 +274,3 @@ def _list_attributes(stage: Function) -> Iterator[tuple[str, int | str]]:
         yield ("item", stage.fn.item_place)
     if isinstance(stage.fn, UnionFunction):
         yield ("union", "prefix")
-
-
-def _document_counts(graph: FrozenRAGraph) -> dict[ValueName, int]:
-    """Return how many documents each value probably holds, if any: reduced writers add up."""
-    reduced = {output for output, _ in graph.reducers}
-    counts: dict[ValueName, int] = {}
-    for name in graph.forward:
-        stage = graph.by_name.get(name)
-        if isinstance(stage, Retrieval | Rerank | Function):
-            written = _written(stage, counts)
-            known = counts.get(stage.output, 0)
-            if written:
-                counts[stage.output] = known + written if stage.output in reduced else written
-    return counts
-
-
-def _written(stage: Retrieval | Rerank | Function, counts: Mapping[ValueName, int]) -> int:
-    match stage:
-        case Retrieval():
-            return stage.top_k
-        case Rerank():
-            bounds = (counts.get(stage.documents), stage.top_n)
-            return min((bound for bound in bounds if bound is not None), default=1)
-        case Function():
-            # What is made of documents is mostly all of them: merged, filtered, reordered.
-            return sum(counts.get(name, 0) for name in stage.inputs)
-        case _:
-            assert_never(stage)
