@@ -12,7 +12,7 @@ import pytest
 from accel_harness import opened
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import ITEMWISE, EngineProfile, PrimitiveKind
+from rag_accel.engine_api import ITEMWISE, EngineProfile, EngineRequest, PrimitiveKind
 from rag_accel.errors import ConfigError
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
 
@@ -29,9 +29,14 @@ def accelerator(engine: FakeEngine, directory: Path, name: str = "reranker") -> 
     return Accelerator(profile_dir=str(directory), engines={name: engine})
 
 
-def engines() -> dict[str, FakeEngine]:
+def engines(reranker: FakeEngine | None = None) -> dict[str, FakeEngine]:
     others = {"embedder": FakeEngine(), "index": FakeEngine()}
-    return {"reranker": FakeEngine(profile()), **others}
+    return {"reranker": reranker or FakeEngine(profile()), **others}
+
+
+def ranking() -> RAGraph:
+    graph = RAGraph().add_retrieval("found", top_k=10).add_rerank("best", documents="found")
+    return graph.add_edge(START, "found").add_edge("found", "best").add_edge("best", END)
 
 
 def stored(directory: Path) -> list[Path]:
@@ -84,15 +89,13 @@ def test_the_measured_batch_decides_where_work_is_cut(tmp_path: Path) -> None:
     (path,) = stored(tmp_path)
     said = json.loads(path.read_text())
     path.write_text(json.dumps(said | {"items_and_seconds": [[1, 1.0], [4, 1.0], [8, 2.0]]}))
-    graph = RAGraph().add_retrieval("found", top_k=10).add_rerank("best", documents="found")
-    graph.add_edge(START, "found").add_edge("found", "best").add_edge("best", END)
     with opened(profile_dir=str(tmp_path), **engines()) as measured:
-        plan = measured.explain(graph, "e-graph")
-        ranked = measured.run(graph, input="which?")
+        plan = measured.explain(ranking(), "e-graph")
+        ranked = measured.run(ranking(), input="which?")
     assert "slice=[2, 3]" in plan
     with opened(**engines()) as believed:
-        assert "slice=" not in believed.explain(graph, "e-graph")
-        assert believed.run(graph, input="which?") == ranked
+        assert "slice=" not in believed.explain(ranking(), "e-graph")
+        assert believed.run(ranking(), input="which?") == ranked
 
 
 def test_an_adopted_object_is_measured_too(tmp_path: Path) -> None:
@@ -106,10 +109,15 @@ def test_an_adopted_object_is_measured_too(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_be_measured_joins_as_it_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = FakeEngine(profile(), faults=Faults(item=lambda request: LookupError("no model")))
-    with caplog.at_level(logging.WARNING), accelerator(engine, tmp_path) as acc:
-        assert "no model" in caplog.text
-        assert not acc.closed
+    def fails(request: EngineRequest) -> Exception | None:
+        return LookupError("no model") if request.id == "measure" else None
+
+    unmeasured = engines(FakeEngine(profile(), faults=Faults(item=fails)))
+    with caplog.at_level(logging.WARNING), opened(profile_dir=str(tmp_path), **unmeasured) as acc:
+        found = acc.run(ranking(), input="which?")
+    assert "no model" in caplog.text
+    with opened(**engines()) as believed:
+        assert believed.run(ranking(), input="which?") == found
     assert not stored(tmp_path)
 
 
