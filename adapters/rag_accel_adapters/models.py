@@ -50,7 +50,7 @@ def adopt_sentence_transformer(
     Raises:
         ConfigError: an argument that an owned engine cannot honour.
     """
-    from rag_accel.engines.embedding.sentence_encoder import encode_arguments
+    from rag_accel.engines.embedding.sentence_model import encode_arguments
 
     queries = encode_arguments(query_kwargs, "query_encode_kwargs")
     documents = encode_arguments(document_kwargs, "encode_kwargs")

@@ -24,14 +24,15 @@ LEAST_EACH = 3
 
 
 def cut_for_lanes(
-    lengths: Sequence[int], limits: BatchLimits, threads: int
+    lengths: Sequence[int], limits: BatchLimits, threads: int, is_reentrant: Callable[[], bool]
 ) -> tuple[list[list[int]], int]:
     """Cut texts into micro-batches and say in how many lanes: one for each thread, or just one.
 
     Args:
         lengths: tokens of each text.
         limits: of micro-batches that are computed one by one; half of them holds in lanes.
-        threads: what may be computed on; 1 where the model must not run twice at a time.
+        threads: what may be computed on.
+        is_reentrant: tells whether the model may run twice at a time; asked only where it matters.
 
     Returns:
         indexes of ``lengths``, each in one micro-batch; in lanes the longest come first, so that
@@ -39,7 +40,7 @@ def cut_for_lanes(
     """
     if threads > 1:
         finer = micro_batches(lengths, limits.halved())
-        if len(finer) >= LEAST_EACH * threads:
+        if len(finer) >= LEAST_EACH * threads and is_reentrant():
             return finer[::-1], threads
     return micro_batches(lengths, limits), 1
 

@@ -101,8 +101,8 @@ class MaxSimScorer:
 
         if self._reproducible:
             return [[row] for row in range(len(lengths))], 1
-        threads = torch.get_num_threads() if self._encoder.is_reentrant else 1
-        return cut_for_lanes(lengths, self.limits, threads)
+        threads = torch.get_num_threads()
+        return cut_for_lanes(lengths, self.limits, threads, self._encoder.is_reentrant)
 
 
 def _max_sim(query: Any, text: Any) -> float:

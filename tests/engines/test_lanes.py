@@ -66,14 +66,18 @@ LIMITS = BatchLimits(batch=8, padding=8, step=1000)
 
 @pytest.mark.parametrize(("threads", "lanes"), [(0, 1), (1, 1), (2, 2), (5, 5), (6, 1)])
 def test_each_lane_has_a_few_pieces_or_there_is_one(threads: int, lanes: int) -> None:
-    assert cut_for_lanes([4] * 15, LIMITS, threads)[1] == lanes
+    assert cut_for_lanes([4] * 15, LIMITS, threads, lambda: True)[1] == lanes
+
+
+def test_what_must_not_run_twice_at_a_time_has_one_lane() -> None:
+    assert cut_for_lanes([4] * 15, LIMITS, 2, lambda: False)[1] == 1
 
 
 @given(lengths=st.lists(st.integers(1, 8)), threads=st.integers(0, 4))
 def test_each_text_is_in_one_piece_and_the_longest_come_first_in_lanes(
     lengths: list[int], threads: int
 ) -> None:
-    batches, lanes = cut_for_lanes(lengths, LIMITS, threads)
+    batches, lanes = cut_for_lanes(lengths, LIMITS, threads, lambda: True)
     assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
     longest = [max(lengths[row] for row in batch) for batch in batches]
     assert longest == sorted(longest, reverse=lanes > 1)

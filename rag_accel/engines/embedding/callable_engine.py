@@ -81,10 +81,11 @@ class _Functions:
     def dimension(self, role: Role) -> int | None:
         return self._dimension
 
-    is_reentrant = False  # nobody knows what the functions do
-
     def estimate(self, text: str) -> int:
         return 1
+
+    def is_reentrant(self) -> bool:
+        return False  # nobody knows what the functions do
 
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
         return _Call(self._functions[role], texts)

@@ -28,7 +28,6 @@ class Encoder(Protocol):
         """Return a text's cost in the unit of the limits, at least 1."""
         ...
 
-    @property
     def is_reentrant(self) -> bool:
         """Tell whether prepared texts may be encoded by several threads at once."""
         ...

@@ -167,7 +167,7 @@ class EmbeddingEngine(EngineBase):
         """Return micro-batches, and how many of them to compute side by side."""
         if self._alone:
             return [[row] for row in range(len(lengths))], 1
-        return cut_for_lanes(lengths, self._limits, threads if self._encoder.is_reentrant else 1)
+        return cut_for_lanes(lengths, self._limits, threads, self._encoder.is_reentrant)
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
         dimension = self._dimension(role, vectors)

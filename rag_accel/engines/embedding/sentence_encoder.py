@@ -15,19 +15,15 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from rag_accel.errors import ConfigError
+from rag_accel.engines.embedding.sentence_model import (
+    encode_arguments,
+    has_hooks,
+    is_plain_model,
+    prompt_of,
+)
 
 Role = Literal["query", "document"]
 
-# These change how a call looks, not what a vector is; the engine decides them itself.
-_OWN = frozenset({"batch_size", "show_progress_bar", "convert_to_numpy", "convert_to_tensor"})
-# These would change what comes back or who computes it; only the values named leave both alone.
-_ACCEPTED: Mapping[str, tuple[Any, ...]] = {
-    "precision": (None, "float32"),
-    "output_value": ("sentence_embedding",),
-    "pool": (None,),
-    "chunk_size": (None,),
-}
 _DIRECT = frozenset({"normalize_embeddings", "prompt", "prompt_name", "truncate_dim"})
 _CHARACTERS_PER_TOKEN = 4
 #: Most bytes that a model's weights may take a second time, in the layout of a faster kernel.
@@ -55,33 +51,6 @@ class PreparedSentences(PreparedTexts, Protocol):
         ...
 
 
-def encode_arguments(kwargs: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """Return the arguments of ``encode`` that decide what a vector is.
-
-    Raises:
-        ConfigError: an argument asks for something else than one float32 vector per text, or
-            hands the work to other processes.
-    """
-    given = dict(kwargs or {})
-    for name, accepted in _ACCEPTED.items():
-        if name in given and given[name] not in accepted:
-            raise ConfigError(
-                "an embedding engine cannot use this argument of encode",
-                where=f"{where}[{name!r}]",
-                found=repr(given[name]),
-                valid=" | ".join(map(repr, accepted)),
-            )
-    if isinstance(given.get("device"), list):
-        raise ConfigError(
-            "an embedding engine runs on one device",
-            where=f"{where}['device']",
-            found=repr(given["device"]),
-            valid="a device name",
-        )
-    dropped = _OWN | _ACCEPTED.keys()
-    return {name: value for name, value in given.items() if name not in dropped}
-
-
 class SentenceEncoder:
     """Encode texts of both roles with one model.
 
@@ -105,7 +74,7 @@ class SentenceEncoder:
             "query": encode_arguments(query_kwargs, "query_kwargs"),
             "document": encode_arguments(document_kwargs, "document_kwargs"),
         }
-        self._is_plain = _is_plain_model(model)
+        self._is_plain = is_plain_model(model)
         limit = getattr(model, "max_seq_length", None)
         self._max_length = limit if isinstance(limit, int) and limit > 0 else None
         self._packed_limit = packed_limit
@@ -115,10 +84,9 @@ class SentenceEncoder:
         """Tell whether the model computes on this machine's cores."""
         return str(getattr(self.model, "device", "cpu")).startswith("cpu")
 
-    @property
     def is_reentrant(self) -> bool:
-        """Tell whether the model is one that several threads may run at once."""
-        return self._is_plain and self.on_cpu
+        """Tell whether several threads may run the model at once: it is plain and has no hooks."""
+        return self._is_plain and self.on_cpu and not has_hooks(self.model)
 
     def same_batch(self, role: Role) -> Role:
         """Return the role whose batches this role can join: roles with equal arguments share."""
@@ -160,7 +128,7 @@ class SentenceEncoder:
         """Tokenise texts; raises what the model's tokenizer raises."""
         kwargs = self._kwargs[role]
         if self._is_plain and kwargs.keys() <= _DIRECT:
-            prompt, is_known = _prompt(self.model, kwargs)
+            prompt, is_known = prompt_of(self.model, kwargs)
             if is_known:
                 features = self.model.preprocess(list(texts), prompt=prompt)
                 if _is_sliceable(features, len(texts)):
@@ -253,37 +221,6 @@ class _Features:
             name: _moved(value[index, first:last] if _is_table(value) else value, device)
             for name, value in self._features.items()
         }
-
-
-def _is_plain_model(model: Any) -> bool:
-    """Tell whether calling the parts of ``encode`` is the same as calling ``encode``."""
-    try:
-        plain = importlib.import_module("sentence_transformers").SentenceTransformer
-    except ImportError:
-        return False
-    if not isinstance(model, plain) or not hasattr(model, "preprocess"):
-        return False
-    is_overridden = type(model).encode is not plain.encode or "encode" in vars(model)
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    return (
-        not is_overridden
-        and model.get_backend() == "torch"
-        and len(devices) == 1
-        and model.device in devices
-        and model.device.type in ("cpu", "cuda")
-    )
-
-
-def _prompt(model: Any, kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """Return the prompt as ``encode`` finds it, and whether its name is known to the model."""
-    if kwargs.get("prompt") is not None:
-        return kwargs["prompt"], True
-    name = kwargs.get("prompt_name")
-    if name is not None:
-        return model.prompts.get(name), name in model.prompts
-    if model.default_prompt_name is not None:
-        return model.prompts.get(model.default_prompt_name), True
-    return None, True
 
 
 def _is_table(value: Any) -> bool:

@@ -40,17 +40,19 @@ def engine_on_two(model: Any, **options: Any) -> SentenceTransformerEngine:
 def watched(model: Any, fails_from: int | None = None) -> Iterator[set[int]]:
     """Note the threads that run the model, which raises for texts of so many tokens and more."""
     idents: set[int] = set()
+    plain = model.forward
 
-    def seen(module: Any, arguments: tuple[dict[str, Any], ...]) -> None:
+    def forward(features: dict[str, Any], **arguments: Any) -> Any:
         idents.add(threading.get_ident())
-        if fails_from is not None and arguments[0]["input_ids"].shape[1] >= fails_from:
+        if fails_from is not None and features["input_ids"].shape[1] >= fails_from:
             raise MemoryError("too long")
+        return plain(features, **arguments)
 
-    hook = model.register_forward_pre_hook(seen)
+    model.forward = forward
     try:
         yield idents
     finally:
-        hook.remove()
+        del model.forward
 
 
 def ended(
@@ -93,6 +95,17 @@ def test_a_model_that_is_not_known_to_bear_it_is_run_by_one_thread(
     monkeypatch.setattr(minilm, "encode", lambda *args, **kwargs: encode(*args, **kwargs))
     with watched(minilm) as idents:
         ended(engine_on_two(minilm), [work("a", *MANY)])
+    assert idents == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_model_with_a_hook_is_run_by_one_thread(minilm: Any, register: str) -> None:
+    idents: set[int] = set()
+    hook = getattr(minilm[0], register)(lambda *_: idents.add(threading.get_ident()))
+    try:
+        ended(engine_on_two(minilm), [work("a", *MANY)])
+    finally:
+        hook.remove()
     assert idents == {threading.get_ident()}
 
 

@@ -166,8 +166,6 @@ def test_what_is_cancelled_between_two_parts_is_forgotten() -> None:
 class Turnstile:
     """Embed a text as its vector, one call for each turn that somebody gives."""
 
-    is_reentrant = False
-
     def __init__(self) -> None:
         self._turns = threading.Semaphore(0)
         self._calls = threading.Semaphore(0)
@@ -186,6 +184,9 @@ class Turnstile:
 
     def estimate(self, text: str) -> int:
         return 1
+
+    def is_reentrant(self) -> bool:
+        return False
 
     def prepare(self, texts: Any, role: Any) -> Any:
         turnstile = self
