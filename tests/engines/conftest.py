@@ -1,10 +1,14 @@
-"""Load the packaged model once for each file that needs it."""
+"""Load the packaged model once for each file that needs it; share ``watched_model``."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="module")

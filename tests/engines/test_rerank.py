@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from watched_model import watched
 
 from rag_accel.engine_api import (
     Document,
@@ -319,14 +320,11 @@ def test_many_texts_are_scored_side_by_side_and_the_same(minilm: Any) -> None:
         for n in range(9)
     ]
     scorer = MaxSimScorer(minilm)
-    idents: set[int] = set()
-    hook = minilm.register_forward_pre_hook(lambda *told: idents.add(threading.get_ident()))
-    with thread_count(1):
+    with thread_count(1), watched(minilm) as idents:
         alone = scorer(pairs)
-        assert idents == {threading.get_ident()}
-    with thread_count(2):
+    assert idents == {threading.get_ident()}
+    with thread_count(2), watched(minilm) as idents:
         together = scorer(pairs)
-    hook.remove()
     assert len(idents) == 2
     assert together == pytest.approx(alone, abs=TOLERANCE)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from watched_model import watched
 
 from rag_accel.engine_api import (
     EngineOutput,
@@ -34,25 +33,6 @@ def work(name: str, *items: str) -> EngineRequest:
 
 def engine_on_two(model: Any, **options: Any) -> SentenceTransformerEngine:
     return SentenceTransformerEngine(model, max_threads=2, **options)
-
-
-@contextmanager
-def watched(model: Any, fails_from: int | None = None) -> Iterator[set[int]]:
-    """Note the threads that run the model, which raises for texts of so many tokens and more."""
-    idents: set[int] = set()
-    plain = model.forward
-
-    def forward(features: dict[str, Any], **arguments: Any) -> Any:
-        idents.add(threading.get_ident())
-        if fails_from is not None and features["input_ids"].shape[1] >= fails_from:
-            raise MemoryError("too long")
-        return plain(features, **arguments)
-
-    model.forward = forward
-    try:
-        yield idents
-    finally:
-        del model.forward
 
 
 def ended(
