@@ -1,4 +1,10 @@
-"""Run sync-only calls of async callers in threads of our own, never in their loop's executor."""
+"""Run sync-only calls of async callers in threads of our own instead of their loop's executor.
+
+Whoever waits inside a thread for another call of a pool would hold the thread that call needs: with
+enough of them all threads wait, for ever. So a call that is made inside another one never waits for
+a thread: where the caller has a loop it runs in that loop's executor, as it would without us, else
+in a thread beyond the bound, which ends with it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,8 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import Context, ContextVar
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -15,53 +23,95 @@ from rag_accel.errors import ClosedError, ForkedError
 
 T = TypeVar("T")
 
+#: how long a call waits for a thread while none of its pool's calls ends; then those who hold the
+#: threads may well be waiting for it, by ways that no context shows
+STALL_S = 5.0
+
+#: set inside every call of a pool, and in all contexts copied from there
+_is_inside: ContextVar[bool] = ContextVar("rag_accel_inside_call", default=False)
+
 
 class CallPool:
     """Keep up to ``max_threads`` threads, each started when a call comes and none is idle.
 
     They are daemons: a call that never returns, and that its caller has left behind at a deadline,
     must not keep the process from ending.
+
+    Args:
+        max_threads: bounds the threads that are kept; calls made inside others may have more.
+        stall_s: how long a call of a loop waits, in seconds, while no call ends, until it runs in
+            its loop's own executor.
     """
 
-    def __init__(self, max_threads: int) -> None:
+    def __init__(self, max_threads: int, stall_s: float = STALL_S) -> None:
         self._max_threads = max_threads
+        self._stall_s = stall_s
         self._lock = threading.Lock()
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._threads = 0
         #: idle threads less calls that wait for one
         self._idle = 0
+        self._ended = 0
         self._closed = False
         self._pid = os.getpid()
 
-    def submit(self, fn: Callable[[], T]) -> Future[T]:
-        """Start ``fn()`` in a thread, from any thread.
+    def submit(self, fn: Callable[[], T], context: Context | None = None) -> Future[T]:
+        """Start ``fn()`` in a thread, in ``context`` if one is given; from any thread.
+
+        With a context of a call of a pool it starts at once, if need be in a thread beyond the
+        bound.
 
         Raises:
             ClosedError: after ``close()``.
             ForkedError: in a forked child, where none of the threads exists.
         """
-        if os.getpid() != self._pid:  # the lock may be held by a thread that is not here
-            raise ForkedError(
-                "an accelerator made before fork() was used in the child",
-                hint="make the Accelerator in the child, or use the process default",
-            )
+        self._require_own_process()
+        call = fn if context is None else partial(context.run, _marked, fn)
+        may_wait = context is None or not context.get(_is_inside, False)
         future: Future[T] = Future()
         with self._lock:
-            if self._closed:
-                raise ClosedError("the accelerator is closed", hint="make a new one")
-            if self._idle <= 0 and self._threads < self._max_threads:
-                self._start_thread()
-            self._idle -= 1
-            self._calls.put((future, fn))
+            self._require_open()
+            if self._idle <= 0 and self._threads >= self._max_threads and not may_wait:
+                _start("rag-accel-call-inner", partial(_run, future, call))
+            else:
+                self._put(future, call)
         return future
 
     def start(self, fn: Callable[[], T]) -> asyncio.Future[T]:
         """Start ``fn()`` in a thread with a copy of the caller's context; await the result.
 
+        Made inside another call, it runs in the running loop's executor unless a thread is idle.
         Raises like ``submit``, at once; awaiting raises what ``fn`` raised.
         """
-        context = contextvars.copy_context()
-        return asyncio.wrap_future(self.submit(lambda: context.run(_shielded, fn)))
+        self._require_own_process()
+        loop = asyncio.get_running_loop()
+        call = partial(contextvars.copy_context().run, _marked, partial(_shielded, fn))
+        with self._lock:
+            self._require_open()
+            must_wait = self._idle <= 0 and self._threads >= self._max_threads
+            queued: Future[T] | None = None
+            if not (must_wait and _is_inside.get()):
+                queued = Future()
+                self._put(queued, call)
+        if queued is None:
+            return loop.run_in_executor(None, call)
+        waiting = asyncio.wrap_future(queued)
+        if not must_wait:
+            return waiting
+        task = asyncio.ensure_future(self._unstalled(queued, waiting, call))
+        task.add_done_callback(lambda _: waiting.cancel())  # also where it never began
+        return task
+
+    async def _unstalled(
+        self, queued: Future[T], waiting: asyncio.Future[T], call: Callable[[], T]
+    ) -> T:
+        """Wait for a queued call; one that stays queued while nothing ends leaves the queue."""
+        while not waiting.done():
+            ended = self._ended
+            await asyncio.wait([waiting], timeout=self._stall_s)
+            if ended == self._ended and not queued.running() and queued.cancel():
+                return await asyncio.get_running_loop().run_in_executor(None, call)
+        return await waiting
 
     async def run(self, fn: Callable[[], T]) -> T:
         """Return ``fn()``, run in a thread with a copy of the caller's context."""
@@ -78,11 +128,25 @@ class CallPool:
             for _ in range(self._threads):
                 self._calls.put(None)
 
-    def _start_thread(self) -> None:
-        name = f"rag-accel-call-{self._threads + 1}"
-        threading.Thread(target=self._work, name=name, daemon=True).start()
-        self._threads += 1
-        self._idle += 1
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._pid:  # the lock may be held by a thread that is not here
+            raise ForkedError(
+                "an accelerator made before fork() was used in the child",
+                hint="make the Accelerator in the child, or use the process default",
+            )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the accelerator is closed", hint="make a new one")
+
+    def _put(self, future: Future[Any], call: Callable[[], Any]) -> None:
+        """Queue a call, and start a thread for it if none is idle; under the lock."""
+        if self._idle <= 0 and self._threads < self._max_threads:
+            _start(f"rag-accel-call-{self._threads + 1}", self._work)
+            self._threads += 1
+            self._idle += 1
+        self._idle -= 1
+        self._calls.put((future, call))
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -91,6 +155,16 @@ class CallPool:
             del call
             with self._lock:
                 self._idle += 1
+                self._ended += 1
+
+
+def _start(name: str, work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name=name, daemon=True).start()
+
+
+def _marked(fn: Callable[[], T]) -> T:
+    _is_inside.set(True)
+    return fn()
 
 
 def _shielded(fn: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ import inspect
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any, Protocol
@@ -86,8 +87,7 @@ class SyncHost:
         if is_left:
             report(None, _left_error())
         elif not inline:
-            context = self._context.copy()
-            self._pool.submit(lambda: context.run(_finish, call, report))
+            self._pool.submit(partial(_finish, call, report), self._context.copy())
 
     def wake(self) -> None:
         """Let the waiting thread look."""
@@ -243,8 +243,7 @@ class PoolHost:
 
     def run(self, call: Call, report: Report) -> None:
         """Give the call to the pool."""
-        context = self._context.copy()
-        self._pool.submit(lambda: context.run(_finish, call, report))
+        self._pool.submit(partial(_finish, call, report), self._context.copy())
 
     def wake(self) -> None:
         """Tell whoever holds the handle."""

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import threading
 import weakref
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from functools import partial
 
 import pytest
 from accel_harness import PATIENCE_S, Gate
@@ -144,3 +146,89 @@ def test_nothing_of_a_call_stays_with_its_thread(pool: CallPool, fails: bool) ->
         assert ref() is None
     finally:
         gc.enable()
+
+
+def in_its_own_loop(pool: CallPool, call: Callable[[], int]) -> int:
+    async def inner() -> int:
+        return await pool.run(call)
+
+    return asyncio.run(inner())
+
+
+async def test_calls_made_inside_others_never_wait_for_those_to_end(pool: CallPool) -> None:
+    calls = (pool.run(partial(in_its_own_loop, pool, partial(int, n))) for n in range(40))
+    assert await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S) == list(range(40))
+    assert await pool.run(lambda: 5) == 5
+
+
+async def test_calls_nested_ten_deep_end_in_a_pool_of_one_thread() -> None:
+    pool = CallPool(1)
+
+    def deep(levels: int) -> int:
+        return in_its_own_loop(pool, partial(deep, levels - 1)) if levels else 5
+
+    assert await asyncio.wait_for(pool.run(partial(deep, 10)), PATIENCE_S) == 5
+    pool.close()
+
+
+async def test_calls_of_two_pools_inside_each_other_end() -> None:
+    one, other = CallPool(1), CallPool(1)
+    calls = [
+        pool.run(partial(in_its_own_loop, inner, partial(int, n)))
+        for n in range(10)
+        for pool, inner in ((one, other), (other, one))
+    ]
+    assert len(await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)) == 20
+    one.close()
+    other.close()
+
+
+def test_a_call_submitted_with_the_context_of_another_starts_beyond_the_bound() -> None:
+    pool = CallPool(1)
+
+    def outer() -> int:
+        return pool.submit(lambda: 5, copy_context()).result(PATIENCE_S)
+
+    assert pool.submit(outer, copy_context()).result(PATIENCE_S) == 5
+    pool.close()
+
+
+async def test_a_call_that_waits_for_the_pool_by_a_thread_of_its_own_ends_too() -> None:
+    pool = CallPool(1, stall_s=0.01)
+
+    def outer() -> int:
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(in_its_own_loop(pool, lambda: 5)))
+        thread.start()
+        thread.join(PATIENCE_S)
+        return found[0]
+
+    assert await asyncio.wait_for(pool.run(outer), PATIENCE_S) == 5
+    pool.close()
+
+
+async def test_a_queued_call_stays_in_the_queue_while_others_end() -> None:
+    pool = CallPool(1, stall_s=0.05)
+    ran_in: list[str] = []
+
+    def call() -> None:
+        ran_in.append(threading.current_thread().name)
+
+    await asyncio.gather(*(pool.run(call) for _ in range(50)))
+    assert set(ran_in) == {"rag-accel-call-1"}
+    pool.close()
+
+
+async def test_whoever_leaves_a_stalled_queue_leaves_no_call_behind() -> None:
+    pool = CallPool(1, stall_s=PATIENCE_S)
+    ran: list[int] = []
+    with Gate() as gate:
+        blocking = pool.submit(gate)
+        gate.wait_until_entered()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pool.run(lambda: ran.append(1)), 0.01)
+        gate.open()
+        await asyncio.wrap_future(blocking)
+    assert await pool.run(lambda: 5) == 5
+    assert not ran
+    pool.close()

@@ -241,3 +241,14 @@ def test_a_blocked_loop_keeps_nobody_else_waiting() -> None:
         thread.start()
         asyncio.run(main())
         thread.join(PATIENCE_S)
+
+
+def test_a_function_that_submits_a_graph_and_waits_for_it_ends_with_one_thread() -> None:
+    inner = fan_out(lambda value: f"{value}!")
+    with opened(call_threads=1) as accelerator:
+
+        def ask(value: str) -> str:
+            return accelerator.submit(inner, input=value).result(PATIENCE_S)
+
+        handles = [accelerator.submit(fan_out(ask), input=str(number)) for number in range(8)]
+        assert [handle.result(PATIENCE_S) for handle in handles] == [f"{n}!" for n in range(8)]
