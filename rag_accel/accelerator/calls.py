@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import Context, ContextVar
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -66,13 +65,13 @@ class CallPool:
             ForkedError: in a forked child, where none of the threads exists.
         """
         self._require_own_process()
-        call = fn if context is None else partial(context.run, _marked, fn)
+        call = fn if context is None else _inside(context, fn)
         may_wait = context is None or not context.get(_is_inside, False)
         future: Future[T] = Future()
         with self._lock:
             self._require_open()
             if self._idle <= 0 and self._threads >= self._max_threads and not may_wait:
-                _start("rag-accel-call-inner", partial(_run, future, call))
+                _start("rag-accel-call-inner", lambda: _run(future, call))
             else:
                 self._put(future, call)
         return future
@@ -85,7 +84,7 @@ class CallPool:
         """
         self._require_own_process()
         loop = asyncio.get_running_loop()
-        call = partial(contextvars.copy_context().run, _marked, partial(_shielded, fn))
+        call = _inside(contextvars.copy_context(), lambda: _shielded(fn))
         with self._lock:
             self._require_open()
             must_wait = self._idle <= 0 and self._threads >= self._max_threads
@@ -162,9 +161,14 @@ def _start(name: str, work: Callable[[], None]) -> None:
     threading.Thread(target=work, name=name, daemon=True).start()
 
 
-def _marked(fn: Callable[[], T]) -> T:
-    _is_inside.set(True)
-    return fn()
+def _inside(context: Context, fn: Callable[[], T]) -> Callable[[], T]:
+    """Return a call of ``fn`` in a context that says it is one of a pool's."""
+
+    def marked() -> T:
+        _is_inside.set(True)
+        return fn()
+
+    return lambda: context.run(marked)
 
 
 def _shielded(fn: Callable[[], T]) -> T:
