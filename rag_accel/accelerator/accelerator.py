@@ -30,7 +30,7 @@ from rag_accel.explain.profile import Profile, profile_of
 from rag_accel.machine import usable_cores
 from rag_accel.passes.manager import passes_named
 from rag_accel.scheduler.driver import Driver
-from rag_accel.scheduler.messages import EngineName, RequestClosed, RequestOpened
+from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
 from rag_accel.scheduler.state import CoreOptions
 from rag_accel.telemetry import Metrics, Tracer
 
@@ -237,13 +237,17 @@ class Accelerator:
         limit = self.options.deadline_s if deadline_s is None else deadline_s
         deadline = None if limit is None else now + limit
         request = self._driver.new_request()
-        self._driver.post(RequestOpened(request, program, now, deadline))
+        self._driver.note(RequestOpened(request, program, now, deadline))
         return RequestIdentity(self, request, now, deadline, program)
 
     def close_request(self, identity: RequestIdentity) -> None:
         """End a run of an intercepted program."""
         identity.end()
-        self._driver.post(RequestClosed(identity.request))
+        self._driver.note(RequestClosed(identity.request, self._driver.now()))
+
+    def forget_program(self, program: str) -> None:
+        """Forget what was learned of a program whose object is gone; from any thread."""
+        self._driver.note(ProgramLeft(program))
 
     @contextmanager
     def request(self, program: str) -> Iterator[RequestIdentity]:

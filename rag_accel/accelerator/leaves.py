@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from rag_accel.accelerator.identity import RequestIdentity
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
-from rag_accel.scheduler.driver import AsyncLeaf, BegunLeaf, Driver, SyncLeaf, error_for
+from rag_accel.scheduler.driver import AsyncLeaf, BegunCall, Driver, SyncLeaf, error_for
 from rag_accel.scheduler.messages import (
     CallEnded,
     EngineName,
@@ -79,32 +78,12 @@ class Leaves:
         fn: Callable[[], Awaitable[T]],
     ) -> T:
         """Await ``fn()`` here, on the caller's loop, once a permit is there."""
-        async with self.apermit(identity, engine, kind):
+        async with self.permit(identity, engine, kind):
             return await fn()
 
-    @contextmanager
-    def permit(
-        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
-    ) -> Iterator[None]:
-        """Hold a permit of a borrowed engine while the block runs."""
-        event = self._call(identity, engine, kind)
-        key = NodeKey(event.request, event.node.name)
-        ok = False
-        try:
-            if event.begun:
-                self._driver.submit(event, BegunLeaf())
-            else:
-                self._await_permit(event, key)
-            yield
-            ok = True
-        finally:
-            self._driver.post(CallEnded(key, engine, ok))
-
-    def apermit(
-        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
-    ) -> AbstractAsyncContextManager[None]:
-        """Hold a permit of a borrowed engine while the block runs on the caller's loop."""
-        return _AsyncPermit(self._driver, self._call(identity, engine, kind))
+    def permit(self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind) -> Permit:
+        """Return a permit of a borrowed engine for one call, to hold while a block runs."""
+        return Permit(self._driver, self._options, identity, engine, kind)
 
     def compute(self, identity: RequestIdentity, work: Work) -> Any:
         """Return the value an owned engine computes; raises what it raised."""
@@ -139,16 +118,6 @@ class Leaves:
         await _settled(self._driver, leaf, key)
         return _value(leaf, work.engine)
 
-    def _await_permit(self, event: LeafArrived, key: NodeKey) -> None:
-        leaf = SyncLeaf()
-        self._driver.submit(event, leaf)
-        try:
-            leaf.wait()
-        except BaseException:
-            self._driver.post(NodeCancelled(key))
-            raise
-        _raise_unless_granted(leaf, event.node.engine)
-
     def _owned(self, identity: RequestIdentity, work: Work) -> tuple[LeafArrived, NodeKey]:
         share = work.share if self._options.single_flight else None
         if share is not None:
@@ -162,24 +131,7 @@ class Leaves:
             size=work.size,
             share=share,
         )
-        return self._event(identity, spec), NodeKey(identity.request, spec.name)
-
-    def _call(
-        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
-    ) -> LeafArrived:
-        begun = self._driver.lets_in_at_once(engine, identity.deadline)
-        spec = NodeSpec(identity.next_leaf(), engine, kind, depth=_depth())
-        return self._event(identity, spec, begun)
-
-    def _event(self, identity: RequestIdentity, spec: NodeSpec, begun: bool = False) -> LeafArrived:
-        return LeafArrived(
-            identity.request,
-            spec,
-            identity.arrived_at,
-            identity.deadline,
-            self._options.on_full,
-            begun,
-        )
+        return _arrival(identity, spec, self._options), NodeKey(identity.request, spec.name)
 
     def _builder(self, work: Work) -> Callable[[NodeKey], EngineRequest]:
         def build(node: NodeKey) -> EngineRequest:
@@ -195,38 +147,102 @@ class Leaves:
         return build
 
 
-class _AsyncPermit:
-    """Hold a permit for the length of an ``async with``.
+class Permit:
+    """Leave for one borrowed call, held while a ``with`` or an ``async with`` block runs.
+
+    Where nothing could refuse the call (its engine has no limit, less than half of ``max_requests``
+    lives, the deadline is not over) it begins at once: it is counted here and reported once ended.
+    Else it waits until the scheduler lets it in; what ends the waiting is raised.
 
     A class, because a coroutine that is closed while it waits in an async generator leaves that
     generator to the loop, which may be closed itself.
     """
 
-    __slots__ = ("_driver", "_event", "_key")
+    __slots__ = ("_begun", "_driver", "_engine", "_identity", "_key", "_kind", "_options")
 
-    def __init__(self, driver: Driver, event: LeafArrived) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        options: Options,
+        identity: RequestIdentity,
+        engine: EngineName,
+        kind: PrimitiveKind,
+    ) -> None:
         self._driver = driver
-        self._event = event
-        self._key = NodeKey(event.request, event.node.name)
+        self._options = options
+        self._identity = identity
+        self._engine = engine
+        self._kind = kind
+        self._begun: BegunCall | None = None
+        self._key: NodeKey | None = None
 
-    async def __aenter__(self) -> None:
-        if self._event.begun:
-            self._driver.submit(self._event, BegunLeaf())
-            return
-        leaf = AsyncLeaf(self._driver.later, lost=lambda: self._give_back(ok=False))
-        self._driver.submit(self._event, leaf)
+    def begin(self) -> bool:
+        """Begin the call if it need not wait; ``give_back`` must follow then."""
+        identity = self._identity
+        call = BegunCall(
+            identity.request, identity.next_leaf(), self._engine, self._kind, identity.arrived_at
+        )
+        if not self._driver.begin_call(call, identity.deadline):
+            return False
+        self._begun = call
+        return True
+
+    def wait(self) -> None:
+        """Wait in this thread until the call is let in; ``give_back`` must follow."""
+        event, self._key = self._arrive()
+        leaf = SyncLeaf()
         try:
-            await _settled(self._driver, leaf, self._key)
-            _raise_unless_granted(leaf, self._event.node.engine)
+            self._driver.submit(event, leaf)
+            leaf.wait()
+            _raise_unless_granted(leaf, self._engine)
         except BaseException:
-            self._give_back(ok=False)
+            self._driver.post(NodeCancelled(self._key))
+            self.give_back(ok=False)
             raise
 
-    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._give_back(ok=kind is None)
+    async def wait_on_loop(self) -> None:
+        """Do as ``wait`` without blocking the loop."""
+        event, self._key = self._arrive()
+        leaf = AsyncLeaf(self._driver.later, lost=lambda: self.give_back(ok=False))
+        try:
+            self._driver.submit(event, leaf)
+            await _settled(self._driver, leaf, self._key)
+            _raise_unless_granted(leaf, self._engine)
+        except BaseException:
+            self.give_back(ok=False)
+            raise
 
-    def _give_back(self, ok: bool) -> None:
-        self._driver.post(CallEnded(self._key, self._event.node.engine, ok))
+    def give_back(self, ok: bool) -> None:
+        """Say that the call has returned, or raised."""
+        if self._begun is not None:
+            self._driver.end_call(self._begun, ok)
+        elif self._key is not None:
+            self._driver.post(CallEnded(self._key, self._engine, ok))
+
+    def __enter__(self) -> None:
+        if not self.begin():
+            self.wait()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.give_back(kind is None)
+
+    async def __aenter__(self) -> None:
+        if not self.begin():
+            await self.wait_on_loop()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.give_back(kind is None)
+
+    def _arrive(self) -> tuple[LeafArrived, NodeKey]:
+        identity = self._identity
+        spec = NodeSpec(identity.next_leaf(), self._engine, self._kind, depth=_depth())
+        return _arrival(identity, spec, self._options), NodeKey(identity.request, spec.name)
+
+
+def _arrival(identity: RequestIdentity, spec: NodeSpec, options: Options) -> LeafArrived:
+    return LeafArrived(
+        identity.request, spec, identity.arrived_at, identity.deadline, options.on_full
+    )
 
 
 def _depth() -> int:

@@ -9,6 +9,7 @@ from rag_accel.scheduler.commands import Command, EndNode, EndRequest, StartCall
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
+    CallMade,
     Event,
     LeafArrived,
     NodeKey,
@@ -81,7 +82,27 @@ class SchedulerObserver:
 
     def _program_closed(self, event: RequestClosed, now: float, state: SchedulerState) -> None:
         if trace.RequestEnded in self._tracer.wanted:
-            self._tracer.emit(trace.RequestEnded(now, event.request, "done"))
+            self._tracer.emit(trace.RequestEnded(event.closed_at, event.request, "done"))
+
+    def _call_made(self, event: CallMade, now: float, state: SchedulerState) -> None:
+        duration_s = event.ended_at - event.began_at
+        cells = self._metrics.engine(event.engine)
+        cells.queue_wait_s.observe(0.0)
+        cells.record_step(1, duration_s)
+        if not event.ok:
+            cells.failures.add()
+        wanted = self._tracer.wanted
+        if trace.RequestStarted in wanted and state.find(event.request) is None:
+            self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "leaf"))
+        request, name, engine, kind = event[:4]
+        if trace.NodeDispatched in wanted:
+            begun = trace.NodeDispatched(event.began_at, request, name, engine, 0.0, kind)
+            self._tracer.emit(begun)
+        if trace.NodeFinished in wanted:
+            outcome = "done" if event.ok else "failed"
+            self._tracer.emit(
+                trace.NodeFinished(event.ended_at, request, name, engine, outcome, duration_s)
+            )
 
     def _leaf_arrived(self, event: LeafArrived, now: float, state: SchedulerState) -> None:
         wanted = self._tracer.wanted
@@ -245,6 +266,7 @@ _NOTE: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None
     LeafArrived: SchedulerObserver._leaf_arrived,  # pyright: ignore[reportPrivateUsage]
     StepEnded: SchedulerObserver._step_over,  # pyright: ignore[reportPrivateUsage]
     StepFailed: SchedulerObserver._step_over,  # pyright: ignore[reportPrivateUsage]
+    CallMade: SchedulerObserver._call_made,  # pyright: ignore[reportPrivateUsage]
     CallEnded: SchedulerObserver._call_over,  # pyright: ignore[reportPrivateUsage]
 }
 

@@ -109,7 +109,7 @@ class ProgramRun:
         try:
             yield
         finally:
-            self._driver.post(RequestClosed(identity.request))
+            self._driver.post(RequestClosed(identity.request, self._driver.now()))
 
     def _function(self) -> Callable[..., Any]:
         (stage,) = self._graph.stages

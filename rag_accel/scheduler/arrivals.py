@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import Command, EndNode, EndRequest
-from rag_accel.scheduler.dispatch import start_begun
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
+    CallMade,
     EngineLeft,
     Event,
     LeafArrived,
     NodeKey,
     Outcome,
     OwnedEngineAdded,
+    ProgramLeft,
     RequestArrived,
     RequestClosed,
     RequestId,
     RequestOpened,
 )
-from rag_accel.scheduler.queueing import admit_begun, append_nodes, ready, start_request
+from rag_accel.scheduler.queueing import append_nodes, ready, start_request
 from rag_accel.scheduler.runs import RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
-from rag_accel.scheduler.wavefront import learn_gap, leave_idle
+from rag_accel.scheduler.wavefront import enter_idle, forget_program, learn_gap, leave_idle
 
 Arrival = RequestArrived | RequestOpened | LeafArrived
 
@@ -35,8 +36,7 @@ def refusal(state: SchedulerState, event: Arrival, now: float) -> Outcome | None
     if event.deadline is not None and event.deadline <= now:
         return "deadline"
     if isinstance(event, LeafArrived) and event.on_full == "raise":
-        waits = event.request in state.pending and not event.begun
-        return "rejected" if waits else None
+        return "rejected" if event.request in state.pending else None
     return None
 
 
@@ -125,7 +125,7 @@ def request_opened(
         graph=False,
         open=True,
         program=event.program,
-        idle_since=now,
+        idle_since=event.arrived_at,
     )
     start_request(state, run, now, out)
 
@@ -143,19 +143,38 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         run = RequestRun(
             event.request, event.arrived_at, event.deadline, graph=False, on_full=event.on_full
         )
-        (node,) = append_nodes(state, run, (event.node,), leaf=True)
-        start_request(state, run, now, out, event.begun)
+        append_nodes(state, run, (event.node,), leaf=True)
+        start_request(state, run, now, out)
     else:
-        if event.begun:
-            admit_begun(state, run, now)
         (node,) = append_nodes(state, run, (event.node,), leaf=True)
         if run.unfinished == 1:
             leave_idle(state, run)
             learn_gap(state, run, event.node.engine, now)
         if run.admitted:
             ready(state, node, now)
-    if event.begun:
-        start_begun(state, node, now, out)
+
+
+def call_made(state: SchedulerState, event: CallMade, now: float, out: list[Command]) -> None:
+    """Learn from a call that is over: what it took, and where its program has been meanwhile."""
+    engine = state.engine(event.engine)
+    engine.learn_node(event.ended_at - event.began_at)
+    run = state.requests.get(event.request)
+    if run is None or not run.open:
+        return
+    is_idle = run.unfinished == 0
+    if is_idle:
+        leave_idle(state, run)
+        if event.began_at >= run.idle_since:  # else it ran beside another
+            learn_gap(state, run, engine.name, event.began_at)
+    if event.ended_at >= run.idle_since:
+        run.last_engine, run.idle_since = engine.name, event.ended_at
+    if is_idle:
+        enter_idle(state, run)
+
+
+def program_left(state: SchedulerState, event: ProgramLeft, now: float, out: list[Command]) -> None:
+    """Forget what was learned of a program that is gone."""
+    forget_program(state, event.program)
 
 
 def request_closed(

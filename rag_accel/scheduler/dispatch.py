@@ -80,13 +80,6 @@ def _start_calls(
         state.dirty[engine.name] = None
 
 
-def start_begun(state: SchedulerState, node: NodeRun, now: float, out: list[Command]) -> None:
-    """Note that a call runs already: its engine has no limit, so nothing had to be asked."""
-    engine = state.engines[node.spec.engine]
-    _enter(state, engine, node, now, "begun")
-    out.append(StartCall(node.key, engine.name))
-
-
 def _interrupt(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
     """End a waiting step for work that can join it; once is enough for a step."""
     if engine.interrupted or not (engine.interruptible and engine.stepped):

@@ -120,10 +120,6 @@ class LeafArrived:
 
     It waits for no other primitive. In a graph (a call inside opaque user code) it still ends by
     itself: its failure does not end the graph.
-
-    Args:
-        begun: it calls an engine without a limit, shares no run and did not wait to be let in; it
-            is admitted whatever the number of live requests, and must be told to have ended.
     """
 
     request: RequestId
@@ -131,7 +127,23 @@ class LeafArrived:
     arrived_at: float
     deadline: float | None = None
     on_full: OnFull = "wait"
-    begun: bool = False
+
+
+class CallMade(NamedTuple):
+    """An intercepted call has begun and ended where its caller is, without asking for a permit.
+
+    Its engine has no limit, so nothing had to be decided; it is told afterwards, to be learned from
+    and counted. A tuple, because there may be many.
+    """
+
+    request: RequestId
+    name: str
+    engine: EngineName
+    kind: PrimitiveKind
+    arrived_at: float
+    began_at: float
+    ended_at: float
+    ok: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,14 @@ class RequestClosed:
     """An opened program has ended; leaves still running are the caller's own business."""
 
     request: RequestId
+    closed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLeft:
+    """An accelerated object is gone: its program will open no request any more."""
+
+    program: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +235,9 @@ Event = (
     | RequestArrived
     | RequestOpened
     | LeafArrived
+    | CallMade
     | RequestClosed
+    | ProgramLeft
     | StepEnded
     | StepFailed
     | CallEnded

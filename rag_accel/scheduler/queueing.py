@@ -75,11 +75,9 @@ def _circle(run: RequestRun, specs: tuple[NodeSpec, ...]) -> list[str]:
     return []
 
 
-def start_request(
-    state: SchedulerState, run: RequestRun, now: float, out: list[Command], begun: bool = False
-) -> None:
-    """Admit a new request if there is room or it has begun; else let it wait or refuse it."""
-    if state.has_room or begun:
+def start_request(state: SchedulerState, run: RequestRun, now: float, out: list[Command]) -> None:
+    """Admit a new request if there is room; else let it wait or refuse it."""
+    if state.has_room:
         state.add_deadline(run)
         _admit(state, run, now)
     elif run.on_full == "wait":
@@ -92,13 +90,6 @@ def start_request(
             out.append(EndRequest(run.id, "rejected"))
         else:
             out.extend(EndNode(node.key, "rejected") for node in run.nodes.values())
-
-
-def admit_begun(state: SchedulerState, run: RequestRun, now: float) -> None:
-    """Admit a request that has begun although it was to wait."""
-    if not run.admitted:
-        del state.pending[run.id]
-        _admit(state, run, now)
 
 
 def admit_pending(state: SchedulerState, now: float) -> None:

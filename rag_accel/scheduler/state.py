@@ -18,6 +18,8 @@ from rag_accel.scheduler.runs import NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048
 
+Gaps = dict[EngineName | None, dict[EngineName, float]]
+
 
 @dataclass(slots=True)
 class EngineState:
@@ -121,10 +123,8 @@ class SchedulerState:
     engines: dict[EngineName, EngineState] = field(default_factory=dict[EngineName, EngineState])
     #: those of ``engines`` that are stepped by us; few, while borrowed ones may be many
     owned: dict[EngineName, EngineState] = field(default_factory=dict[EngineName, EngineState])
-    #: seconds between a program's leaf on one engine and its next on another, learned
-    gaps: dict[tuple[str, EngineName | None], dict[EngineName, float]] = field(
-        default_factory=dict[tuple[str, EngineName | None], dict[EngineName, float]]
-    )
+    #: of each program, seconds between its leaf on one engine and its next on another, learned
+    gaps: dict[str, Gaps] = field(default_factory=dict[str, Gaps])
     #: open programs without a leaf by program and last engine, as (idle since, request), sorted
     idle: dict[tuple[str, EngineName | None], list[tuple[float, RequestId]]] = field(
         default_factory=dict[tuple[str, EngineName | None], list[tuple[float, RequestId]]]

@@ -21,7 +21,7 @@ from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState, running_mean
 
 WAIT_SHARE = 0.05
-MAX_GAPS = 4096
+MAX_PROGRAMS = 4096
 #: running nodes of one engine that are looked at to find one that leads here
 LOOKAHEAD = 64
 
@@ -66,19 +66,27 @@ def learn_gap(state: SchedulerState, run: RequestRun, engine: EngineName, now: f
     """Remember how long this program took from its last leaf (or its start) to this engine."""
     if not run.program:
         return
-    place = (run.program, run.last_engine)
-    if place not in state.gaps and len(state.gaps) >= MAX_GAPS:
+    if run.program not in state.gaps and len(state.gaps) >= MAX_PROGRAMS:
         del state.gaps[next(iter(state.gaps))]
-    gaps = state.gaps.setdefault(place, {})
+    gaps = state.gaps.setdefault(run.program, {}).setdefault(run.last_engine, {})
     gaps[engine] = running_mean(gaps.get(engine, 0.0), now - run.idle_since)
 
 
 def forget_gaps(state: SchedulerState, engine: EngineName) -> None:
     """Forget how long programs took to and from an engine that is gone."""
-    for place, gaps in list(state.gaps.items()):
-        gaps.pop(engine, None)
-        if place[1] == engine or not gaps:
-            del state.gaps[place]
+    for program, places in list(state.gaps.items()):
+        places.pop(engine, None)
+        for place, gaps in list(places.items()):
+            gaps.pop(engine, None)
+            if not gaps:
+                del places[place]
+        if not places:
+            del state.gaps[program]
+
+
+def forget_program(state: SchedulerState, program: str) -> None:
+    """Forget how long a program took from engine to engine."""
+    state.gaps.pop(program, None)
 
 
 def enter_idle(state: SchedulerState, run: RequestRun) -> None:
@@ -151,8 +159,8 @@ def _from_programs(
     state: SchedulerState, engine: EngineState, now: float, latest: float
 ) -> list[Newcomer]:
     found: list[Newcomer] = []
-    for place, line in state.idle.items():
-        gap = state.gaps.get(place, {}).get(engine.name)
+    for (program, last_engine), line in state.idle.items():
+        gap = state.gaps.get(program, {}).get(last_engine, {}).get(engine.name)
         if gap is None:
             continue
         first = bisect_right(line, now - gap, key=itemgetter(0))

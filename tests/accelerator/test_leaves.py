@@ -197,7 +197,7 @@ def test_a_task_cancelled_while_it_holds_a_permit_gives_it_back() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with acc.leaves.apermit(acc.anonymous(), engine, DECODING):
+        async with acc.leaves.permit(acc.anonymous(), engine, DECODING):
             pass
 
     with opened() as acc:
@@ -207,7 +207,7 @@ def test_a_task_cancelled_while_it_holds_a_permit_gives_it_back() -> None:
 @pytest.mark.parametrize("granted", [False, True])
 def test_a_loop_closed_under_a_permit_gives_it_back(granted: bool) -> None:
     async def hold() -> None:
-        async with acc.leaves.apermit(acc.anonymous(), engine, DECODING):
+        async with acc.leaves.permit(acc.anonymous(), engine, DECODING):
             await asyncio.Event().wait()
 
     def abandon() -> None:

@@ -146,7 +146,7 @@ def test_leaves_of_a_program_or_a_graph_start_no_request() -> None:
 def test_a_program_ends_when_its_caller_leaves() -> None:
     watched = Watched(RequestEnded)
     watched.tell(RequestOpened(ONE, "program", 0.0))
-    watched.tell(RequestClosed(ONE), 2.0)
+    watched.tell(RequestClosed(ONE, 2.0), 2.0)
     assert watched.sink.events == (RequestEnded(2.0, 1, "done"),)
 
 

@@ -11,6 +11,7 @@ from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
+    CallMade,
     Closing,
     EngineName,
     Event,
@@ -89,6 +90,14 @@ class Core:
         node = spec(name, engine, **parts)
         return self.send(LeafArrived(RequestId(request), node, at, deadline, on_full), at)
 
+    def made(
+        self, request: int, began: float, ended: float, engine: str = "b", ok: bool = True
+    ) -> list[Command]:
+        """Tell of a call that began and ended without asking."""
+        kind = PrimitiveKind.DECODING
+        call = CallMade(RequestId(request), "x", EngineName(engine), kind, began, began, ended, ok)
+        return self.send(call, ended)
+
     def graph(
         self,
         request: int,
@@ -105,7 +114,7 @@ class Core:
         return self.send(RequestOpened(RequestId(request), program, at, deadline), at)
 
     def close_program(self, request: int, at: float = 0.0) -> list[Command]:
-        return self.send(RequestClosed(RequestId(request)), at)
+        return self.send(RequestClosed(RequestId(request), at), at)
 
     def end_step(
         self, engine: str = "e", at: float = 0.0, took: float = 1.0, **reports: list[NodeKey]

@@ -13,10 +13,13 @@ from random import Random
 from core_harness import key, spec
 from core_model import HANG_S, CoreModel, PlayedEngine
 
+from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.messages import (
     CallEnded,
+    CallMade,
     Closing,
+    EngineName,
     LeafArrived,
     NodeCancelled,
     NodeKey,
@@ -72,14 +75,24 @@ class Player(CoreModel):
         self.specs[name] = node
         self.leaves[name] = None
         on_full = "raise" if rng.random() < 0.2 else "wait"
-        late = deadline is not None and deadline <= self.now
-        free = (
-            node.engine == "chat"
-            and node.share is None
-            and 2 * self.state.live < self.state.options.max_requests
+        self.send(LeafArrived(request, node, self.now, deadline, on_full))
+
+    def make_call(self, rng: Random) -> None:
+        """Tell of a call that began and ended without asking, of a program, a graph or nobody."""
+        request = rng.choice([*self.programs, *self.graphs, self._new_request()])
+        began = self.now - rng.choice((0.0, 0.001, 0.5))
+        self.send(
+            CallMade(
+                request,
+                "made",
+                EngineName("chat"),
+                PrimitiveKind.DECODING,
+                began,
+                began,
+                self.now,
+                True,
+            )
         )
-        begun = free and not late and not self.state.closed and rng.random() < 0.5
-        self.send(LeafArrived(request, node, self.now, deadline, on_full, begun))
 
     def bring_graph(self, rng: Random) -> None:
         """Let a whole request arrive."""
@@ -175,7 +188,7 @@ class Player(CoreModel):
         if self.programs:
             request = rng.choice(list(self.programs))
             del self.programs[request]
-            self.send(RequestClosed(request))
+            self.send(RequestClosed(request, self.now))
 
     def hang(self, rng: Random) -> None:
         """Let so much time pass that running steps hang."""
@@ -261,7 +274,8 @@ class Player(CoreModel):
 
 ACTIONS = (
     (Player.let_time_pass, 20),
-    (Player.bring_leaf, 20),
+    (Player.bring_leaf, 15),
+    (Player.make_call, 5),
     (Player.end_step, 30),
     (Player.end_call, 14),
     (Player.bring_graph, 5),

@@ -5,34 +5,69 @@ from __future__ import annotations
 from core_harness import Core, key, spec
 
 from rag_accel.scheduler.commands import EndNode, StartCall
-from rag_accel.scheduler.messages import CallEnded, EngineName, LeafArrived, RequestId, Tick
+from rag_accel.scheduler.messages import ProgramLeft, RequestId
 
 
-def begun(request: int, name: str) -> LeafArrived:
-    """Return the arrival of a call that did not wait to be let in."""
-    return LeafArrived(RequestId(request), spec(name, "b"), 0.0, begun=True)
-
-
-def test_a_call_that_has_begun_is_admitted_although_there_is_no_room() -> None:
-    core = Core(max_requests=1)
-    core.borrow()
-    core.leaf(1, "a", "b")
-    core.open(2)
-    assert 2 in core.state.pending
-    assert core.send(begun(2, "x"), more=True) == [StartCall(key(2, "x"), "b")]
-    assert core.send(begun(3, "x"), more=True) == [StartCall(key(3, "x"), "b")]
-    core.send(CallEnded(key(3, "x"), EngineName("b"), True), more=True)
-    assert set(core.state.requests) == {1, 2}
-
-
-def test_a_call_may_begin_and_end_before_anything_else_is_looked_at() -> None:
+def test_a_call_that_was_made_without_asking_leaves_nothing_behind() -> None:
     core = Core()
     core.borrow()
-    core.send(begun(1, "a"), more=True)
-    ended = core.send(CallEnded(key(1, "a"), EngineName("b"), True), more=True)
-    assert ended == [EndNode.match(node=key(1, "a"), outcome="done")]
-    assert core.send(Tick()) == []
+    assert core.made(1, 0.0, 1.0) == []
     assert core.state.is_empty()
+    assert core.engine("b").node_mean_s == 1.0
+
+
+def test_a_program_has_been_where_it_made_its_last_call() -> None:
+    core = Core()
+    core.own()
+    core.borrow()
+    core.open(1, at=0.0)
+    core.made(1, 0.25, 1.0)
+    core.leaf(1, "a", at=1.5)
+    assert core.state.gaps["p"] == {None: {"b": 0.25}, "b": {"e": 0.5}}
+
+
+def test_calls_made_beside_each_other_teach_no_gap() -> None:
+    core = Core()
+    core.borrow()
+    core.borrow("c")
+    core.open(1, at=0.0)
+    core.made(1, 0.5, 1.0)
+    core.made(1, 0.25, 2.0, "c")
+    assert core.state.gaps["p"] == {None: {"b": 0.5}}
+    assert core.state.requests[RequestId(1)].idle_since == 2.0
+
+
+def test_a_call_made_beside_owned_work_leaves_its_request_busy() -> None:
+    core = Core()
+    core.own()
+    core.borrow()
+    core.open(1, at=0.0)
+    core.leaf(1, "a", at=0.5)
+    core.made(1, 0.25, 1.0)
+    assert not core.state.idle
+    core.end_step(at=2.0)
+    assert list(core.state.idle) == [("p", "e")]
+
+
+def test_a_call_made_for_a_program_that_waits_to_be_admitted_teaches_nothing() -> None:
+    core = Core(max_requests=1)
+    core.borrow()
+    core.open(1)
+    core.open(2)
+    assert core.made(2, 0.5, 1.0) == []
+    assert not core.state.gaps
+    assert 2 in core.state.pending
+
+
+def test_a_program_that_has_left_is_forgotten() -> None:
+    core = Core()
+    core.borrow()
+    core.open(1)
+    core.made(1, 0.5, 1.0)
+    core.close_program(1)
+    core.send(ProgramLeft("p"))
+    core.send(ProgramLeft("unknown"))
+    assert not core.state.gaps
 
 
 def test_an_unbounded_engine_never_holds_a_call_back() -> None:

@@ -67,7 +67,7 @@ def test_what_was_learned_about_it_is_forgotten() -> None:
         core.leaf(round_, "b", "f", at=round_ + 0.3)
         core.end_step("f", at=round_ + 0.4)
         core.close_program(round_)
-    assert len(core.state.gaps) == 2
+    assert len(core.state.gaps["p"]) == 2
     core.send(LEFT)
     assert not core.state.gaps
 

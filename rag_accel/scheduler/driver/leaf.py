@@ -75,18 +75,6 @@ class _Leaf:
         raise NotImplementedError
 
 
-class BegunLeaf(_Leaf):
-    """Stand for a caller who did not wait: he runs the call already."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def _wake(self) -> None:
-        """Do nothing: nobody sleeps."""
-
-
 class SyncLeaf(_Leaf):
     """Block the calling thread until the primitive may run or has ended."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
@@ -22,11 +22,13 @@ from rag_accel.engine_api import (
     Handle,
 )
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
+from rag_accel.scheduler.driver.calls_at_once import BegunCall, CallsAtOnce
 from rag_accel.scheduler.driver.clients import GraphClient
 from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.joining import EngineNames, owned_engine_added
 from rag_accel.scheduler.driver.leaf import LeafClient
+from rag_accel.scheduler.driver.mailbox import Mailbox, Message
 from rag_accel.scheduler.driver.outcome import Result
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
 from rag_accel.scheduler.messages import (
@@ -37,7 +39,9 @@ from rag_accel.scheduler.messages import (
     Event,
     LeafArrived,
     NodeKey,
+    ProgramLeft,
     RequestArrived,
+    RequestClosed,
     RequestId,
     RequestOpened,
     Tick,
@@ -69,8 +73,8 @@ class Driver:
         self._clock = clock or MonotonicClock()
         self._check = check
         self._handler = EventHandler(options, self._clock, observer)
-        #: an event with what belongs to it; without an event, a question, or ``None`` to stop
-        self._mailbox: SimpleQueue[tuple[Event | None, Any]] = SimpleQueue()
+        self._mailbox = Mailbox()
+        self._calls = CallsAtOnce(self._mailbox)
         self._names = EngineNames()
         self._unlimited: set[EngineName] = set()
         self._ids: Iterator[int] = count(1)
@@ -151,23 +155,45 @@ class Driver:
         self._require_usable()
         self._gathered.add(event, client)
 
-    def lets_in_at_once(self, engine: EngineName, deadline: float | None) -> bool:
-        """Tell whether a borrowed call need not wait for its permit: nothing could refuse it.
+    def begin_call(self, call: BegunCall, deadline: float | None) -> bool:
+        """Begin a borrowed call if it need not wait for a permit: nothing could refuse it.
 
-        Half of ``max_requests`` is kept for calls that do wait, so that all who look at the same
-        moment still fit.
+        ``end_call`` must follow. Half of ``max_requests`` is kept for calls that do wait, so that
+        all who look at the same moment still fit.
         """
-        if engine not in self._unlimited or self._closing.is_set():
+        if call.engine not in self._unlimited or self._closing.is_set():
             return False
+        now = self._clock.now()
         state = self._handler.state
-        live = state.live + self._mailbox.qsize()
-        in_time = deadline is None or self._clock.now() < deadline
-        return in_time and 2 * live < state.options.max_requests
+        live = state.live + len(self._mailbox) + len(self._calls)
+        if 2 * live >= state.options.max_requests or (deadline is not None and deadline <= now):
+            return False
+        self._calls.begin(call, now)
+        return True
+
+    def end_call(self, call: BegunCall, ok: bool) -> None:
+        """Report a call that ``begin_call`` let begin; in a forked child it is the parent's."""
+        if os.getpid() == self._pid:
+            self._calls.end(call, self._clock.now(), ok)
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
         if os.getpid() == self._pid:
             self._put(event)
+
+    def note(self, event: RequestOpened | RequestClosed | ProgramLeft) -> None:
+        """Tell the core of something that nobody waits for, when it looks at what comes next.
+
+        From any thread, also from a finalizer.
+        """
+        if os.getpid() != self._pid:
+            return
+        if self._ended or self._handler.state.pending:
+            self._put(event)  # somebody may wait for this
+        else:
+            if isinstance(event, RequestClosed):
+                self._gathered.flush()
+            self._mailbox.put_quietly((event, None))
 
     def report_call(self, event: CallEnded, result: Result) -> None:
         """Tell the core that a borrowed call of a graph has ended, and hand over its result."""
@@ -208,7 +234,7 @@ class Driver:
     @property
     def is_idle(self) -> bool:
         """Tell whether nothing lives: no request, no queue, no running step, nobody who waits."""
-        return self.ask(lambda: self._handler.is_idle)
+        return self.ask(lambda: self._handler.is_idle and not len(self._calls))
 
     @property
     def internal_errors(self) -> int:
@@ -255,9 +281,7 @@ class Driver:
             raise ClosedError("the accelerator is closed", hint="make a new one")
 
     def _put(self, event: Event | None, attached: Any = None) -> None:
-        # What concerns a leaf comes after it; a request that opens concerns none.
-        if not isinstance(event, RequestOpened):
-            self._gathered.flush()
+        self._gathered.flush()  # what concerns a leaf comes after it
         self._send(event, attached)
 
     def _send(self, event: Event | None, attached: Any) -> None:
@@ -276,7 +300,7 @@ class Driver:
         while True:
             event, attached = self._next()
             if event is not None:
-                self._handler.handle(event, attached, more=not self._mailbox.empty())
+                self._handler.handle(event, attached, more=len(self._mailbox) > 0)
             elif attached is not None:
                 self._handler.catch_up()
                 attached()
@@ -288,13 +312,13 @@ class Driver:
         self._ended = True
         self._drain()
 
-    def _next(self) -> tuple[Event | None, Any]:
+    def _next(self) -> Message:
         wake_at = self._handler.state.wake_at
         if wake_at is None:
             return self._mailbox.get()
         wait_s = min(MAX_WAIT_S, max(0.0, wake_at - self._clock.now()))
         try:
-            return self._mailbox.get(timeout=wait_s)
+            return self._mailbox.get(wait_s)
         except Empty:
             return Tick(), None
 

@@ -158,7 +158,7 @@ def test_on_the_end_of_a_program_nothing_of_it_stays(break_once: Break) -> None:
         rid = rig.driver.new_request()
         rig.driver.post(RequestOpened(rid, "program", 0.0))
         break_once(RequestClosed)
-        rig.driver.post(RequestClosed(rid))
+        rig.driver.post(RequestClosed(rid, rig.driver.now()))
         rig.become_idle()
 
 
