@@ -11,14 +11,17 @@ nothing; it gains where a subgraph runs beside them and has steps of its own to 
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import var_child_runnable_config
 
 from rag_accel.graph.order import depths, forward
+from rag_accel_adapters.langchain import walk
 
 _ENDS = ("__start__", "__end__")
 
@@ -57,10 +60,37 @@ class Skeleton:
         return self.at(str(config.get("metadata", {}).get("langgraph_checkpoint_ns", "")))
 
 
+def is_graph(obj: Any) -> bool:
+    """Tell whether an object is a compiled LangGraph."""
+    module = sys.modules.get("langgraph.pregel")  # without it nothing can be one
+    return module is not None and isinstance(obj, module.Pregel)
+
+
+def called_without_context(program: Any) -> frozenset[int]:
+    """Return the ids of leaves that LangGraph calls in threads which carry no context.
+
+    Those are the embeddings of the stores that its graphs were compiled with.
+    """
+    if "langgraph.store.base" not in sys.modules:
+        return frozenset()
+    graphs = (found.obj for found in walk(program) if is_graph(found.obj))
+    stores = (graph.store for graph in graphs)
+    found = (getattr(store, "embeddings", None) for store in stores if store is not None)
+    return frozenset(id(one) for one in found if isinstance(one, Embeddings))
+
+
+def with_streams(graph: Any, source: Any) -> Any:
+    """Return a copy of a compiled LangGraph that streams by ``source``; None of anything else."""
+    if not is_graph(graph):
+        return None
+    made = copy.copy(graph)
+    made.stream, made.astream = source.stream, source.astream
+    return made
+
+
 def skeleton(graph: Any) -> Skeleton | None:
     """Return the skeleton of a compiled graph, subgraphs included; None of anything else."""
-    module = sys.modules.get("langgraph.pregel")  # without it nothing can be one
-    if module is None or not isinstance(graph, module.Pregel):
+    if not is_graph(graph):
         return None
     drawn = graph.get_graph(xray=True)
     successors: dict[str, list[str]] = {name: [] for name in drawn.nodes}

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from langchain_rag_accel.activation import Activation
-from langchain_rag_accel.interception import Place, leaf_classes, patches, places_of
-from langchain_rag_accel.new_classes import watched
+from langchain_rag_accel.interception import patches
 from rag_accel.accelerator import Accelerator
 
 
@@ -21,27 +20,12 @@ def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
     several threads: a call belongs to the innermost block around it, else to the one opened last.
     """
     block = Activation(accelerator)
-    with _patched_classes():
+    use = patches.acquire()
+    try:
         block.open()
         try:
             yield block.accelerator
         finally:
             block.close()
-
-
-@contextmanager
-def _patched_classes() -> Iterator[None]:
-    places: dict[Place, None] = {}
-
-    def take(cls: type) -> None:
-        fresh = [place for place in places_of([cls]) if place not in places]
-        patches.add(fresh)
-        places.update(dict.fromkeys(fresh))
-
-    try:
-        with watched(take):
-            for cls in list(leaf_classes()):
-                take(cls)
-            yield
     finally:
-        patches.remove(places)
+        patches.release(use)

@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
-from langchain_rag_accel.context import current_run, fail_open, held
+from langchain_rag_accel.context import current_run, fail_open
+from langchain_rag_accel.leaf_call import is_inside_leaf
 from langchain_rag_accel.leaf_methods import LEAVES, leaf_base, plain_method
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.config import is_enabled
@@ -49,7 +50,7 @@ def spreading(method: Method) -> Method:
     run = current_run()
     if run is None or run.accelerator.options.mode != "translate" or not is_enabled():
         return method
-    if any(hold.is_active for hold in held.get()) or _runs_in_loop():
+    if is_inside_leaf() or _runs_in_loop():
         return method
     return spread(method, _RunAll(run))
 

@@ -1,17 +1,15 @@
-"""Find the run an intercepted call belongs to, and get it admitted without ever breaking it."""
+"""Find the run an intercepted call belongs to, and never break it by an error of ours."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
+import weakref
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from types import TracebackType
+from contextvars import ContextVar, copy_context
 from typing import Any, Generic, TypeVar
-
-from langchain_core.runnables.config import var_child_runnable_config
 
 from langchain_rag_accel.activation import activated
 from rag_accel.accelerator import (
@@ -21,82 +19,32 @@ from rag_accel.accelerator import (
     default_accelerator,
 )
 from rag_accel.config import is_enabled
-from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import BusyError, DeadlineError, ForkedError, RequestCancelledError
 
 logger = logging.getLogger("rag_accel.langchain")
 
 T = TypeVar("T")
 
-#: Where a run's identity travels in a config. The leading underscores keep it out of checkpoint
-#: and event metadata.
-CONFIG_KEY = "__rag_accel"
-
-
-@dataclass(slots=True)
-class Hold:
-    """Be one permit that the current context holds; contexts copied from it may outlive it."""
-
-    obj: int
-    kind: PrimitiveKind
-    is_active: bool = True
-
-
-#: What the context's leaf calls itself is part of the same leaf.
-held: ContextVar[tuple[Hold, ...]] = ContextVar("rag_accel_held", default=())
+#: seconds in which the same kind of failure is logged once
+WARN_EVERY_S = 60
+_warned: weakref.WeakKeyDictionary[Accelerator, dict[str, float]] = weakref.WeakKeyDictionary()
 
 #: Errors that are the caller's own limits or doing. Whatever else happens to a leaf before the
 #: program's code runs is our failure, and must not become the program's.
 MEANT = (BusyError, DeadlineError, ForkedError, RequestCancelledError)
 
 
-def carried_identity(config: Any) -> RequestIdentity | None:
-    """Return the run whose identity a config, or the first of several configs, carries."""
-    if isinstance(config, list | tuple):
-        config = config[0] if config else None
-    identity = (config.get("configurable") or {}).get(CONFIG_KEY) if config else None
-    return identity if isinstance(identity, RequestIdentity) else None
-
-
-def with_identity(config: Any, identity: RequestIdentity) -> Any:
-    """Return a config, or each of several, that carries an identity and is else the same."""
-    if isinstance(config, list | tuple):
-        return [with_identity(one, identity) for one in config]
-    given = dict(config or {})
-    inside = given.get("configurable")
-    if inside is None:
-        # Where a config says nothing, LangChain takes what the context says.
-        inside = (var_child_runnable_config.get() or {}).get("configurable")
-    given["configurable"] = {**(inside or {}), CONFIG_KEY: identity}
-    return given
-
-
 def current_run(own: Accelerator | None = None) -> RequestIdentity | None:
     """Return the run this context is part of, if any, and if it is one of ``own``'s."""
-    run = _named_run()
-    return run if run is not None and is_usable(run, own) else None
-
-
-def is_usable(run: RequestIdentity, own: Accelerator | None) -> bool:
-    """Tell whether a call on ``own``, if it has one, can be part of a run, here and now."""
-    return not run.has_ended and _is_served(run, own)
+    run = current_request.get()
+    if run is None or run.has_ended or not _is_served(run, own):
+        return None
+    return run
 
 
 def _is_served(run: RequestIdentity, own: Accelerator | None) -> bool:
     # A forked child is no part of its parent's runs.
     return not run.accelerator.forked and own in (None, run.accelerator)
-
-
-def _named_run() -> RequestIdentity | None:
-    """Return the run that config and context name.
-
-    They may name two, one inside the other; the inner one started later.
-    """
-    here = carried_identity(var_child_runnable_config.get())
-    other = current_request.get()
-    if here is None or (other is not None and other.arrived_at > here.arrived_at):
-        return other
-    return here
 
 
 def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
@@ -107,13 +55,27 @@ def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
     """
     if not is_enabled():
         return None
-    run = _named_run()
+    run = current_request.get()
     if run is not None and _is_served(run, own):
         return run.accelerator.anonymous() if run.has_ended else run
     accelerator = activated()
     if accelerator is None or (own is not None and accelerator is not own):
         return None
     return accelerator.anonymous()
+
+
+#: Of live runs, the ids of objects that their framework calls in threads without any context.
+lent: dict[RequestIdentity, frozenset[int]] = {}
+
+
+def find_lender(obj: Any) -> RequestIdentity | None:
+    """Return a run for a call in a thread without a context, if a live run lent its object."""
+    if len(copy_context()) or not is_enabled():
+        return None
+    for identity, objects in list(lent.items()):
+        if id(obj) in objects and not identity.accelerator.forked:
+            return identity.accelerator.anonymous()
+    return None
 
 
 def identity_for(own: Accelerator | None) -> RequestIdentity | None:
@@ -127,9 +89,29 @@ def fail_open(accelerator: Accelerator, error: Exception, where: str) -> None:
     """Count and log an internal error so that the leaf can run plainly; raise it when strict."""
     if isinstance(error, MEANT) or accelerator.options.strict:
         raise error
-    accelerator.count_bypass(where, type(error).__name__)
-    # Text only: a kept record would keep the error, its frames and so the whole program alive.
-    logger.warning("%s runs without the scheduler: %s", where, str(error))
+    reason = type(error).__name__
+    accelerator.count_bypass(where, reason)
+    # Text only: a kept record would keep the error, its frames and so the whole program alive. And
+    # not at this level: it may hold what the program works on.
+    logger.debug("%s runs without the scheduler: %s", where, str(error))
+    if _is_due(accelerator, reason):
+        logger.warning(
+            "%s runs without the scheduler: %s; its text is logged at level DEBUG, further ones are"
+            " only counted for %d seconds",
+            where,
+            reason,
+            WARN_EVERY_S,
+        )
+
+
+def _is_due(accelerator: Accelerator, reason: str) -> bool:
+    """Tell whether a warning for this reason may be logged; a service must not be flooded."""
+    warned = _warned.setdefault(accelerator, {})
+    now = time.monotonic()
+    if now - warned.get(reason, -math.inf) < WARN_EVERY_S:
+        return False
+    warned[reason] = now
+    return True
 
 
 def start_in_pool(
@@ -161,72 +143,3 @@ class scoped(Generic[T]):  # noqa: N801 - used as a function
             # A coroutine that nobody ends is closed by the garbage collector, in whatever context
             # that happens to run; the context it was set in is gone with its task.
             return
-
-
-class Admission:
-    """Hold a permit of the borrowed engine ``name`` while the block runs in this thread.
-
-    Gives whether there is one: after an internal error of ours the block runs without.
-    """
-
-    __slots__ = ("_identity", "_kind", "_name", "_permit")
-
-    def __init__(self, identity: RequestIdentity, name: str, kind: PrimitiveKind) -> None:
-        self._identity, self._name, self._kind = identity, name, kind
-        self._permit: AbstractContextManager[None] | None = None
-
-    def __enter__(self) -> bool:
-        accelerator = self._identity.accelerator
-        try:
-            engine = accelerator.borrow(self._name, self._kind)
-            permit = accelerator.leaves.permit(self._identity, engine, self._kind)
-            permit.__enter__()
-        except Exception as error:
-            fail_open(accelerator, error, self._name)
-            return False
-        self._permit = permit
-        return True
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._permit is not None:
-            self._permit.__exit__(kind, error, trace)
-
-
-class AsyncAdmission:
-    """Hold a permit of the borrowed engine ``name`` while the block runs on this loop.
-
-    Gives whether there is one. A class, since a loop that closes ends all asynchronous generators
-    it knows at once: a context manager made of one would be gone before the stream inside it.
-    """
-
-    __slots__ = ("_identity", "_kind", "_name", "_permit")
-
-    def __init__(self, identity: RequestIdentity, name: str, kind: PrimitiveKind) -> None:
-        self._identity, self._name, self._kind = identity, name, kind
-        self._permit: AbstractAsyncContextManager[None] | None = None
-
-    async def __aenter__(self) -> bool:
-        accelerator = self._identity.accelerator
-        try:
-            engine = accelerator.borrow(self._name, self._kind)
-            permit = accelerator.leaves.apermit(self._identity, engine, self._kind)
-            await permit.__aenter__()
-        except Exception as error:
-            fail_open(accelerator, error, self._name)
-            return False
-        self._permit = permit
-        return True
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._permit is not None:
-            await self._permit.__aexit__(kind, error, trace)

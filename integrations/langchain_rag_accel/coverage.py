@@ -1,7 +1,8 @@
 """Meter how much of a program really passes the scheduler.
 
 LangChain's own callbacks tell of every model and retriever call, whoever makes it; the wrappers
-tell which calls held a permit or were computed by an engine. The difference passed through. Calls
+tell which calls waited for their turn, on an engine or for a permit, and which began at once and
+were reported. The difference passed by. Calls
 that have no callbacks (embeddings, stores, compressors) are known from the wrappers alone. A
 retriever that calls other retrievers is no leaf and not counted.
 """
@@ -12,9 +13,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -36,17 +37,27 @@ _NAMES = {
 _WITH_CALLBACKS = ("chat model", "language model", "retriever")
 
 
+#: How a call passed the scheduler: it waited for its turn, or began at once and was reported.
+Way = Literal["queued", "admitted"]
+
+
 @dataclass(frozen=True, slots=True)
 class CoverageRow:
-    """Count the leaf calls of one kind; ``passed_through`` ran without the scheduler."""
+    """Count the leaf calls of one kind: queued, admitted at once and reported, and all seen."""
 
     kind: str
     seen: int
-    scheduled: int
+    queued: int
+    admitted: int
 
     @property
-    def passed_through(self) -> int:
-        """Return the calls that the scheduler never saw."""
+    def scheduled(self) -> int:
+        """Return the calls that the scheduler knows of."""
+        return self.queued + self.admitted
+
+    @property
+    def passed_by(self) -> int:
+        """Return the calls that the scheduler never heard of."""
         return self.seen - self.scheduled
 
 
@@ -58,7 +69,7 @@ class Coverage(BaseCallbackHandler):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
-        self._scheduled: Counter[str] = Counter()
+        self._ways: dict[Way, Counter[str]] = {"queued": Counter(), "admitted": Counter()}
         self._parents: dict[UUID, UUID | None] = {}
         self._retrievers: set[UUID] = set()
 
@@ -66,8 +77,9 @@ class Coverage(BaseCallbackHandler):
         """Return one row per kind of leaf that was called, sorted by kind."""
         with self._lock:
             seen = self._seen + Counter({"retriever": len(self._retrievers - self._composites())})
-            kinds = sorted(seen | self._scheduled)
-            return [CoverageRow(kind, seen[kind], self._scheduled[kind]) for kind in kinds]
+            queued, admitted = self._ways["queued"], self._ways["admitted"]
+            kinds = sorted(seen | queued | admitted)
+            return [CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in kinds]
 
     def _composites(self) -> set[UUID]:
         """Return the retriever runs in which another one ran."""
@@ -80,14 +92,14 @@ class Coverage(BaseCallbackHandler):
         return found
 
     @property
-    def passed_through(self) -> int:
-        """Return how many calls of all kinds the scheduler never saw."""
-        return sum(row.passed_through for row in self.rows())
+    def passed_by(self) -> int:
+        """Return how many calls of all kinds the scheduler never heard of."""
+        return sum(row.passed_by for row in self.rows())
 
     def __str__(self) -> str:
-        lines = [f"{'leaf':<16}{'seen':>8}{'scheduled':>11}{'passed through':>16}"]
+        lines = [f"{'leaf':<16}{'seen':>8}{'queued':>8}{'admitted':>10}{'passed by':>11}"]
         lines += [
-            f"{row.kind:<16}{row.seen:>8}{row.scheduled:>11}{row.passed_through:>16}"
+            f"{row.kind:<16}{row.seen:>8}{row.queued:>8}{row.admitted:>10}{row.passed_by:>11}"
             for row in self.rows()
         ]
         return "\n".join(lines)
@@ -111,39 +123,51 @@ class Coverage(BaseCallbackHandler):
         with self._lock:
             self._parents[kwargs["run_id"]] = kwargs.get("parent_run_id")
 
-    def note(self, obj: Any, args: Sequence[Any], scheduled: bool) -> None:
-        """Learn of a leaf call from its wrapper."""
+    def note(self, obj: Any, args: Sequence[Any], way: Way | None) -> None:
+        """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
         base = leaf_base(type(obj))
         kind = _NAMES[base.__name__] if base is not None else "other"
         # A completion model takes many prompts in one call, and calls back for each.
         many = isinstance(obj, BaseLLM) and args and isinstance(args[0], list)
         number = len(args[0]) if many else 1
         with self._lock:
-            self._scheduled[kind] += number if scheduled else 0
-            self._seen[kind] += 0 if kind in _WITH_CALLBACKS else number
+            if way is not None:
+                self._ways[way][kind] += number
+            if kind not in _WITH_CALLBACKS:
+                self._seen[kind] += number
 
     def _saw(self, kind: str, number: int = 1) -> None:
         with self._lock:
             self._seen[kind] += number
 
 
+_open: list[Coverage] = []
 _meter: ContextVar[Coverage | None] = ContextVar("rag_accel_coverage", default=None)
 register_configure_hook(_meter, inheritable=True)
 
 
 @contextmanager
 def coverage() -> Iterator[Coverage]:
-    """Meter every leaf call made in the block, in this context and those copied from it."""
+    """Meter every leaf call made in the block, in this context and those copied from it.
+
+    Calls in threads that carry no context at all count for the block opened last.
+    """
     meter = Coverage()
     token = _meter.set(meter)
+    _open.append(meter)
     try:
         yield meter
     finally:
+        _open.remove(meter)
         _meter.reset(token)
 
 
-def note_leaf(obj: Any, args: Sequence[Any], scheduled: bool) -> None:
-    """Tell the meter, if there is one, of a leaf call and whether the scheduler let it run."""
+def note_leaf(obj: Any, args: Sequence[Any], way: Way | None) -> None:
+    """Tell the meter, if there is one, of a leaf call and how it passed the scheduler."""
+    if not _open:
+        return
     meter = _meter.get()
+    if meter is None and not len(copy_context()):
+        meter = next(iter(_open[-1:]), None)
     if meter is not None:
-        meter.note(obj, args, scheduled)
+        meter.note(obj, args, way)

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from langchain_rag_accel.coverage import note_leaf
-from langchain_rag_accel.leaf_methods import LeafMethod, mark, plain_class, plain_method
+from langchain_rag_accel.leaf_call import LeafCall, is_nested
+from langchain_rag_accel.leaf_methods import LeafMethod, plain_class
 from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
-from langchain_rag_accel.wrappers import FindIdentity, Method, inside, is_nested
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.scheduler.messages import EngineName
 from rag_accel_adapters.models import AdoptedEmbeddings, adopt_embeddings
 
 Role = Literal["query", "document"]
+Method = Callable[..., Any]
 Vectors = list[list[float]]
 
 
@@ -45,47 +46,39 @@ class _Call:
         return list(map(self.adopted.prepare, texts)), "query" if self.one else "document"
 
     def _done(self, vectors: Vectors) -> Any:
-        note_leaf(self.obj, (), True)
+        note_leaf(self.obj, (), "queued")
         return vectors[0] if self.one else vectors
 
 
-def wrap_embeddings(
-    cls: type, leaf: LeafMethod, borrowed: Method, find: FindIdentity
-) -> Callable[..., Any]:
-    """Return a version of an embedding method that uses an owned engine where it can.
+def recognising(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+    """Return the scheduled version of an embedding method that uses an owned engine where it can.
 
-    ``borrowed`` is the wrapper for objects that are not recognised, or for calls that no
-    accelerated run made.
+    ``borrowed`` is the one for objects that are not recognised.
     """
-    plain = plain_method(cls, leaf.name)
-    assert plain is not None, "embeddings have all four methods"
 
-    @functools.wraps(plain)
-    def sync(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _recognise(self, leaf, args, kwargs, find)
+    def sync(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _recognise(identity, self, leaf, args, kwargs)
         if call is None:
-            return borrowed(self, *args, **kwargs)
+            return borrowed(identity, self, *args, **kwargs)
 
         def unscheduled() -> Any:
-            with inside(self, leaf, call.identity):
-                return plain(self, *args, **kwargs)
+            with LeafCall(identity, self, leaf, ()).inside():
+                return original(self, *args, **kwargs)
 
-        return owned_or_plain(call.identity.accelerator, call.embed, unscheduled, "embedding")
+        return owned_or_plain(identity.accelerator, call.embed, unscheduled, "embedding")
 
-    @functools.wraps(plain)
-    async def coroutine(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _recognise(self, leaf, args, kwargs, find)
+    async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _recognise(identity, self, leaf, args, kwargs)
         if call is None:
-            return await borrowed(self, *args, **kwargs)
+            return await borrowed(identity, self, *args, **kwargs)
 
         async def unscheduled() -> Any:
-            with inside(self, leaf, call.identity):
-                return await plain(self, *args, **kwargs)
+            with LeafCall(identity, self, leaf, ()).inside():
+                return await original(self, *args, **kwargs)
 
-        accelerator = call.identity.accelerator
-        return await aowned_or_plain(accelerator, call.aembed, unscheduled, "embedding")
+        return await aowned_or_plain(identity.accelerator, call.aembed, unscheduled, "embedding")
 
-    return mark(coroutine if leaf.flavour == "coroutine" else sync, plain)
+    return coroutine if leaf.flavour == "coroutine" else sync
 
 
 def embed(
@@ -139,14 +132,15 @@ def _engine(identity: RequestIdentity, adopted: AdoptedEmbeddings, holder: Any) 
 
 
 def _recognise(
-    obj: Any, leaf: LeafMethod, args: tuple[Any, ...], kwargs: dict[str, Any], find: FindIdentity
+    identity: RequestIdentity,
+    obj: Any,
+    leaf: LeafMethod,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> _Call | None:
     """Return the call if an owned engine can do it; one with other arguments is not understood."""
     given = (*args, *kwargs.values())
     if len(given) != 1 or is_nested(obj):
-        return None
-    identity = find(obj)
-    if identity is None:
         return None
     adopted = adopt_embeddings(obj, plain_class(type(obj)))
     if adopted is None:

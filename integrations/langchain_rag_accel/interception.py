@@ -1,91 +1,88 @@
-"""Let the leaf methods of classes be scheduled for runs that ask for it, and undo that again.
+"""Let the leaf methods of all LangChain classes be scheduled for runs that ask for it.
 
-A patched method does what it always did unless the call belongs to an accelerated run. Patches are
-counted, so that a class is restored when the last program that uses it is gone.
+A patched method does what it always did unless the call belongs to an accelerated run. All leaf
+classes of the process are patched as long as anybody needs it, those defined meanwhile too: where a
+program holds its models, or makes them while it runs, need not be known. What stood there before is
+kept in the wrapper itself, so nothing here grows with the number of classes.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from langchain_core.embeddings import Embeddings
-
-from langchain_rag_accel.context import find_identity
-from langchain_rag_accel.embedding import wrap_embeddings
-from langchain_rag_accel.leaf_methods import LEAVES, LeafMethod, is_default, is_scheduled, leaf_base
-from langchain_rag_accel.wrappers import FindIdentity, Method, wrap
-from rag_accel.accelerator import RequestIdentity
-
-_ABSENT = object()
+from langchain_rag_accel.context import find_identity, find_lender, lent
+from langchain_rag_accel.leaf_methods import (
+    LEAVES,
+    LeafMethod,
+    is_default,
+    is_scheduled,
+    leaf_base,
+    wrapped_in,
+)
+from langchain_rag_accel.new_classes import unwatch, watch
+from langchain_rag_accel.wrappers import wrap
+from rag_accel.accelerator import RequestIdentity, forget_program
 
 
 def _find(obj: Any) -> RequestIdentity | None:
-    return find_identity()
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Name one method of one class that is patched."""
-
-    cls: type
-    leaf: LeafMethod
-
-
-@dataclass(frozen=True, slots=True)
-class _Patch:
-    """Remember what stands in a place, and what stood there before."""
-
-    wrapper: Any
-    original: Any
+    identity = find_identity()
+    return find_lender(obj) if identity is None and lent else identity
 
 
 class Patches:
-    """Count who needs which method patched."""
+    """Keep the leaf methods of all classes patched while anybody uses them."""
 
     def __init__(self) -> None:
-        # Re-entrant: a program may be collected, and so unpatched, while its thread patches.
+        # Re-entrant: a program may be collected, and so release, while its thread patches.
         self._lock = threading.RLock()
-        self._counts: Counter[Place] = Counter()
-        self._made: dict[Place, _Patch] = {}
+        self._users: dict[object, None] = {}
+        self._stand = False
 
-    def add(self, places: Iterable[Place]) -> None:
-        """Patch methods, or count another user of those already patched."""
+    def acquire(self) -> object:
+        """Patch, unless others have; return what is to be given back."""
+        use = object()
         with self._lock:
-            for place in places:
-                if place not in self._made:
-                    self._made[place] = _apply(place)
-                self._counts[place] += 1
+            self._users[use] = None
+            if not self._stand:
+                self._stand = True
+                watch(_patch)
+                for cls in _leaf_classes():
+                    _patch(cls)
+        return use
 
-    def remove(self, places: Iterable[Place]) -> None:
-        """Take back one use; restore what nobody uses any more."""
+    def release(self, use: object) -> None:
+        """Give a use back; restore what stood there before if it was the last."""
         with self._lock:
-            for place in places:
-                self._counts[place] -= 1
-                if self._counts[place] == 0:
-                    del self._counts[place]
-                    _restore(place, self._made.pop(place))
+            self._users.pop(use, None)
+            if self._stand and not self._users:
+                self._stand = False
+                unwatch()
+                # Where somebody replaced ours, his stays; he may call ours, which lets him through.
+                for cls, name in self.patched():
+                    setattr(cls, name, wrapped_in(cls, name))
 
     def patched(self) -> list[tuple[type, str]]:
         """Return the methods patched now."""
-        with self._lock:
-            return [(place.cls, place.leaf.name) for place in self._counts]
+        return [
+            (cls, leaf.name) for cls, leaf in places() if wrapped_in(cls, leaf.name) is not None
+        ]
 
 
 patches = Patches()
 
 
 class Interception:
-    """Patch the classes of some leaves for as long as this object, or a copy of it, lives."""
+    """Need the patches for as long as this object, or a copy of it, lives.
 
-    def __init__(self, leaves: Iterable[Any]) -> None:
-        places = places_of(dict.fromkeys(type(leaf) for leaf in leaves))
-        patches.add(places)
-        weakref.finalize(self, patches.remove, places).atexit = False
+    Args:
+        program: what is forgotten with it.
+    """
+
+    def __init__(self, program: str = "") -> None:
+        weakref.finalize(self, _let_go, patches.acquire(), program).atexit = False
 
     def __copy__(self) -> Interception:
         return self
@@ -94,7 +91,13 @@ class Interception:
         return self
 
 
-def leaf_classes() -> Iterator[type]:
+def _let_go(use: object, program: str) -> None:
+    patches.release(use)
+    if program:
+        forget_program(program)
+
+
+def _leaf_classes() -> Iterator[type]:
     """Yield every class of leaves that the process knows."""
     seen: set[type] = set()
     waiting: list[type] = list(LEAVES)
@@ -106,46 +109,28 @@ def leaf_classes() -> Iterator[type]:
                 yield cls
 
 
-def places_of(classes: Iterable[type]) -> list[Place]:
-    """Return each leaf method of the classes where it is defined, so that it is patched once."""
-    found: dict[Place, None] = {}
-    for cls in classes:
-        base = None if is_scheduled(cls) else leaf_base(cls)
-        for leaf in LEAVES[base] if base is not None else ():
-            if not hasattr(cls, leaf.name):
-                continue
-            if not is_default(cls, leaf):
-                found[Place(_definer(cls, leaf.name), leaf)] = None
-            elif leaf.sync is not None:
-                found[Place(cls, leaf)] = None
-    return list(found)
+def places() -> Iterator[tuple[type, LeafMethod]]:
+    """Yield each leaf method of all classes that the process knows, where it is defined."""
+    found: dict[tuple[type, LeafMethod], None] = {}
+    for cls in _leaf_classes():
+        found.update(dict.fromkeys(_places_of(cls)))
+    yield from found
 
 
-def scheduled_method(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
-    """Return the scheduled version of a leaf method, ``None`` if there is nothing to schedule."""
-    wrapped = wrap(cls, leaf, find)
-    if wrapped is None or leaf_base(cls) is not Embeddings:
-        return wrapped
-    return wrap_embeddings(cls, leaf, wrapped, find)
+def _places_of(cls: type) -> Iterator[tuple[type, LeafMethod]]:
+    base = None if is_scheduled(cls) else leaf_base(cls)
+    for leaf in LEAVES[base] if base is not None else ():
+        definer = next((one for one in cls.__mro__ if leaf.name in one.__dict__), None)
+        if definer is None or (is_default(cls, leaf) and leaf.sync is None):
+            continue
+        # What stands there as something else than a method, a static one say, is left alone.
+        if getattr(definer, leaf.name) is definer.__dict__[leaf.name]:
+            yield definer, leaf
 
 
-def _definer(cls: type, name: str) -> type:
-    return next(base for base in cls.__mro__ if name in base.__dict__)
-
-
-def _apply(place: Place) -> _Patch:
-    wrapper = scheduled_method(place.cls, place.leaf, _find)
-    assert wrapper is not None, "only methods that exist are patched"
-    original = place.cls.__dict__.get(place.leaf.name, _ABSENT)
-    setattr(place.cls, place.leaf.name, wrapper)
-    return _Patch(wrapper, original)
-
-
-def _restore(place: Place, patch: _Patch) -> None:
-    name = place.leaf.name
-    if place.cls.__dict__.get(name) is not patch.wrapper:
-        return  # somebody replaced it meanwhile; his version may call ours, which lets it through
-    if patch.original is _ABSENT:
-        delattr(place.cls, name)
-    else:
-        setattr(place.cls, name, patch.original)
+def _patch(cls: type) -> None:
+    for definer, leaf in _places_of(cls):
+        if wrapped_in(definer, leaf.name) is None:
+            wrapper = wrap(definer, leaf, _find)
+            assert wrapper is not None, "only methods that do work are patched"
+            setattr(definer, leaf.name, wrapper)

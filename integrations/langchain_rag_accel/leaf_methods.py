@@ -188,6 +188,13 @@ def plain_method(cls: type, name: str) -> Callable[..., Any] | None:
     return original if wrapper is not None and wrapper is method else method
 
 
+def wrapped_in(cls: type, name: str) -> Callable[..., Any] | None:
+    """Return what a wrapper of ours that stands in this very class wraps; ``None`` without one."""
+    method = cls.__dict__.get(name)
+    wrapper, original = getattr(method, _ORIGINAL, (None, None))
+    return original if wrapper is not None and wrapper is method else None
+
+
 def mark(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """Note in a wrapper what it wraps."""
     setattr(wrapper, _ORIGINAL, (wrapper, original))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from langchain_core.language_models import LLM
@@ -17,26 +16,27 @@ Watcher = Callable[[type], None]
 _BASES = [base for base in LEAVES if base is not LLM]
 
 _lock = threading.RLock()
-_watchers: list[Watcher] = []
+_watcher: Watcher | None = None
 _saved: dict[type, Any] = {}
 
 
-@contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
-    """Call ``watcher`` with every leaf class defined while the block runs."""
+def watch(watcher: Watcher) -> None:
+    """Call ``watcher`` with every leaf class defined from now on."""
+    global _watcher
     with _lock:
-        if not _watchers:
-            for base in _BASES:
+        _watcher = watcher
+        for base in _BASES:
+            if base not in _saved:
                 _install(base)
-        _watchers.append(watcher)
-    try:
-        yield
-    finally:
-        with _lock:
-            _watchers.remove(watcher)
-            if not _watchers:
-                for base in _BASES:
-                    _remove(base)
+
+
+def unwatch() -> None:
+    """Restore what stood in the classes before."""
+    global _watcher
+    with _lock:
+        _watcher = None
+        for base in list(_saved):
+            _remove(base)
 
 
 def _install(base: type) -> None:
@@ -48,9 +48,9 @@ def _install(base: type) -> None:
             original.__func__(cls, **kwargs)
         else:
             super(base, cls).__init_subclass__(**kwargs)
-        with _lock:
-            for watcher in list(_watchers):
-                watcher(cls)
+        watcher = _watcher
+        if watcher is not None:
+            watcher(cls)
 
     base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
 

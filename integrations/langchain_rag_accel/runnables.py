@@ -5,26 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.graph import Graph
 from pydantic import PrivateAttr
 
 from langchain_rag_accel.activation import activated
-from langchain_rag_accel.context import (
-    carried_identity,
-    current_run,
-    fail_open,
-    is_usable,
-    scoped,
-    with_identity,
-)
+from langchain_rag_accel.context import current_run, fail_open, lent, scoped
 from langchain_rag_accel.interception import Interception
-from langchain_rag_accel.stepping import astepped, stepped
+from langchain_rag_accel.leaf_call import inside
+from langchain_rag_accel.stepping import Scope, astepped, stepped
 from rag_accel.accelerator import (
     Accelerator,
     RequestIdentity,
@@ -33,26 +26,24 @@ from rag_accel.accelerator import (
 )
 from rag_accel.accelerator.leaves import leaf_depth
 from rag_accel.config import is_enabled
-from rag_accel_adapters.langchain import leaves
-from rag_accel_adapters.langgraph import Skeleton, skeleton
+from rag_accel_adapters.langgraph import (
+    Skeleton,
+    called_without_context,
+    skeleton,
+    with_streams,
+)
+
+T = TypeVar("T")
 
 _numbers = count(1)
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Hold what one call passes on: its config, and the scope its code runs in."""
-
-    config: Any
-    scope: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class AcceleratedRunnable(RunnableBinding[Any, Any]):
     """Behave as the bound runnable; let its models, retrievers and embeddings be scheduled.
 
     Every call becomes one request; all inputs of a batch are one. Its identity travels in the
-    config under a private key, and in the context of whatever runs for the call.
+    context of whatever runs for the call.
     """
 
     _accelerator: Accelerator | None = PrivateAttr(default=None)
@@ -61,6 +52,8 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
     _interception: Interception | None = PrivateAttr(default=None)
     #: how far each node is from the end, of a compiled LangGraph
     _skeleton: Skeleton | None = PrivateAttr(default=None)
+    #: ids of its leaves that LangGraph calls in threads without a context
+    _lent: frozenset[int] = PrivateAttr(default=frozenset())
 
     @classmethod
     def wrap(cls, runnable: Runnable[Any, Any], accelerator: Accelerator | None) -> Any:
@@ -68,8 +61,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         made = cls(bound=runnable)
         made._accelerator = accelerator
         made._program = f"{runnable.get_name()}#{next(_numbers)}"
-        made._interception = Interception(found.obj for found in leaves(runnable))
-        made._skeleton = _skeleton_of(runnable)
+        made._begin()
         return made
 
     def __getattr__(self, name: str) -> Any:
@@ -93,42 +85,43 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
-        unkept = {"_interception": None, "_skeleton": None}
+        unkept = {"_interception": None, "_skeleton": None, "_lent": frozenset()}
         private = {**(state.get("__pydantic_private__") or {}), **unkept}
         return {**state, "__pydantic_private__": private}
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         super().__setstate__(state)
-        self._interception = Interception(found.obj for found in leaves(self.bound))
-        self._skeleton = _skeleton_of(self.bound)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._interception = Interception(self._program)
+        self._skeleton = _of_graph(skeleton, self.bound)
+        self._lent = _of_graph(called_without_context, self.bound) or frozenset()
 
     # One request per call -------------------------------------------------------------------
 
     @contextmanager
-    def _run(self, config: Any, size: int | None = None) -> Iterator[_Run]:
-        """Run a call, of ``size`` inputs if it is a batch, as a request or as part of one."""
-        merged = self._merged(config, size)
-        identity, is_new = self._identity(merged)
+    def _run(self) -> Iterator[Scope]:
+        """Run a call as a request or as part of one; give the scope that its code runs in."""
+        identity, is_new = self._identity()
         if identity is None:
-            yield _Run(merged)
+            yield nullcontext
             return
+        if is_new and self._lent:
+            lent[identity] = self._lent
         try:
-            yield _Run(
-                with_identity(merged, identity) if is_new else merged,
-                partial(self._inside, identity),
-            )
+            yield partial(self._inside, identity)
         finally:
-            if is_new and not identity.accelerator.forked:
-                identity.accelerator.close_request(identity)
+            if is_new:
+                lent.pop(identity, None)
+                if not identity.accelerator.forked:
+                    identity.accelerator.close_request(identity)
 
-    @contextmanager
-    def _inside(self, identity: RequestIdentity) -> Iterator[None]:
+    def _inside(self, identity: RequestIdentity) -> AbstractContextManager[None]:
         """Run code of a request; a plan of what is around this program is the better one."""
-        tell = leaf_depth.get()
-        if tell is None and self._skeleton and identity.accelerator.options.use_skeleton:
-            tell = self._skeleton.here
-        with scoped(current_request, identity), scoped(leaf_depth, tell):
-            yield
+        if self._skeleton is None or not identity.accelerator.options.use_skeleton:
+            return inside(None, identity)
+        return _planned(identity, self._skeleton)
 
     def _merged(self, config: Any, size: int | None) -> Any:
         """Return the config that the bound runnable gets in a plain program."""
@@ -139,14 +132,17 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         configs = config if isinstance(config, Sequence) else [config] * size
         return [self._merge_configs(one) for one in configs]
 
-    def _identity(self, config: Any) -> tuple[RequestIdentity | None, bool]:
+    def _given(
+        self, config: Any, kwargs: dict[str, Any], size: int | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the config and the arguments that the bound runnable gets in a plain program."""
+        return self._merged(config, size), {**self.kwargs, **kwargs}
+
+    def _identity(self) -> tuple[RequestIdentity | None, bool]:
         """Return the request that a call belongs to, and whether it begins with this call."""
         if not is_enabled():
             return None, False
-        own = self._accelerator
-        outer = carried_identity(config)
-        if outer is None or not is_usable(outer, own):
-            outer = current_run(own)
+        outer = current_run(self._accelerator)
         if outer is not None:
             return outer, False
         accelerator = self.accelerator
@@ -157,85 +153,113 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
             return None, False
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        with self._run(config) as run, run.scope():
-            return self.bound.invoke(input, run.config, **{**self.kwargs, **kwargs})
+        merged, given = self._given(config, kwargs)
+        with self._run() as scope, scope():
+            return self.bound.invoke(input, merged, **given)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        with self._run(config) as run, run.scope():
-            return await self.bound.ainvoke(input, run.config, **{**self.kwargs, **kwargs})
+        merged, given = self._given(config, kwargs)
+        with self._run() as scope, scope():
+            return await self.bound.ainvoke(input, merged, **given)
 
     def batch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[Any]:
-        with self._run(config, len(inputs)) as run, run.scope():
-            return self.bound.batch(inputs, run.config, **{**self.kwargs, **kwargs})
+        merged, given = self._given(config, kwargs, len(inputs))
+        with self._run() as scope, scope():
+            return self.bound.batch(inputs, merged, **given)
 
     async def abatch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[Any]:
-        with self._run(config, len(inputs)) as run, run.scope():
-            return await self.bound.abatch(inputs, run.config, **{**self.kwargs, **kwargs})
+        merged, given = self._given(config, kwargs, len(inputs))
+        with self._run() as scope, scope():
+            return await self.bound.abatch(inputs, merged, **given)
 
     def batch_as_completed(
         self, inputs: Sequence[Any], config: Any = None, **kwargs: Any
     ) -> Iterator[Any]:
-        with self._run(config, len(inputs)) as run:
-            done = self.bound.batch_as_completed(inputs, run.config, **{**self.kwargs, **kwargs})
-            yield from stepped(iter(done), run.scope)
+        merged, given = self._given(config, kwargs, len(inputs))
+        with self._run() as scope:
+            done = self.bound.batch_as_completed(inputs, merged, **given)
+            yield from stepped(iter(done), scope)
 
     async def abatch_as_completed(
         self, inputs: Sequence[Any], config: Any = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        with self._run(config, len(inputs)) as run:
-            done = self.bound.abatch_as_completed(inputs, run.config, **{**self.kwargs, **kwargs})
-            async with aclosing(astepped(aiter(done), run.scope)) as items:
+        merged, given = self._given(config, kwargs, len(inputs))
+        with self._run() as scope:
+            done = self.bound.abatch_as_completed(inputs, merged, **given)
+            async with aclosing(astepped(aiter(done), scope)) as items:
                 async for item in items:
                     yield item
 
     def stream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
-        with self._run(config) as run:
-            items = self.bound.stream(input, run.config, **{**self.kwargs, **kwargs})
-            yield from stepped(iter(items), run.scope)
+        merged, given = self._given(config, kwargs)
+        with self._run() as scope:
+            items = self.bound.stream(input, merged, **given)
+            yield from stepped(iter(items), scope)
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        with self._run(config) as run:
-            chunks = self.bound.astream(input, run.config, **{**self.kwargs, **kwargs})
-            async with aclosing(astepped(aiter(chunks), run.scope)) as items:
+        merged, given = self._given(config, kwargs)
+        with self._run() as scope:
+            chunks = self.bound.astream(input, merged, **given)
+            async with aclosing(astepped(aiter(chunks), scope)) as items:
                 async for item in items:
                     yield item
 
     def transform(
         self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
+        merged, given = self._given(config, kwargs)
         outside = stepped(iter(input), _here(), closes=False)
-        with self._run(config) as run:
-            items = self.bound.transform(outside, run.config, **{**self.kwargs, **kwargs})
-            yield from stepped(iter(items), run.scope)
+        with self._run() as scope:
+            items = self.bound.transform(outside, merged, **given)
+            yield from stepped(iter(items), scope)
 
     async def atransform(
         self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
+        merged, given = self._given(config, kwargs)
         outside = astepped(aiter(input), _here(), closes=False)
-        with self._run(config) as run:
-            chunks = self.bound.atransform(outside, run.config, **{**self.kwargs, **kwargs})
-            async with aclosing(astepped(aiter(chunks), run.scope)) as items:
+        with self._run() as scope:
+            chunks = self.bound.atransform(outside, merged, **given)
+            async with aclosing(astepped(aiter(chunks), scope)) as items:
                 async for item in items:
                     yield item
+
+    def stream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        streaming = self._streaming({**self.kwargs, **kwargs})
+        if streaming is None:
+            return super().stream_events(input, config, **kwargs)
+        merged = self._merged(config, None)
+        return streaming.stream_events(input, merged, **{**self.kwargs, **kwargs})
 
     def astream_events(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Any:
-        if {**self.kwargs, **kwargs}.get("version") == "v3":
-            # The stream that this gives lives on its own: so do its leaves, each for itself.
-            identity = self.accelerator.anonymous() if is_enabled() else None
-            carrying = config if identity is None else with_identity(config, identity)
-            return super().astream_events(input, carrying, **kwargs)
-        return self._events(input, config, {**self.kwargs, **kwargs})
+        given = {**self.kwargs, **kwargs}
+        streaming = self._streaming(given)
+        if streaming is not None:
+            return streaming.astream_events(input, self._merged(config, None), **given)
+        if given.get("version") == "v3":
+            return super().astream_events(input, config, **kwargs)
+        return self._events(input, config, given)
+
+    def _streaming(self, kwargs: dict[str, Any]) -> Any:
+        """Return a graph whose event streams of the third version stand on streams of ours.
+
+        Whoever holds such a stream drives it, from wherever he is; so it has to carry its run.
+        """
+        if kwargs.get("version") != "v3":
+            return None
+        plain = AcceleratedRunnable.model_construct(bound=self.bound, kwargs={}, config={})
+        return with_streams(self.bound, self._kept(plain))
 
     async def _events(self, input: Any, config: Any, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
-        with self._run(config) as run:
-            events = self.bound.astream_events(input, run.config, **kwargs)
-            async with aclosing(astepped(aiter(events), run.scope)) as items:
+        with self._run() as scope:
+            events = self.bound.astream_events(input, self._merged(config, None), **kwargs)
+            async with aclosing(astepped(aiter(events), scope)) as items:
                 async for item in items:
                     yield item
 
@@ -252,6 +276,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         if isinstance(made, AcceleratedRunnable):
             made._accelerator, made._program = self._accelerator, self._program
             made._interception, made._skeleton = self._interception, self._skeleton
+            made._lent = self._lent
         return made
 
     def bind(self, **kwargs: Any) -> Any:
@@ -270,12 +295,20 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         return self._kept(super().with_retry(**kwargs))
 
 
-def _skeleton_of(runnable: Runnable[Any, Any]) -> Skeleton | None:
-    """Return the skeleton of a compiled graph; None where there is none, or it cannot be drawn."""
+@contextmanager
+def _planned(identity: RequestIdentity, plan: Skeleton) -> Iterator[None]:
+    tell = leaf_depth.get() or plan.here
+    with inside(None, identity), scoped(leaf_depth, tell):
+        yield
+
+
+def _of_graph(look: Callable[[Any], T], runnable: Runnable[Any, Any]) -> T | None:
+    """Return what is seen in a program; None where looking, which runs the owner's code, fails."""
     try:
-        return skeleton(runnable)
-    except Exception:  # drawing runs code of the graph's owner
-        _logger.warning("the plan of %s is unknown", runnable.get_name(), exc_info=True)
+        return look(runnable)
+    except Exception as error:
+        # Text only: a kept record would keep the error, its frames and so the program alive.
+        _logger.warning("the plan of %s is unknown: %s", runnable.get_name(), repr(error))
         return None
 
 

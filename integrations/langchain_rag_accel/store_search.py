@@ -12,8 +12,8 @@ from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from langchain_rag_accel.coverage import note_leaf
+from langchain_rag_accel.leaf_call import is_nested
 from langchain_rag_accel.shared_index import Hits, SharedIndex
-from langchain_rag_accel.wrappers import is_nested
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import Document as IndexedDocument
@@ -133,7 +133,7 @@ class StoreSearch(VectorStore):
         self, vector: list[float], k: int, where: Filter, options: dict[str, Any]
     ) -> SearchQuery:
         if not is_nested(self):
-            note_leaf(self, (), is_enabled())
+            note_leaf(self, (), "queued" if is_enabled() else None)
         return SearchQuery(vector, k, where, options.get("nprobe"))
 
     def _scored(self, hits: Hits) -> Scored:

@@ -16,9 +16,9 @@ from typing import Any
 from langchain_core.retrievers import BaseRetriever
 
 from langchain_rag_accel.context import identity_for, scoped
-from langchain_rag_accel.interception import Interception, scheduled_method
+from langchain_rag_accel.interception import Interception
 from langchain_rag_accel.leaf_methods import LEAVES, leaf_base, plain_class
-from langchain_rag_accel.wrappers import FindIdentity
+from langchain_rag_accel.wrappers import FindIdentity, wrap
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
 from rag_accel_adapters.langchain import leaves
 
@@ -27,7 +27,7 @@ _OWN = "__rag_accel_own__"
 
 _lock = threading.RLock()  # making a class runs code of its bases, which may accelerate something
 #: what a twin was made of, and the patches on what that holds, by the twin's id
-_origins: dict[int, tuple[Any, Interception]] = {}
+_origins: dict[int, tuple[Any, Interception | None]] = {}
 _classes: weakref.WeakValueDictionary[tuple[int, int], type] = weakref.WeakValueDictionary()
 
 
@@ -41,7 +41,8 @@ def twin(obj: Any, accelerator: Accelerator | None) -> Any:
     made = _sharing(obj, _subclass(type(obj), accelerator))
     # What the object holds is scheduled too, for as long as the twin lives. So lives the object:
     # its class may free what both of them use when it goes.
-    inner = Interception(found.obj for found in leaves(obj) if found.obj is not obj)
+    holds_leaves = any(found.obj is not obj for found in leaves(obj))
+    inner = Interception() if holds_leaves else None
     _origins[id(made)] = (obj, inner)
     weakref.finalize(made, _origins.pop, id(made), None).atexit = False
     return made
@@ -101,7 +102,7 @@ def _make_subclass(cls: type, accelerator: Accelerator | None) -> type:
     if hasattr(cls, "__del__"):
         body["__del__"] = _keep  # the original frees what they share
     for leaf in LEAVES[base]:
-        method = scheduled_method(cls, leaf, find)
+        method = wrap(cls, leaf, find)
         if method is not None:
             body[leaf.name] = method
     if base is BaseRetriever:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, get_config_list
 from pydantic import PrivateAttr
 
-from langchain_rag_accel.context import carried_identity, current_run, fail_open, with_identity
+from langchain_rag_accel.context import current_run, fail_open
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translated_batch import arun_batch, run_batch
 from langchain_rag_accel.translated_call import TranslatedCall
@@ -101,7 +100,7 @@ class TranslatedRunnable(AcceleratedRunnable):
     ) -> TranslatedCall | None:
         """Return a call that is a request of its own, ``None`` if it is to be intercepted."""
         translation = self.translation
-        if translation is None or not self._begins_request(config):
+        if translation is None or not self._begins_request():
             return None
         merged = self._merged(config, None)
         if is_sync and _is_limited(translation, merged):
@@ -113,7 +112,7 @@ class TranslatedRunnable(AcceleratedRunnable):
     ) -> list[TranslatedCall]:
         """Return one call per input, none if the batch is to be intercepted."""
         translation = self.translation
-        if translation is None or not inputs or not self._begins_request(config):
+        if translation is None or not inputs or not self._begins_request():
             return []
         if translation.own_batch[method]:
             return []
@@ -126,20 +125,16 @@ class TranslatedRunnable(AcceleratedRunnable):
         calls = [self._call(translation, one, kwargs) for one in configs]
         return [] if None in calls else [call for call in calls if call is not None]
 
-    def _begins_request(self, config: Any) -> bool:
+    def _begins_request(self) -> bool:
         """Tell whether a call is neither plain nor part of a run under way."""
-        own = self._accelerator
-        outer = carried_identity(config)
-        if outer is None or outer.accelerator.forked or own not in (None, outer.accelerator):
-            outer = current_run(own)
-        return outer is None and is_enabled()
+        return current_run(self._accelerator) is None and is_enabled()
 
     def _call(
         self, translation: Translation, config: Any, kwargs: dict[str, Any]
     ) -> TranslatedCall | None:
         accelerator = self.accelerator
         try:
-            identity = replace(accelerator.anonymous(), program=self._program)
+            identity = accelerator.anonymous(self._program)
         except Exception as error:
             fail_open(accelerator, error, self._program)
             return None
@@ -147,7 +142,7 @@ class TranslatedRunnable(AcceleratedRunnable):
             identity,
             translation,
             self._program,
-            with_identity(config, identity),
+            config,
             {**self.kwargs, **kwargs},
         )
 

@@ -25,7 +25,7 @@ class TranslatedCall:
     Args:
         identity: the request it is.
         program: names the accelerated object.
-        config: the config the plain program would get, with the request's identity.
+        config: the config the plain program would get.
         kwargs: keyword arguments for its first step.
     """
 

@@ -1,6 +1,6 @@
 """Compose scheduler and engines into what users hold: the ``Accelerator``."""
 
-from rag_accel.accelerator.accelerator import Accelerator
+from rag_accel.accelerator.accelerator import Accelerator, forget_program
 from rag_accel.accelerator.default import default_accelerator, shutdown
 from rag_accel.accelerator.identity import RequestIdentity, current_request
 from rag_accel.accelerator.leaves import Leaves, Work
@@ -12,5 +12,6 @@ __all__ = [
     "Work",
     "current_request",
     "default_accelerator",
+    "forget_program",
     "shutdown",
 ]

@@ -46,6 +46,12 @@ def close_all() -> None:
         accelerator.close()
 
 
+def forget_program(program: str) -> None:
+    """Forget what any accelerator has learned of a program whose object is gone."""
+    for accelerator in list(_live):
+        accelerator.forget_program(program)
+
+
 class Accelerator:
     """Schedule the work of many requests over shared engines.
 
@@ -258,12 +264,12 @@ class Accelerator:
         finally:
             self.close_request(identity)
 
-    def anonymous(self) -> RequestIdentity:
-        """Return an identity for a single call that belongs to no known run."""
+    def anonymous(self, program: str = "") -> RequestIdentity:
+        """Return an identity for a run that nobody opens, such as a single call's."""
         now = self._driver.now()
         limit = self.options.deadline_s
         deadline = None if limit is None else now + limit
-        return RequestIdentity(self, self._driver.new_request(), now, deadline)
+        return RequestIdentity(self, self._driver.new_request(), now, deadline, program)
 
     def count_bypass(self, where: str, reason: str) -> None:
         """Count a leaf that ran plainly because of an error of ours."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,8 @@ if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RequestIdentity:
-    """Travel with one run of an accelerated program, through config or context.
+    """Travel with one run of an accelerated program, through contexts.
 
     Args:
         accelerator: schedules this run's leaves.
@@ -25,22 +23,40 @@ class RequestIdentity:
         program: names the accelerated object.
     """
 
-    accelerator: Accelerator
-    request: RequestId
-    arrived_at: float
-    deadline: float | None = None
-    program: str = ""
-    _ordinals: count[int] = field(default_factory=lambda: count(1))
-    _end: list[bool] = field(default_factory=list[bool])
+    __slots__ = (
+        "_has_ended",
+        "_ordinals",
+        "accelerator",
+        "arrived_at",
+        "deadline",
+        "program",
+        "request",
+    )
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        request: RequestId,
+        arrived_at: float,
+        deadline: float | None = None,
+        program: str = "",
+    ) -> None:
+        self.accelerator = accelerator
+        self.request = request
+        self.arrived_at = arrived_at
+        self.deadline = deadline
+        self.program = program
+        self._ordinals = count(1)
+        self._has_ended = False
 
     @property
     def has_ended(self) -> bool:
         """Tell whether the run is over; what it started beside itself may still go on."""
-        return bool(self._end)
+        return self._has_ended
 
     def end(self) -> None:
         """Note that the run is over."""
-        self._end.append(True)
+        self._has_ended = True
 
     def next_leaf(self) -> str:
         """Return a name for the next leaf, unique within the run."""
@@ -48,15 +64,6 @@ class RequestIdentity:
 
     def __deepcopy__(self, memo: object) -> RequestIdentity:
         return self
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # A config that carries an identity may be pickled; what arrives elsewhere is no request
-        # of that process.
-        return (_nobody, ())
-
-
-def _nobody() -> None:
-    return None
 
 
 #: The run whose code executes in this context. Set around plain and coroutine calls only: a

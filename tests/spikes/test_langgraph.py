@@ -235,7 +235,7 @@ async def test_an_interrupted_run_resumes_to_the_same_answer(accelerator: Accele
     expected = await run(app, "plain")
     with activate(accelerator), coverage() as meter:
         assert await run(app, "scheduled") == expected
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
 
 
 async def test_an_accelerated_graph_answers_alike(accelerator: Accelerator) -> None:

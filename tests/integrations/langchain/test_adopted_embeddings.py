@@ -71,7 +71,7 @@ async def test_concurrent_requests_share_batches(
     with coverage() as meter:
         found = await asyncio.gather(*map(fast.ainvoke, questions))
     assert found == [program.invoke(question) for question in questions]
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
     (engine,) = _embedding_engines(accelerator).values()
     assert engine["items"] == 16
     assert engine["steps"] <= 8

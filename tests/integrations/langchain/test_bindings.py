@@ -127,7 +127,7 @@ def test_a_pickled_program_arrives_with_its_options() -> None:
             assert other is not accelerator
             assert other.options == accelerator.options
             assert arrived.invoke(INPUT).content == fast.invoke(INPUT).content
-        assert meter.passed_through == 0
+        assert meter.passed_by == 0
 
 
 def test_programs_pickled_together_share_an_accelerator() -> None:
@@ -157,7 +157,7 @@ def test_a_copy_is_accelerated_and_outlives_the_original(
     assert made.accelerator is accelerator
     with coverage() as meter:
         assert made.invoke(INPUT) == model_chain().invoke(INPUT)
-    assert meter.passed_through == 1  # of the plain one
+    assert meter.passed_by == 1  # of the plain one
     assert meter.rows()[0].scheduled == 1
 
 

@@ -140,7 +140,7 @@ async def test_results_types_callbacks_and_coverage(
     assert plain(found) == plain(expected)
     assert of_fast.forest() == of_bare.forest()
     assert of_fast.open() == []
-    assert meter.passed_through == 0, str(meter)
+    assert meter.passed_by == 0, str(meter)
     assert sum(row.scheduled for row in meter.rows()) > 0
 
 
@@ -184,7 +184,7 @@ async def test_leaves_without_callbacks_are_scheduled(
     rows = {row.kind: row.scheduled for row in meter.rows()}
     assert called > 0
     assert rows["embeddings"] == called
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
 
 
 @pytest.mark.parametrize("way", ["invoke", "ainvoke"])
@@ -261,7 +261,7 @@ async def test_errors_are_the_same_object_and_no_run_stays_open(
     assert expected[0] == found[0] == "raised"
     assert found[1] is expected[1]  # of fallbacks, a batch raises the last error
     if name != "multi-query: model":  # the meter knows a composite by what ran in it
-        assert meter.passed_through == 0, str(meter)
+        assert meter.passed_by == 0, str(meter)
     if name in _BESIDE and way in BLOCKING and either.options.mode == "translate":
         assert Counter(map(repr, of_bare.events())) <= Counter(map(repr, of_fast.events()))
     else:

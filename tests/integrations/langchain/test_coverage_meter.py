@@ -25,49 +25,61 @@ async def test_what_is_intercepted_is_what_was_seen(accelerator: Accelerator) ->
     fast = accelerate(retrieval_chain(), accelerator=accelerator)
     with coverage() as meter:
         await asyncio.gather(*(fast.ainvoke(INPUT) for _ in range(5)))
-    assert meter.rows() == [CoverageRow("chat model", 5, 5), CoverageRow("retriever", 5, 5)]
+    assert meter.rows() == [CoverageRow("chat model", 5, 0, 5), CoverageRow("retriever", 5, 0, 5)]
 
 
-def test_a_model_that_nobody_could_find_passes_through(accelerator: Accelerator) -> None:
-    class Unfound(SyncChat):
-        def _generate(self, *args: Any, **kwargs: Any) -> Any:
-            return super()._generate(*args, **kwargs)
+def test_a_model_made_where_nobody_could_find_it_is_scheduled(accelerator: Accelerator) -> None:
+    def make_and_call(given: dict[str, str]) -> Any:
+        class Unfound(SyncChat):
+            def _generate(self, *args: Any, **kwargs: Any) -> Any:
+                return super()._generate(*args, **kwargs)
 
-    class Hidden:
-        @staticmethod
-        def made_when_needed() -> Unfound:
-            return Unfound()
+        return Unfound().invoke(given["input"]).content
 
-    fast = accelerate(
-        RunnableLambda(lambda given: Hidden.made_when_needed().invoke(given["input"]).content),
-        accelerator=accelerator,
-    )
+    fast = accelerate(RunnableLambda(make_and_call), accelerator=accelerator)
     with coverage() as meter:
         fast.invoke(INPUT)
-    assert meter.rows() == [CoverageRow("chat model", 1, 0)]
-    assert meter.passed_through == 1
+    assert meter.rows() == [CoverageRow("chat model", 1, 0, 1)]
+    assert meter.passed_by == 0
 
 
-def test_a_bypassed_leaf_counts_as_passed_through() -> None:
+def test_a_call_that_belongs_to_no_run_passes_by(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    with coverage() as meter:
+        SyncChat().invoke("x")
+    assert meter.rows() == [CoverageRow("chat model", 1, 0, 0)]
+    assert meter.passed_by == 1
+    assert fast is not None
+
+
+def test_calls_that_wait_for_their_turn_are_told_apart() -> None:
+    with Accelerator(strict=True, max_requests=1) as accelerator:
+        fast = accelerate(model_chain(), accelerator=accelerator)
+        with coverage() as meter:
+            fast.invoke(INPUT)
+    assert meter.rows() == [CoverageRow("chat model", 1, 1, 0)]
+
+
+def test_a_bypassed_leaf_counts_as_passed_by() -> None:
     accelerator = Accelerator()
     fast = accelerate(QUESTION | AsyncChat(), accelerator=accelerator)
     accelerator.close()
     with coverage() as meter:
         fast.invoke(INPUT)
-    assert meter.passed_through == 1
+    assert meter.passed_by == 1
 
 
 def test_a_retriever_of_retrievers_is_not_counted(accelerator: Accelerator) -> None:
     fast = accelerate(ensemble(), accelerator=accelerator)
     with coverage() as meter:
         fast.invoke(INPUT)
-    assert meter.rows() == [CoverageRow("retriever", 2, 2)]
+    assert meter.rows() == [CoverageRow("retriever", 2, 0, 2)]
 
 
 def test_each_prompt_of_a_completion_model_counts(accelerator: Accelerator) -> None:
     with coverage() as meter:
         accelerate(FakeLLM(), accelerator=accelerator).generate(["one", "two", "three"])
-    assert meter.rows() == [CoverageRow("language model", 3, 3)]
+    assert meter.rows() == [CoverageRow("language model", 3, 0, 3)]
 
 
 def test_leaves_without_callbacks_are_known_from_their_wrappers(accelerator: Accelerator) -> None:
@@ -76,7 +88,7 @@ def test_leaves_without_callbacks_are_known_from_their_wrappers(accelerator: Acc
     with coverage() as meter:
         fast.embed_query("x")
         fast.embed_documents(["x", "y"])
-    assert meter.rows() == [CoverageRow("embeddings", 2, 2)]
+    assert meter.rows() == [CoverageRow("embeddings", 2, 0, 2)]
 
 
 def test_the_meter_changes_no_result_and_sees_only_its_block(accelerator: Accelerator) -> None:
@@ -85,7 +97,7 @@ def test_the_meter_changes_no_result_and_sees_only_its_block(accelerator: Accele
     with coverage() as meter:
         assert fast.invoke(INPUT) == before
     fast.invoke(INPUT)
-    assert meter.rows() == [CoverageRow("chat model", 1, 1)]
+    assert meter.rows() == [CoverageRow("chat model", 1, 0, 1)]
 
 
 def test_two_meters_in_two_threads_do_not_mix(accelerator: Accelerator) -> None:
@@ -106,11 +118,11 @@ def test_two_meters_in_two_threads_do_not_mix(accelerator: Accelerator) -> None:
     assert counts == {2: 2, 3: 3}
 
 
-def test_the_report_has_a_column_for_what_passed_through(accelerator: Accelerator) -> None:
+def test_the_report_has_a_column_for_what_passed_by(accelerator: Accelerator) -> None:
     fast = accelerate(SyncRetriever(), accelerator=accelerator)
     with coverage() as meter:
         fast.invoke("x")
         SyncRetriever().invoke("x")
     head, line = str(meter).splitlines()
-    assert head.split() == ["leaf", "seen", "scheduled", "passed", "through"]
-    assert line.split() == ["retriever", "2", "1", "1"]
+    assert head.split() == ["leaf", "seen", "queued", "admitted", "passed", "by"]
+    assert line.split() == ["retriever", "2", "0", "1", "1"]

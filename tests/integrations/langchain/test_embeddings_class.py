@@ -95,7 +95,7 @@ async def test_they_are_scheduled_inside_and_outside_of_programs(
         with activate(accelerator):
             await ours.aembed_query("x")
     (row,) = meter.rows()
-    assert (row.kind, row.scheduled, row.passed_through) == ("embeddings", 2, 0)
+    assert (row.kind, row.scheduled, row.passed_by) == ("embeddings", 2, 0)
 
 
 def test_accelerating_them_again_changes_nothing_or_the_accelerator(

@@ -121,5 +121,5 @@ async def test_results_and_callbacks_are_those_of_the_plain_program(
     else:
         assert sorted(map(repr, of_fast.entries)) == sorted(map(repr, of_bare.entries))
     assert sum(row.scheduled for row in plain_meter.rows()) == 0
-    assert meter.passed_through == 0, str(meter)
+    assert meter.passed_by == 0, str(meter)
     assert sum(row.scheduled for row in meter.rows()) > 0

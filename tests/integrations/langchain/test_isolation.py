@@ -143,4 +143,4 @@ async def test_a_task_begun_inside_a_leaf_is_scheduled_for_itself_later(
         await fast.ainvoke({"input": "x"})
         go.set()
         await found[0]
-    assert [(row.scheduled, row.passed_through) for row in found[1:]] == [(1, 0)]
+    assert [(row.scheduled, row.passed_by) for row in found[1:]] == [(1, 0)]

@@ -27,7 +27,7 @@ from lc_waiting import is_idle, wait_until
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.activation import activated
 from langchain_rag_accel.coverage import coverage
-from langchain_rag_accel.interception import leaf_classes, patches, places_of
+from langchain_rag_accel.interception import patches, places
 from rag_accel import Accelerator
 
 INPUT = {"input": "question one"}
@@ -35,10 +35,7 @@ INPUT = {"input": "question one"}
 
 def _methods() -> dict[tuple[type, str], Any]:
     """Return what stands where leaves are patched."""
-    return {
-        (place.cls, place.leaf.name): place.cls.__dict__.get(place.leaf.name)
-        for place in places_of(leaf_classes())
-    }
+    return {(cls, leaf.name): cls.__dict__.get(leaf.name) for cls, leaf in places()}
 
 
 def test_a_collected_program_restores_its_classes(accelerator: Accelerator) -> None:
@@ -59,7 +56,7 @@ def test_a_class_stays_patched_until_its_last_program_is_gone(accelerator: Accel
     gc.collect()
     with coverage() as meter:
         second.invoke(INPUT)
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
     del second
     gc.collect()
     assert patches.patched() == []
@@ -70,7 +67,7 @@ def test_a_program_made_of_another_keeps_the_patches(accelerator: Accelerator) -
     gc.collect()
     with coverage() as meter:
         fast.invoke(INPUT)
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
 
 
 def test_a_plain_call_of_a_patched_class_is_not_scheduled(accelerator: Accelerator) -> None:
@@ -107,7 +104,7 @@ def test_a_method_replaced_meanwhile_stays_replaced(accelerator: Accelerator) ->
     Own._generate = users  # type: ignore[method-assign]
     with coverage() as meter:
         fast.invoke(INPUT)
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
     del fast
     gc.collect()
     assert Own.__dict__["_generate"] is users
@@ -124,7 +121,7 @@ def test_a_mocked_method_is_called_and_put_back(accelerator: Accelerator) -> Non
     mocked.assert_called_once()
     with coverage() as meter:
         fast.invoke(INPUT)
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
 
 
 # activate() -------------------------------------------------------------------------------------
@@ -167,7 +164,7 @@ async def test_everything_in_a_block_is_scheduled_wherever_it_was_made(
         FakeEmbeddings().embed_query("x")
         list(StreamingChat().stream("x"))
     assert found == [program.invoke(INPUT) for program in programs] * 2
-    assert meter.passed_through == 0, str(meter)
+    assert meter.passed_by == 0, str(meter)
     assert {row.kind: row.scheduled for row in meter.rows()} == {
         "chat model": 9,
         "embeddings": 1,
@@ -190,7 +187,7 @@ def test_classes_defined_in_a_block_are_covered_and_restored(accelerator: Accele
             New().invoke("x")
             NewEmbeddings().embed_query("x")
     assert {row.kind: row.scheduled for row in meter.rows()} == {"chat model": 1, "embeddings": 1}
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
     assert "__rag_accel_original__" not in vars(New.__dict__["_generate"])
     assert New().invoke("x").content
 
@@ -202,7 +199,7 @@ def test_nested_blocks_share_the_patches(accelerator: Accelerator) -> None:
             pass
         with coverage() as meter:
             SyncChat().invoke("x")
-        assert meter.passed_through == 0
+        assert meter.passed_by == 0
     assert _methods() == before
 
 
@@ -254,7 +251,7 @@ def test_blocks_may_end_in_another_order_than_they_began(accelerator: Accelerato
     first.__exit__(None, None, None)
     with coverage() as meter:
         SyncChat().invoke("x")
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
     second.__exit__(None, None, None)
     assert _methods() == before
     assert activated() is None
@@ -272,7 +269,7 @@ def test_a_thread_without_the_blocks_context_is_covered(accelerator: Accelerator
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    assert [(row.scheduled, row.passed_through) for row in rows] == [(1, 0)]
+    assert [(row.scheduled, row.passed_by) for row in rows] == [(1, 0)]
 
 
 def test_a_block_may_end_in_another_context(accelerator: Accelerator) -> None:
@@ -280,7 +277,7 @@ def test_a_block_may_end_in_another_context(accelerator: Accelerator) -> None:
     contextvars.copy_context().run(block.__enter__)
     with coverage() as meter:
         SyncChat().invoke("x")
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
     contextvars.copy_context().run(block.__exit__, None, None, None)
     assert activated() is None
     assert patches.patched() == []

@@ -176,7 +176,7 @@ async def test_results_and_runs_are_those_of_the_plain_program(
     assert expected[0] == "returned", expected
     assert plain(found) == plain(expected)
     assert of_fast.forest() == of_bare.forest()
-    assert meter.passed_through == 0, str(meter)
+    assert meter.passed_by == 0, str(meter)
     if not any(len(part.keys) > 1 and part.kind == "parallel" for part in _parts(fast)):
         assert [event for event, _ in of_fast.order] == [event for event, _ in of_bare.order]
 

@@ -72,7 +72,7 @@ def test_a_twin_is_an_instance_of_the_originals_class(name: str, accelerator: Ac
 
 
 def _scheduled(meter: Coverage) -> dict[str, int]:
-    assert meter.passed_through == 0, str(meter)
+    assert meter.passed_by == 0, str(meter)
     return {row.kind: row.scheduled for row in meter.rows()}
 
 
@@ -311,7 +311,7 @@ def test_a_pickled_twin_arrives_accelerated_with_its_options(name: str) -> None:
             assert type(arrived).__mro__[1] is type(made).__mro__[1]
             with coverage() as meter:
                 arrived.invoke("x")
-        assert meter.passed_through == 0
+        assert meter.passed_by == 0
 
 
 def test_tools_and_structure_can_be_bound_to_a_twin(accelerator: Accelerator) -> None:
@@ -326,7 +326,7 @@ def test_tools_and_structure_can_be_bound_to_a_twin(accelerator: Accelerator) ->
     with coverage() as meter:
         called = fast.bind_tools([magic]).invoke("magic of 3")
     assert called.tool_calls == model.bind_tools([magic]).invoke("magic of 3").tool_calls
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
 
 
 def test_a_twin_in_a_program_belongs_to_the_programs_run(accelerator: Accelerator) -> None:

@@ -294,7 +294,7 @@ async def test_any_store_is_scheduled(plain: InMemoryVectorStore, accelerator: A
     with coverage() as meter:
         assert retriever.invoke("x") == expected
         assert await retriever.ainvoke("x") == expected
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
 
 
 def test_another_store_may_be_put_in_its_place(
