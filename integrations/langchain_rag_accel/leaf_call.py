@@ -24,8 +24,10 @@ def is_nested(obj: Any) -> bool:
 
     That is its own leaf, or that of a retriever over a store, or of a model over another.
     """
-    calls = held.get()
-    return bool(calls) and any(call.covers(obj) for call in calls)
+    for call in held.get():  # noqa: SIM110 - asked by every call: a generator costs more than this
+        if call.covers(obj):
+            return True
+    return False
 
 
 def is_inside_leaf() -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from langchain_core.documents.compressor import BaseDocumentCompressor
 from langchain_core.embeddings import Embeddings
@@ -118,9 +119,46 @@ LEAVES: dict[type, list[LeafMethod]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class LeafClass:
+    """What every call asks of the class of its object.
+
+    Args:
+        base: the LangChain base class whose leaf methods it has, if any.
+        engine: the borrowed engine's name for its objects.
+        parts: what an object of it may hold that then does the work.
+    """
+
+    base: type | None
+    engine: str
+    parts: tuple[type, ...]
+
+
+#: What an object that only has others do the work holds, by base class. A model is never composite:
+#: it may well call what it holds past the methods known here.
+_PARTS: dict[type | None, tuple[type, ...]] = {
+    BaseRetriever: (BaseRetriever,),
+    Embeddings: (Embeddings,),
+    BaseDocumentCompressor: (Runnable, Embeddings, BaseDocumentCompressor),
+}
+
+_known: WeakKeyDictionary[type, LeafClass] = WeakKeyDictionary()
+
+
+def leaf_class(cls: type) -> LeafClass:
+    """Return what is known of a class."""
+    found = _known.get(cls)
+    if found is None:
+        base = next((base for base in LEAVES if issubclass(cls, base)), None)
+        plain = plain_class(cls)
+        engine = f"{plain.__module__}.{plain.__qualname__}"
+        found = _known[cls] = LeafClass(base, engine, _PARTS.get(base, ()))
+    return found
+
+
 def leaf_base(cls: type) -> type | None:
     """Return the LangChain base class whose leaf methods ``cls`` has, if any."""
-    return next((base for base in LEAVES if issubclass(cls, base)), None)
+    return leaf_class(cls).base
 
 
 def is_scheduled(cls: type) -> bool:
@@ -135,32 +173,22 @@ def plain_class(cls: type) -> type:
 
 def engine_name(cls: type) -> str:
     """Return the borrowed engine's name for objects of a class."""
-    plain = plain_class(cls)
-    return f"{plain.__module__}.{plain.__qualname__}"
+    return leaf_class(cls).engine
 
 
 def is_composite(obj: Any) -> bool:
     """Tell whether an object only has others of its kind, or models, do the work.
 
-    Those are the leaves then. A model is never composite: it may well call what it holds past the
-    methods known here.
+    Those are the leaves then.
     """
-    parts = _PARTS.get(leaf_base(type(obj)) or object, ())
-    return bool(parts) and any(
-        isinstance(value, parts) or (isinstance(value, list | tuple) and _holds(value, parts))
-        for value in vars(obj).values()
-    )
-
-
-def _holds(values: Sequence[Any], parts: tuple[type, ...]) -> bool:
-    return bool(values) and isinstance(values[0], parts)
-
-
-_PARTS: dict[type, tuple[type, ...]] = {
-    BaseRetriever: (BaseRetriever,),
-    Embeddings: (Embeddings,),
-    BaseDocumentCompressor: (Runnable, Embeddings, BaseDocumentCompressor),
-}
+    parts = leaf_class(type(obj)).parts
+    if parts:
+        for value in vars(obj).values():
+            if isinstance(value, parts) or (
+                isinstance(value, list | tuple) and value and isinstance(value[0], parts)
+            ):
+                return True
+    return False
 
 
 def is_default(cls: type, leaf: LeafMethod) -> bool:

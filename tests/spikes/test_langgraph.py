@@ -150,8 +150,8 @@ def _graph(pausing: bool = False, checkpointer: Any = None) -> Any:
 
 QUESTIONS = [{"question": f"question {number}", "grades": []} for number in range(USERS)]
 ALL_SCHEDULED = [
-    CoverageRow("chat model", USERS * (WIDTH + 2), USERS * (WIDTH + 2)),
-    CoverageRow("retriever", USERS, USERS),
+    CoverageRow("chat model", USERS * (WIDTH + 2), 0, USERS * (WIDTH + 2)),
+    CoverageRow("retriever", USERS, 0, USERS),
 ]
 
 
