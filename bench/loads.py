@@ -47,7 +47,7 @@ def batch_rows(accelerator: Accelerator, workload: str) -> list[Row]:
     engines = cast("dict[str, dict[str, Any]]", accelerator.metrics.snapshot().get("engines", {}))
     accelerator.metrics.reset()
     return [
-        Row("accelerated", workload, "mean_batch", cells["items"] / cells["steps"], None, steps)
+        Row("accelerated", workload, "mean_batch", sizes["sum"] / count, None, count)
         for name, cells in engines.items()
-        if name.startswith(_OWNED) and (steps := int(cells["steps"]))
+        if name.startswith(_OWNED) and (count := (sizes := cells["batch_size"])["count"])
     ]

@@ -8,9 +8,11 @@ kept in the wrapper itself, so nothing here grows with the number of classes.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_rag_accel.context import find_identity, find_lender, lent
@@ -30,6 +32,19 @@ from rag_accel.accelerator import RequestIdentity, forget_program
 def _find(obj: Any) -> RequestIdentity | None:
     identity = find_identity()
     return find_lender(obj) if identity is None and lent else identity
+
+
+#: Where a method keeps its wrapper while it is not patched.
+_KEPT = "__rag_accel_wrapper__"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept with ``method``; ``functools.wraps`` may copy it to another."""
+
+    method: Any
+    leaf: LeafMethod
+    wrapper: Any
 
 
 class Patches:
@@ -131,6 +146,21 @@ def _places_of(cls: type) -> Iterator[tuple[type, LeafMethod]]:
 def _patch(cls: type) -> None:
     for definer, leaf in _places_of(cls):
         if wrapped_in(definer, leaf.name) is None:
-            wrapper = wrap(definer, leaf, _find)
-            assert wrapper is not None, "only methods that do work are patched"
-            setattr(definer, leaf.name, wrapper)
+            setattr(definer, leaf.name, _gated(definer, leaf))
+
+
+def _gated(cls: type, leaf: LeafMethod) -> Any:
+    """Return the wrapper of a method that is defined in ``cls``.
+
+    The method keeps it: making one takes 50 us, and a service may accelerate for every request. It
+    goes with its method, which it holds, as a table of them would not let it.
+    """
+    method = cls.__dict__[leaf.name]
+    kept = getattr(method, _KEPT, None)
+    if kept is not None and kept.method is method and kept.leaf is leaf:
+        return kept.wrapper
+    wrapper = wrap(cls, leaf, _find)
+    assert wrapper is not None, "only methods that do work are patched"
+    with contextlib.suppress(AttributeError, TypeError):  # compiled ones keep nothing
+        setattr(method, _KEPT, _Kept(method, leaf, wrapper))
+    return wrapper

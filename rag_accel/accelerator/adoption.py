@@ -16,6 +16,11 @@ from rag_accel.scheduler.messages import EngineLeft, EngineName
 
 _Key = tuple[int, str]
 
+#: borrowed engines without a limit that have a name of their own; a program may make a class for
+#: every request
+MAX_BORROWED = 1024
+OTHERS = "others"
+
 
 @dataclass(slots=True)
 class _Adopted:
@@ -90,6 +95,8 @@ class Adoption:
         if known is not None:
             return known
         with self._lock:
+            if max_concurrency is None and len(self._borrowed) >= MAX_BORROWED:
+                name = OTHERS
             if name not in self._borrowed:
                 engine = BorrowedEngine(name, frozenset({kind}), max_concurrency)
                 self._borrowed[name] = self._driver.add_borrowed(engine)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rag_accel.scheduler.commands import Command, EndNode, EndRequest, StartCall, StartStep
+from rag_accel.scheduler.commands import (
+    Command,
+    DropEngine,
+    EndNode,
+    EndRequest,
+    StartCall,
+    StartStep,
+)
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
@@ -36,7 +43,6 @@ class SchedulerObserver:
         self._tracer = tracer
         self._calls: dict[NodeKey, float] = {}
         self._steps: dict[str, StartStep] = {}
-        self._sizes: dict[str, int] = {}
         # The others are kept only while somebody wants the events that need them.
         #: of each request, its nodes that run: where and since when
         self._running: dict[RequestId, dict[str, tuple[str, float]]] = {}
@@ -117,7 +123,6 @@ class SchedulerObserver:
         self._lost.pop(event.engine, None)
         cells = self._metrics.engine(event.engine)
         cells.steps.add()
-        cells.items.add(self._sizes.pop(event.engine, 0))
         cells.step_s.observe(event.duration_s)
         failed = isinstance(event, StepFailed)
         if failed:
@@ -163,13 +168,16 @@ class SchedulerObserver:
     def _step_started(self, command: StartStep, now: float, state: SchedulerState) -> None:
         engine = state.engines[command.engine]
         cells = self._metrics.engine(command.engine)
+        joined = 0
         for key in command.admitted:
             node = engine.running[key]
+            joined += 0 if node.solo else node.portion  # what is retried has been counted
             if not node.taken:  # the further parts of a node were dispatched with its first
                 self._dispatched(node, now)
         self._steps[command.engine] = command
-        self._sizes[command.engine] = engine.step_items
-        cells.batch_size.observe(engine.step_items)
+        if joined:  # a step may also go on with what an earlier one has left
+            cells.items.add(joined)
+            cells.batch_size.observe(joined)
         if trace.StepStarted in self._tracer.wanted:
             members = tuple(engine.running)
             self._tracer.emit(
@@ -209,6 +217,13 @@ class SchedulerObserver:
                     spec.size,
                 )
             )
+
+    def _engine_dropped(self, command: DropEngine, now: float, state: SchedulerState) -> None:
+        """Forget an engine that has left: there may be one for every request."""
+        self._steps.pop(command.engine, None)
+        self._lost.pop(command.engine, None)
+        self._metrics.retire_engine(command.engine)
+        self._tracer.let_go(lambda kept: _is_joining_of(kept, command.engine))
 
     def _node_ended(self, command: EndNode, now: float, state: SchedulerState) -> None:
         key = command.node
@@ -257,6 +272,10 @@ class SchedulerObserver:
             self._tracer.emit(trace.RequestEnded(now, command.request, command.outcome, node))
 
 
+def _is_joining_of(event: trace.TraceEvent, engine: str) -> bool:
+    return isinstance(event, trace.EngineJoined) and event.engine == engine
+
+
 _NOTE: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None]] = {
     OwnedEngineAdded: SchedulerObserver._engine_joined,  # pyright: ignore[reportPrivateUsage]
     BorrowedEngineAdded: SchedulerObserver._engine_joined,  # pyright: ignore[reportPrivateUsage]
@@ -273,6 +292,7 @@ _NOTE: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None
 _RECORD: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None]] = {
     StartStep: SchedulerObserver._step_started,  # pyright: ignore[reportPrivateUsage]
     StartCall: SchedulerObserver._call_started,  # pyright: ignore[reportPrivateUsage]
+    DropEngine: SchedulerObserver._engine_dropped,  # pyright: ignore[reportPrivateUsage]
     EndNode: SchedulerObserver._node_ended,  # pyright: ignore[reportPrivateUsage]
     EndRequest: SchedulerObserver._request_ended,  # pyright: ignore[reportPrivateUsage]
 }

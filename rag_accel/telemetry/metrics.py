@@ -56,6 +56,10 @@ class Counter:
         with self._lock:
             self._value += amount
 
+    def merge(self, other: Counter) -> None:
+        """Add what another has counted."""
+        self.add(other.value)
+
     @property
     def value(self) -> int:
         """Return the count."""
@@ -100,6 +104,16 @@ class Histogram:
                 self._low = value
             if value > self._high:
                 self._high = value
+
+    def merge(self, other: Histogram) -> None:
+        """Add the values of another with the same bounds."""
+        with other._lock:
+            counts, total, low, high = list(other._counts), other._sum, other._low, other._high
+        with self._lock:
+            for index, count in enumerate(counts):
+                self._counts[index] += count
+            self._sum += total
+            self._low, self._high = min(self._low, low), max(self._high, high)
 
     def snapshot(self) -> HistogramSnapshot:
         """Return a consistent copy of the state."""
@@ -193,6 +207,20 @@ class Metrics:
         if found is None:
             found = self._engines.setdefault(name, EngineMetrics(self, name))
         return found
+
+    def retire_engine(self, name: str) -> None:
+        """Move what was measured of an engine that is gone to those of its kind that have left.
+
+        The kind is what stands in its name before ``#``; the cells of the engine are gone then.
+        """
+        gone = self._engines.pop(name, None)
+        if gone is None:
+            return
+        into = self.engine(f"{name.partition('#')[0]}#left")
+        for slot in EngineMetrics.__slots__:
+            getattr(into, slot).merge(getattr(gone, slot))
+            with self._lock:
+                self._cells.pop(("engines", name, slot), None)
 
     def snapshot(self) -> Snapshot:
         """Return all values nested by path; each cell is consistent in itself."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from rag_accel.errors import ClosedError, ConfigError
@@ -73,13 +73,19 @@ class Tracer:
     def keep(self, event: TraceEvent) -> None:
         """Record an event that stays readable however many follow; never raises an ``Exception``.
 
-        For the few facts that hold from now on. Sinks that come later are told of them too.
+        For the few facts that hold from now on, until ``let_go``. Sinks that come later are told of
+        them too.
         """
         with self._lock:
             self._kept = (*self._kept, event)
             feeds = self._routes.get(type(event), ())
         for feed in feeds:
             self._write(feed, event)
+
+    def let_go(self, is_over: Callable[[TraceEvent], bool]) -> None:
+        """Forget kept events whose fact holds no longer."""
+        with self._lock:
+            self._kept = tuple(event for event in self._kept if not is_over(event))
 
     def add_sink(self, sink: Sink, kinds: Collection[type[TraceEvent]] = EVENT_TYPES) -> None:
         """Pass events of these kinds on to ``sink`` from now on; the tracer will close it.

@@ -11,6 +11,7 @@ from accel_harness import PATIENCE_S, become_idle, opened, settle
 
 from rag_accel import Accelerator
 from rag_accel.accelerator import Work
+from rag_accel.accelerator.adoption import MAX_BORROWED, OTHERS
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.testing import FakeEngine
 
@@ -145,3 +146,12 @@ def test_holders_and_accelerator_may_go_in_any_order(closed_first: bool) -> None
     gc.collect()
     acc.close()
     assert made[0].closed_for_good.wait(PATIENCE_S)
+
+
+def test_names_of_borrowed_engines_are_bounded() -> None:
+    with opened() as acc:
+        names = {acc.borrow(f"class {number}", EMBEDDING) for number in range(2 * MAX_BORROWED)}
+        assert len(names) == MAX_BORROWED + 1
+        assert acc.borrow("class 0", EMBEDDING) == "class 0"
+        assert acc.borrow("one more", EMBEDDING) == OTHERS
+        assert acc.borrow("limited", EMBEDDING, max_concurrency=2) == "limited"

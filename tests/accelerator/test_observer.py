@@ -13,6 +13,8 @@ from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
+    CallMade,
+    EngineLeft,
     EngineName,
     Event,
     LeafArrived,
@@ -27,6 +29,7 @@ from rag_accel.scheduler.messages import (
     RequestOpened,
     StepEnded,
     StepFailed,
+    StepId,
 )
 from rag_accel.scheduler.state import CoreOptions, SchedulerState
 from rag_accel.scheduler.transitions import handle
@@ -256,3 +259,64 @@ def test_every_node_that_was_dispatched_in_a_real_run_has_finished() -> None:
     assert sorted(began) == sorted(over)
     assert len([e for e in events if isinstance(e, RequestStarted)]) == 5
     assert len([e for e in events if isinstance(e, RequestEnded)]) == 5
+
+
+def embedding(request: RequestId, size: int) -> LeafArrived:
+    spec = NodeSpec("leaf1", EngineName("own"), PrimitiveKind.EMBEDDING, size=size)
+    return LeafArrived(request, spec, 0.0)
+
+
+def test_items_count_once_however_many_steps_hold_them() -> None:
+    watched = Watched()
+    metrics = watched.observer._metrics
+    watched.tell(OwnedEngineAdded(EngineName("polled"), 100, stepped=True))
+    spec = NodeSpec("leaf1", EngineName("polled"), PrimitiveKind.EMBEDDING, size=3)
+    watched.tell(LeafArrived(ONE, spec, 0.0))
+    for step in range(1, 5):
+        watched.tell(StepEnded(EngineName("polled"), StepId(step), (), 0.01))
+    done = (NodeReport(NodeKey(ONE, "leaf1"), "final"),)
+    watched.tell(StepEnded(EngineName("polled"), StepId(5), done, 0.01))
+    cells = metrics.engine("polled")
+    assert (cells.items.value, cells.steps.value) == (3, 5)
+    sizes = cells.batch_size.snapshot()
+    assert (sizes["count"], sizes["sum"]) == (1, 3.0)
+
+
+def test_items_that_are_retried_alone_count_once() -> None:
+    watched = Watched()
+    for request in (ONE, TWO):
+        watched.tell(embedding(request, 2), 0.0)
+    step = watched.state.engines[EngineName("own")].step
+    assert step is not None
+    watched.tell(StepFailed(EngineName("own"), step, 0.1))
+    assert watched.observer._metrics.engine("own").items.value <= 4
+    while (step := watched.state.engines[EngineName("own")].step) is not None:
+        (node,) = watched.state.engines[EngineName("own")].running
+        watched.tell(StepEnded(EngineName("own"), step, (NodeReport(node, "final"),), 0.1))
+    assert watched.observer._metrics.engine("own").items.value == 4
+
+
+def test_an_engine_that_left_is_forgotten() -> None:
+    watched = Watched()
+    watched.tracer.add_sink(MemorySink())
+    ring = Tracer(8)
+    observer = SchedulerObserver(Metrics(), ring)
+    state = SchedulerState(CoreOptions())
+    for number in range(20):
+        name = EngineName(f"retrieval#{number}")
+        for event in (OwnedEngineAdded(name, 1), EngineLeft(name)):
+            observer.observe(event, handle(state, event, 0.0), 0.0, state)
+    assert ring.events() == ()
+
+
+def test_a_call_made_at_once_is_traced_with_its_own_times() -> None:
+    watched = Watched(RequestStarted, NodeDispatched, NodeFinished)
+    kind = PrimitiveKind.DECODING
+    watched.tell(CallMade(ONE, "leaf1", EngineName("any"), kind, 0.5, 1.0, 3.0, False), 9.0)
+    assert watched.sink.events == (
+        RequestStarted(0.5, 1, "leaf"),
+        NodeDispatched(1.0, 1, "leaf1", "any", 0.0, kind),
+        NodeFinished(3.0, 1, "leaf1", "any", "failed", 2.0),
+    )
+    cells = watched.observer._metrics.engine("any")
+    assert (cells.items.value, cells.failures.value) == (1, 1)

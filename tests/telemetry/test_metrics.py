@@ -185,3 +185,18 @@ def test_a_refused_path_leaves_no_trace_in_the_snapshot() -> None:
     with pytest.raises(ConfigError):
         metrics.histogram("a", "b", "c")
     assert metrics.snapshot() == {"a": {"b": 0}}
+
+
+def test_what_was_measured_of_an_engine_that_left_is_added_to_its_kind() -> None:
+    metrics = Metrics()
+    for number in range(3):
+        metrics.engine(f"retrieval#{number}").record_step(number + 1, 0.25)
+        metrics.retire_engine(f"retrieval#{number}")
+    metrics.retire_engine("retrieval#9")
+    (name,) = metrics.snapshot()["engines"]  # type: ignore[misc]
+    assert name == "retrieval#left"
+    cells = metrics.engine(name)
+    assert (cells.items.value, cells.steps.value) == (6, 3)
+    sizes = cells.batch_size.snapshot()
+    assert (sizes["count"], sizes["sum"], sizes["min"], sizes["max"]) == (3, 6.0, 1.0, 3.0)
+    assert sum(sizes["counts"]) == 3

@@ -89,6 +89,15 @@ def test_an_event_to_keep_reaches_sinks_that_come_later_and_want_its_kind() -> N
     assert other.events == tracer.events() == ()
 
 
+def test_a_kept_event_whose_fact_is_over_is_let_go() -> None:
+    tracer = Tracer()
+    other = EngineJoined(1.0, "other", True, False, 1)
+    tracer.keep(JOINED)
+    tracer.keep(other)
+    tracer.let_go(lambda event: event is JOINED)
+    assert tracer.events() == (other,)
+
+
 def test_a_failing_sink_does_not_keep_an_event_from_being_kept() -> None:
     failing = FailingSink()
     tracer = Tracer(sinks=[failing])

@@ -70,11 +70,13 @@ def time_spent(snapshot: dict[str, Any]) -> str:
     """Return where the accelerated arm's time went, one engine a line."""
     lines = [f"{'engine':<58}{'calls':>7}{'mean batch':>12}{'busy s':>9}{'waited ms':>11}"]
     for name, cells in sorted(snapshot.get("engines", {}).items()):
-        steps, items = cells["steps"], cells["items"]
-        waits = cells["queue_wait_s"]
-        waited = 1000 * waits["sum"] / waits["count"] if waits["count"] else 0.0
+        waited = 1000 * _mean(cells["queue_wait_s"])
         lines.append(
-            f"{name[-57:]:<58}{steps:>7}{items / max(1, steps):>12.1f}"
+            f"{name[-57:]:<58}{cells['steps']:>7}{_mean(cells['batch_size']):>12.1f}"
             f"{cells['step_s']['sum']:>9.2f}{waited:>11.2f}"
         )
     return "\n".join(lines)
+
+
+def _mean(histogram: dict[str, Any]) -> float:
+    return histogram["sum"] / histogram["count"] if histogram["count"] else 0.0
