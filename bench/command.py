@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.environment import read_environment
 from bench.plots import draw
 from bench.report import report
-from bench.results import SuiteResult, load, save
+from bench.results import SuiteResult, load, over_processes, save
 from bench.suites import load_suite, suite_names
 from rag_accel.errors import ConfigError, RagAccelError
 
@@ -26,7 +26,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the arguments name; return 0, 1 if a suite of ``all`` failed, 2 on an error."""
+    """Run what the arguments name; return 0, 1 if a process of a suite failed, 2 on an error."""
     arguments = _parser().parse_args(argv)
     # Nothing is fetched, and both arms run under the same settings: those the environment records.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -34,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="  %(message)s", stream=sys.stderr)
     logging.getLogger("bench").setLevel(logging.INFO)
     try:
-        return _run_all(arguments) if arguments.suite == ALL else _run_one(arguments)
+        if arguments.suite == ALL:
+            return _run_processes(suite_names(), arguments)
+        if arguments.processes > 1:
+            return _run_processes([arguments.suite], arguments)
+        return _run_one(arguments)
     except (RagAccelError, ImportError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
@@ -44,6 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmark suites.")
     parser.add_argument("suite", metavar="SUITE", choices=[*suite_names(), ALL], help=_choices())
     parser.add_argument("--quick", action="store_true", help="at most 10 minutes a suite")
+    parser.add_argument(
+        "--processes",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="run a suite in N fresh processes, one after another; medians and ranges are kept",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the figures there")
     return parser
@@ -51,6 +62,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _choices() -> str:
     return " | ".join([*suite_names(), ALL])
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def _run_one(arguments: argparse.Namespace) -> int:
@@ -65,22 +83,37 @@ def _run_one(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_all(arguments: argparse.Namespace) -> int:
-    """Run each suite in a process of its own, so that none meets what another left behind."""
+def _run_processes(names: Sequence[str], arguments: argparse.Namespace) -> int:
+    """Run each suite in processes of its own, so that none meets what another left behind."""
     results: list[SuiteResult] = []
     failed: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in suite_names():
-            path = Path(folder) / f"{name}.json"
-            if _run_process(name, arguments.quick, path):
-                results += load(path)
-            else:
-                failed.append(name)
+    for name in names:
+        found = _run_suite(name, arguments)
+        if found is None:
+            failed.append(name)
+        else:
+            results.append(found)
     if results:
         _keep(results, arguments)
     if failed:
         print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _run_suite(name: str, arguments: argparse.Namespace) -> SuiteResult | None:
+    """Run one suite in as many processes as wanted; None as soon as one of them fails."""
+    found: list[SuiteResult] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.json"
+        for _ in range(arguments.processes):
+            if not _run_process(name, arguments.quick, path):
+                return None
+            found += load(path)
+    if len(found) == 1:
+        return found[0]
+    result = over_processes(found)
+    print(report(result), flush=True)
+    return result
 
 
 def _run_process(name: str, quick: bool, path: Path) -> bool:

@@ -17,9 +17,11 @@ def report(result: SuiteResult) -> str:
     """Return the whole result as text."""
     title = f"{result.suite} {EMULATED}" if result.emulated else result.suite
     lines = [title, "=" * len(title), surroundings(result), ""]
+    if result.processes:
+        lines += [f"Ratios: {medians(result)}. Figures: of the first process.", ""]
     definitions = ratio_definitions(result.suite)
     for name, value in result.ratios.items():
-        lines.append(f"{name} = {figure(value)}")
+        lines.append(f"{name} = {figure(value)}{spread(result, name)}")
         meaning = definitions.get(name, "not defined any more")
         lines += textwrap.wrap(meaning, 96, initial_indent="    ", subsequent_indent="    ")
     return "\n".join([*lines, "", *_columns(result.rows)])
@@ -36,7 +38,20 @@ def surroundings(result: SuiteResult) -> str:
         f"Python {found.get('python', '?')}",
         f"load average at start {(found.get('load_average') or ['?'])[0]}",
     ]
+    if result.processes:
+        parts.append(f"the first of {len(result.processes)} processes")
     return ", ".join(parts)
+
+
+def medians(result: SuiteResult) -> str:
+    """Say what the ratios of several processes are."""
+    return f"median (lowest to highest) of {len(result.processes)} processes"
+
+
+def spread(result: SuiteResult, ratio: str) -> str:
+    """Return the range of a ratio over several processes, in brackets; nothing for one process."""
+    found = result.range_of(ratio)
+    return f" ({figure(found.low)} to {figure(found.high)})" if found else ""
 
 
 def figure(value: float | None) -> str:

@@ -3,6 +3,8 @@
 A file holds one result or a list of them. One result is
 ``{"suite", "environment", "emulated", "rows", "ratios"}``, a row is
 ``{"system", "workload", "metric", "median", "p99", "n"}``; ``p99`` is null where it means nothing.
+Where several processes ran the suite, ``"processes"`` lists what each of them found, whole;
+``"ratios"`` holds the medians of theirs, and rows and environment are those of the first.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench.measure import median, percentile
+from bench.measure import Interval, median, percentile
 from rag_accel.errors import ConfigError
 
 _RERUN = "run the suite again"
+_PROCESSES = "processes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class SuiteResult:
         ratios: the figures that claims rest on; the suite's docstring defines them.
         emulated: whether an emulated accelerator took part.
         environment: where and when it ran; filled by whoever runs the suite.
+        processes: what each process found, where several ran the suite; ``ratios`` are medians.
     """
 
     suite: str
@@ -58,6 +62,12 @@ class SuiteResult:
     ratios: Mapping[str, float]
     emulated: bool = False
     environment: Mapping[str, Any] = field(default_factory=dict)
+    processes: tuple[SuiteResult, ...] = ()
+
+    def range_of(self, ratio: str) -> Interval | None:
+        """Return the lowest and the highest value of a ratio; None where one process ran."""
+        found = [one.ratios[ratio] for one in self.processes]
+        return Interval(min(found), max(found)) if found else None
 
 
 def row_of(system: str, workload: str, metric: str, values: Sequence[float]) -> Row:
@@ -65,15 +75,30 @@ def row_of(system: str, workload: str, metric: str, values: Sequence[float]) -> 
     return Row(system, workload, metric, median(values), percentile(values, 0.99), len(values))
 
 
+def over_processes(results: Sequence[SuiteResult]) -> SuiteResult:
+    """Return what several processes found that ran the same suite, as one result.
+
+    Raises:
+        ConfigError: if they do not have the same ratios.
+    """
+    first = results[0]
+    _check_same_ratios(results, first.ratios, f"{first.suite} in several processes")
+    medians = {name: median([one.ratios[name] for one in results]) for name in first.ratios}
+    return replace(first, ratios=medians, processes=tuple(results))
+
+
 def as_json(result: SuiteResult) -> dict[str, Any]:
     """Return the result as plain JSON values."""
-    return {
+    data = {
         "suite": result.suite,
         "environment": dict(result.environment),
         "emulated": result.emulated,
         "rows": [asdict(row) for row in result.rows],
         "ratios": dict(result.ratios),
     }
+    if result.processes:
+        data[_PROCESSES] = [as_json(one) for one in result.processes]
+    return data
 
 
 def from_json(data: Any, where: str) -> SuiteResult:
@@ -82,6 +107,9 @@ def from_json(data: Any, where: str) -> SuiteResult:
     Raises:
         ConfigError: if something is missing, unknown or of the wrong type.
     """
+    _check(data, dict, where)
+    # One process alone leaves the list out.
+    data = {_PROCESSES: [], **data}
     _check_keys(data, {one.name for one in fields(SuiteResult)}, where)
     _check(data["suite"], str, f"{where}: suite")
     _check(data["environment"], dict, f"{where}: environment")
@@ -90,8 +118,13 @@ def from_json(data: Any, where: str) -> SuiteResult:
     _check(data["ratios"], dict, f"{where}: ratios")
     for name, value in data["ratios"].items():
         _check(value, float, f"{where}: ratio {name}")
+    _check(data[_PROCESSES], list, f"{where}: {_PROCESSES}")
     rows = [_row(one, f"{where}: row {index}") for index, one in enumerate(data["rows"])]
-    return SuiteResult(**{**data, "rows": tuple(rows)})
+    processes = [
+        from_json(one, f"{where}: process {index}") for index, one in enumerate(data[_PROCESSES])
+    ]
+    _check_same_ratios(processes, data["ratios"], where)
+    return SuiteResult(**{**data, "rows": tuple(rows), _PROCESSES: tuple(processes)})
 
 
 def save(path: Path, results: Sequence[SuiteResult]) -> None:
@@ -135,6 +168,11 @@ def _row(data: Any, where: str) -> Row:
         _check(data["p99"], float, f"{where}: p99")
     _check(data["n"], int, f"{where}: n")
     return Row(**data)
+
+
+def _check_same_ratios(processes: Iterable[SuiteResult], wanted: Iterable[str], where: str) -> None:
+    for number, one in enumerate(processes):
+        _check_keys(one.ratios, wanted, f"{where}: process {number}: ratios")
 
 
 def _check_keys(data: Any, wanted: Iterable[str], where: str) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.report import EMULATED, figure, surroundings
+from bench.report import EMULATED, figure, medians, spread, surroundings
 from bench.results import Row, SuiteResult, load_folder
 from bench.suites import ratio_definitions
 from rag_accel.errors import ConfigError, RagAccelError
@@ -60,13 +60,14 @@ def table(results: Sequence[SuiteResult]) -> str:
 
 def _suite(result: SuiteResult) -> str:
     label = f", {EMULATED}" if result.emulated else ""
+    whose = " of the first process" if result.processes else ""
     return "\n".join(
         [
             f"**{result.suite}**{label}: {_cell(surroundings(result))}",
             "",
             *_ratios(result),
             "",
-            "<details><summary>All figures: median (99th percentile)</summary>",
+            f"<details><summary>All figures{whose}: median (99th percentile)</summary>",
             "",
             *_figures(result.rows),
             "",
@@ -78,11 +79,12 @@ def _suite(result: SuiteResult) -> str:
 def _ratios(result: SuiteResult) -> list[str]:
     meanings = ratio_definitions(result.suite)
     return [
-        "| ratio | value | what it is |",
+        f"| ratio | {medians(result) if result.processes else 'value'} | what it is |",
         "| --- | ---: | --- |",
         *(
-            f"| `{name}` | {figure(value)} | {_cell(meanings.get(name, ''))} |"
+            f"| `{name}` | {figure(value)}{spread(result, name)} | {_cell(meaning)} |"
             for name, value in result.ratios.items()
+            for meaning in [meanings.get(name, "")]
         ),
     ]
 

@@ -1,6 +1,7 @@
 """Measure what acceleration costs where it cannot help.
 
-Arms take turns, ten calls each, on one thread or on one loop. Workloads:
+Arms take turns, on one thread or on one loop: ten calls each, or one round where there are many
+callers. Workloads:
 
 - leaves: a no-op chat model and a no-op retriever, which are borrowed, each accelerated by itself,
   so that every call also begins and ends a request;
@@ -9,7 +10,14 @@ Arms take turns, ten calls each, on one thread or on one loop. Workloads:
   threads;
 - runs of a RAGraph of 10 generations in a line on one no-op engine, owned by us or a borrowed
   function; there is no plain arm, the two engines take turns;
-- 64 concurrent calls of a chat model that waits 100 ms.
+- 64 concurrent calls of a chat model that waits 100 ms;
+- rounds of 16 users, each with one request, of six RAG programs in which nothing can be batched
+  (``bench/unbatched``: five of LangGraph and one of LCEL, a chat model that waits 2 ms, embeddings
+  and a store of LangChain's): plain, in a ``with activate():`` block, and as ``accelerate()`` gives
+  them. The worse of both ways counts, and all answers must be equal. Rows also hold the processor
+  time of a round (``cpu_ms``), which other processes disturb less than its wall time;
+- 200 concurrent calls of a sync retriever that runs another sync retriever, of 50 ms, on a loop of
+  its own, in a child process (``bench/nested_callers.py``). If it does not end, the suite fails.
 
 Ratios:
     leaf_overhead_ms: median over pairs of (accelerated - plain) time of one leaf call, in ms; the
@@ -26,22 +34,33 @@ Ratios:
         and 0.5 ms; the worst of both chains, invoke and ainvoke. At most 1 keeps the guarantee.
     concurrent_fakes_s: seconds that the concurrent calls of the accelerated chat model that waits
         take together; median over repeats.
+    nothing_helps_16_mean: median over pairs of accelerated / plain time of one round of 16 users,
+        the worse of activate() and accelerate(); the mean of the six programs.
+    nothing_helps_16_worst: the same of the program where it is highest.
+    nothing_helps_16_leaf_ms: median over pairs of (accelerated - plain) time of one round / leaf
+        calls of a round, in ms, the worse of activate() and accelerate(); the worst of the six
+        programs.
+    nested_callers: accelerated / plain time until all concurrent calls of the sync retriever have
+        ended; median over pairs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.arms import bench_accelerator, best_torch_threads
-from bench.measure import Pairs, alternate, alternate_async, median, timed, timed_async
+from bench.measure import Pairs, alternate, alternate_async, median, ratios, timed, timed_async
+from bench.nested_callers import time_nested
 from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
 from bench.no_op_graph import ENGINE, NoOpEngine, answer_nothing, line_graph
 from bench.paired import PairedTimes, in_ms, time_pairs
 from bench.results import Row, SuiteResult, row_of
+from bench.unbatched.rounds import BUILDERS, Rounds, time_rounds
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.chain import build_chain
 from langchain_rag_accel.demo.levels import torch_threads
@@ -51,6 +70,7 @@ from rag_accel.accelerator import Accelerator
 
 FAKE_DELAY_S = 0.1
 GRAPH_NODES = 10
+NESTED_LIMIT_S = 60.0
 
 _logger = logging.getLogger("bench.overhead")
 
@@ -66,6 +86,9 @@ class Sizes:
         concurrent: calls at once of the chat model that waits.
         concurrent_repeats: how often these are made.
         tuning_questions: questions of a run that looks for the best number of torch threads.
+        users, round_pairs: users of a round, and pairs of rounds of each program and way.
+        round_warm_up: rounds of each arm before, which do not count.
+        nested_callers, nested_pairs: concurrent calls of the sync retriever, and how often.
     """
 
     leaf_pairs: int
@@ -76,6 +99,11 @@ class Sizes:
     concurrent: int
     concurrent_repeats: int
     tuning_questions: int
+    users: int
+    round_pairs: int
+    round_warm_up: int
+    nested_callers: int
+    nested_pairs: int
 
 
 QUICK = Sizes(
@@ -87,6 +115,11 @@ QUICK = Sizes(
     concurrent=64,
     concurrent_repeats=5,
     tuning_questions=64,
+    users=16,
+    round_pairs=15,
+    round_warm_up=2,
+    nested_callers=200,
+    nested_pairs=5,
 )
 FULL = Sizes(
     leaf_pairs=5000,
@@ -97,29 +130,40 @@ FULL = Sizes(
     concurrent=64,
     concurrent_repeats=25,
     tuning_questions=128,
+    users=16,
+    round_pairs=45,
+    round_warm_up=3,
+    nested_callers=200,
+    nested_pairs=9,
 )
 
 
 def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
-    found = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
+    # First, while the process holds no model whose threads and memory would take part.
+    rounds = _rounds(chosen)
+    served = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
     with bench_accelerator() as accelerator:
         leaves = _leaves(accelerator, chosen)
-        requests = [*_one_shot(accelerator, chosen), *_retrieval(found, accelerator, chosen)]
+        requests = [*_one_shot(accelerator, chosen), *_retrieval(served, accelerator, chosen)]
         waits = _concurrent_fakes(accelerator, chosen)
     graphs = _graphs(chosen)
-    workload = f"{chosen.concurrent} concurrent ainvoke of {in_ms(FAKE_DELAY_S):.0f} ms"
+    nested = time_nested(chosen.nested_callers, chosen.nested_pairs, NESTED_LIMIT_S)
+    waiting = f"{chosen.concurrent} concurrent ainvoke of {in_ms(FAKE_DELAY_S):.0f} ms"
     rows = [
         *(row for one in (*leaves, *requests) for row in one.rows()),
         *graphs,
-        row_of("plain", workload, "total_s", waits.plain),
-        row_of("accelerated", workload, "total_s", waits.other),
+        *_total_rows(waiting, waits),
+        *(row for one in rounds for row in one.rows()),
+        *_total_rows(f"{chosen.nested_callers} nested callers", nested),
     ]
-    return SuiteResult("overhead", tuple(rows), _ratios(leaves, requests, graphs, waits))
+    found = _ratios_of_calls(leaves, requests, graphs, waits) | _ratios_of_rounds(rounds)
+    found["nested_callers"] = median(ratios(nested))
+    return SuiteResult("overhead", tuple(rows), found)
 
 
-def _ratios(
+def _ratios_of_calls(
     leaves: Sequence[PairedTimes],
     requests: Sequence[PairedTimes],
     graphs: Sequence[Row],
@@ -136,6 +180,29 @@ def _ratios(
         "nothing_helps_of_limit": max(one.share_of_limit for one in requests),
         "concurrent_fakes_s": median(waits.other),
     }
+
+
+def _ratios_of_rounds(rounds: Sequence[Rounds]) -> dict[str, float]:
+    return {
+        "nothing_helps_16_mean": statistics.fmean(one.ratio for one in rounds),
+        "nothing_helps_16_worst": max(one.ratio for one in rounds),
+        "nothing_helps_16_leaf_ms": max(one.leaf_ms for one in rounds),
+    }
+
+
+def _total_rows(workload: str, pairs: Pairs[float]) -> list[Row]:
+    return [
+        row_of("plain", workload, "total_s", pairs.plain),
+        row_of("accelerated", workload, "total_s", pairs.other),
+    ]
+
+
+def _rounds(sizes: Sizes) -> list[Rounds]:
+    with bench_accelerator() as accelerator:
+        return [
+            time_rounds(build, accelerator, sizes.users, sizes.round_pairs, sizes.round_warm_up)
+            for build in BUILDERS
+        ]
 
 
 def _leaves(accelerator: Accelerator, sizes: Sizes) -> list[PairedTimes]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from bench.results import Row, SuiteResult
+from bench.results import Row, SuiteResult, over_processes
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document
 
@@ -19,7 +21,7 @@ TEXTS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def material() -> Material:
     """Return five documents, four questions and a store of made-up vectors."""
     embeddings = DeterministicFakeEmbedding(size=8)
@@ -51,4 +53,15 @@ def result() -> SuiteResult:
             **{"python": "3.11.9", "cpu": "A processor", "cores": 2, "quick": True},
             **{"load_average": [0.1, 0.2, 0.3], "date": "2026-01-01T00:00:00+00:00"},
         },
+    )
+
+
+@pytest.fixture
+def of_three(result: SuiteResult) -> SuiteResult:
+    """Return what three processes found, whose throughput differs."""
+    return over_processes(
+        [
+            replace(result, ratios={"sample_p99_64": 0.5, "sample_throughput_64": throughput})
+            for throughput in (2.0, 1.5, 4.0)
+        ]
     )

@@ -93,11 +93,13 @@ def _processes(
     def run(line: list[str], **kwargs: Any) -> subprocess.CompletedProcess[bytes]:
         lines.append(line)
         name = line[3]
+        number = len(lines)
         if name == hangs:
             raise subprocess.TimeoutExpired(line, kwargs["timeout"])
-        if name == fails:
+        if name == fails or f"{name} {number}" == fails:
             return subprocess.CompletedProcess(line, 2)
-        save(Path(line[line.index("--json") + 1]), [replace(result, suite=name)])
+        found = replace(result, suite=name, ratios={"sample_p99_64": float(number)})
+        save(Path(line[line.index("--json") + 1]), [found])
         return subprocess.CompletedProcess(line, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
@@ -129,6 +131,48 @@ def test_a_suite_that_fails_leaves_the_others_their_results(
     assert main(["all", "--json", str(path)]) == 1
     assert [one.suite for one in load(path)] == [name for name in suite_names() if name != "demo"]
     assert "failed: demo" in capsys.readouterr().err
+
+
+def test_one_suite_is_run_in_several_fresh_processes(
+    monkeypatch: pytest.MonkeyPatch,
+    result: SuiteResult,
+    suite: _Suite,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = _processes(monkeypatch, result)
+    path = tmp_path / "demo.json"
+    assert main(["demo", "--quick", "--processes", "5", "--json", str(path)]) == 0
+    assert [line[3] for line in lines] == ["demo"] * 5
+    assert all("--quick" in line and "--processes" not in line for line in lines)
+    (kept,) = load(path)
+    assert kept.ratios == {"sample_p99_64": 3.0}
+    assert [one.ratios["sample_p99_64"] for one in kept.processes] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert "sample_p99_64 = 3 (1 to 5)" in capsys.readouterr().out
+
+
+def test_nothing_is_kept_of_a_suite_that_fails_in_one_of_its_processes(
+    monkeypatch: pytest.MonkeyPatch,
+    result: SuiteResult,
+    suite: _Suite,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = _processes(monkeypatch, result, fails="demo 2")
+    path = tmp_path / "demo.json"
+    assert main(["demo", "--processes", "3", "--json", str(path)]) == 1
+    assert len(lines) == 2
+    assert not path.exists()
+    assert "failed: demo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two"])
+def test_a_suite_runs_in_at_least_one_process(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--processes", number])
+    assert "--processes" in capsys.readouterr().err
 
 
 def test_definitions_are_read_from_a_docstring() -> None:

@@ -33,6 +33,13 @@ def test_a_result_without_surroundings_is_printed_all_the_same() -> None:
     assert "unknown processor" in report(SuiteResult("sample", (), {}))
 
 
+def test_the_ratios_of_several_processes_stand_with_their_range(of_three: SuiteResult) -> None:
+    lines = report(of_three).splitlines()
+    assert lines[2].endswith("the first of 3 processes")
+    assert "sample_throughput_64 = 2 (1.5 to 4)" in lines
+    assert any("median (lowest to highest) of 3 processes" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, ""), (2.0, "2"), (0.123456, "0.1235"), (1234.5, "1234"), (-0.02, "-0.02"), (0.0, "0")],

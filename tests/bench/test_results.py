@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from bench.results import Row, SuiteResult, as_json, from_json, load, load_folder, row_of, save
+from bench.measure import Interval
+from bench.results import (
+    Row,
+    SuiteResult,
+    as_json,
+    from_json,
+    load,
+    load_folder,
+    over_processes,
+    row_of,
+    save,
+)
 from rag_accel.errors import ConfigError
 
 
@@ -90,6 +101,52 @@ def test_figures_that_are_no_numbers_are_never_written(tmp_path: Path) -> None:
     broken = SuiteResult("sample", (), {"speed": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):
         save(tmp_path / "sample.json", [broken])
+
+
+def test_the_ratios_of_several_processes_are_medians_with_a_range(of_three: SuiteResult) -> None:
+    assert of_three.ratios == {"sample_p99_64": 0.5, "sample_throughput_64": 2.0}
+    assert of_three.range_of("sample_throughput_64") == Interval(1.5, 4.0)
+    assert of_three.range_of("sample_p99_64") == Interval(0.5, 0.5)
+
+
+def test_one_process_has_no_range(result: SuiteResult) -> None:
+    assert result.range_of("sample_p99_64") is None
+
+
+def test_what_each_process_found_survives_a_file(of_three: SuiteResult, tmp_path: Path) -> None:
+    save(tmp_path / "sample.json", [of_three])
+    assert load(tmp_path / "sample.json") == [of_three]
+    data = as_json(of_three)
+    assert list(data) == ["suite", "environment", "emulated", "rows", "ratios", "processes"]
+    assert [one["ratios"]["sample_throughput_64"] for one in data["processes"]] == [2.0, 1.5, 4.0]
+
+
+def test_processes_with_different_ratios_are_refused(result: SuiteResult) -> None:
+    with pytest.raises(ConfigError, match="not the fields"):
+        over_processes([result, SuiteResult("sample", (), {"other": 1.0})])
+
+
+@pytest.mark.parametrize(
+    ("process", "where"),
+    [
+        (3, "process 1"),
+        ({"ratios": {}}, "process 1: ratios"),
+        ({"rows": {}}, "process 1: rows"),
+        (
+            {"ratios": {"sample_p99_64": 0.5, "sample_throughput_64": "2"}},
+            "process 1: ratio sample",
+        ),
+    ],
+)
+def test_a_bad_process_is_refused_and_named(
+    of_three: SuiteResult, process: Any, where: str
+) -> None:
+    data = as_json(of_three)
+    whole = data["processes"][1]
+    data["processes"][1] = {**whole, **process} if isinstance(process, dict) else process
+    with pytest.raises(ConfigError) as caught:
+        from_json(data, "here")
+    assert where in str(caught.value.where)
 
 
 @pytest.mark.parametrize("content", [None, "{", "3", "[1]"])

@@ -80,6 +80,13 @@ def test_ratios_stand_with_their_definitions() -> None:
     assert "| `demo_p99_64` | 0.4321 | 99th percentile of a request's latency" in text
 
 
+def test_the_ratios_of_several_processes_stand_with_their_range(of_three: SuiteResult) -> None:
+    lines = table([of_three]).splitlines()
+    assert "| ratio | median (lowest to highest) of 3 processes | what it is |" in lines
+    assert any(line.startswith("| `sample_throughput_64` | 2 (1.5 to 4) |") for line in lines)
+    assert any("All figures of the first process" in line for line in lines)
+
+
 def test_bars_in_names_do_not_break_the_table() -> None:
     rows = (Row("plain", "prompt | model", "latency_ms", 1.0, None, 1),)
     assert "| prompt \\| model |" in table([SuiteResult("sample", rows, {})])
