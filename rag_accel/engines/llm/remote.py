@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rag_accel.engine_api import (
+    BOUNDS_ITS_WORK,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -219,5 +220,5 @@ def _profile(concurrency: int) -> EngineProfile:
         max_threads=0,
         stepped=True,
         interruptible=True,
-        capabilities=frozenset({"stream"}),
+        capabilities=frozenset({"stream", BOUNDS_ITS_WORK}),
     )
