@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from chat_server import UNANSWERED, ChatServer, Fault
 from llm_harness import MakeEngine, Naps, error_of, finish, run, work
 
-from rag_accel.engines.llm.emulated_faults import Fault
-from rag_accel.engines.llm.emulated_server import EmulatedServer
 from rag_accel.engines.llm.remote import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote_options import RemoteOptions, RetryPolicy
 
@@ -22,7 +21,7 @@ from rag_accel.engines.llm.remote_options import RemoteOptions, RetryPolicy
     ids=lambda fault: f"{fault.kind}-{fault.status}",
 )
 def test_a_passing_fault_is_mended_by_another_attempt(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps, fault: Fault, stream: bool
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps, fault: Fault, stream: bool
 ) -> None:
     server.script(fault)
     assert run(remote, work(stream=stream)).kind == "final"
@@ -31,7 +30,7 @@ def test_a_passing_fault_is_mended_by_another_attempt(
 
 
 def test_retry_after_is_waited_for(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps
 ) -> None:
     server.script(Fault("status", status=429, retry_after="7"))
     run(remote, work())
@@ -39,7 +38,7 @@ def test_retry_after_is_waited_for(
 
 
 def test_pauses_repeat_with_the_seed(
-    make_engine: MakeEngine, server: EmulatedServer, naps: Naps
+    make_engine: MakeEngine, server: ChatServer, naps: Naps
 ) -> None:
     for _ in range(2):
         server.script(Fault("drop"), Fault("drop"))
@@ -51,7 +50,7 @@ def test_pauses_repeat_with_the_seed(
 
 @pytest.mark.parametrize("status", [429, 500])
 def test_attempts_are_bounded(
-    make_engine: MakeEngine, server: EmulatedServer, naps: Naps, status: int
+    make_engine: MakeEngine, server: ChatServer, naps: Naps, status: int
 ) -> None:
     server.script(*[Fault("status", status=status, message="no luck")] * 9)
     options = RemoteOptions(retry=RetryPolicy(max_attempts=3))
@@ -64,7 +63,7 @@ def test_attempts_are_bounded(
 
 
 def test_a_retry_after_beyond_the_bound_ends_the_work(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps
 ) -> None:
     server.script(Fault("status", status=429, retry_after="3600"))
     assert error_of(run(remote, work())).status == 429
@@ -75,7 +74,7 @@ def test_a_retry_after_beyond_the_bound_ends_the_work(
     ("status", "hint"), [(400, "options"), (401, "api_key"), (404, "base_url"), (302, "base_url")]
 )
 def test_a_refusal_is_final_and_says_where_and_what_next(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, status: int, hint: str
+    remote: OpenAICompatibleEngine, server: ChatServer, status: int, hint: str
 ) -> None:
     server.script(Fault("status", status=status, message="because"))
     error = error_of(run(remote, work()))
@@ -87,7 +86,7 @@ def test_a_refusal_is_final_and_says_where_and_what_next(
 
 
 def test_nothing_is_repeated_after_the_first_streamed_token(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps
 ) -> None:
     server.script(Fault("truncate", after_deltas=2))
     remote.submit([work(stream=True)])
@@ -100,7 +99,7 @@ def test_nothing_is_repeated_after_the_first_streamed_token(
 
 @pytest.mark.parametrize("after", [0, 2])
 def test_a_malformed_event_is_a_named_error(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, after: int
+    remote: OpenAICompatibleEngine, server: ChatServer, after: int
 ) -> None:
     server.script(Fault("malformed", after_deltas=after))
     error = error_of(run(remote, work(stream=True)))
@@ -109,7 +108,7 @@ def test_a_malformed_event_is_a_named_error(
 
 
 def test_malformed_json_is_a_named_error(
-    remote: OpenAICompatibleEngine, server: EmulatedServer
+    remote: OpenAICompatibleEngine, server: ChatServer
 ) -> None:
     server.script(Fault("malformed"))
     assert "not a chat completion" in str(error_of(run(remote, work())))
@@ -117,16 +116,16 @@ def test_malformed_json_is_a_named_error(
 
 
 def test_a_slow_first_byte_is_waited_for(
-    remote: OpenAICompatibleEngine, server: EmulatedServer
+    remote: OpenAICompatibleEngine, server: ChatServer
 ) -> None:
     server.script(Fault("slow", delay_s=0.02))
     assert run(remote, work()).kind == "final"
 
 
 def test_a_server_silent_for_too_long_is_a_named_error_and_not_asked_again(
-    make_engine: MakeEngine, server: EmulatedServer
+    make_engine: MakeEngine, server: ChatServer
 ) -> None:
-    server.script(Fault("slow", delay_s=60.0))
+    server.script(UNANSWERED)
     engine = make_engine(server.base_url, options=RemoteOptions(read_timeout_s=0.05))
     error = error_of(run(engine, work()))
     assert "silent for too long" in str(error)
@@ -135,7 +134,7 @@ def test_a_server_silent_for_too_long_is_a_named_error_and_not_asked_again(
 
 
 def test_a_server_that_is_not_there_is_a_named_error(
-    make_engine: MakeEngine, server: EmulatedServer, naps: Naps
+    make_engine: MakeEngine, server: ChatServer, naps: Naps
 ) -> None:
     url = server.base_url
     server.close()
@@ -146,7 +145,7 @@ def test_a_server_that_is_not_there_is_a_named_error(
 
 
 def test_one_failing_request_does_not_harm_its_neighbours(
-    remote: OpenAICompatibleEngine, server: EmulatedServer
+    remote: OpenAICompatibleEngine, server: ChatServer
 ) -> None:
     server.script(Fault("status", status=400))
     remote.submit([work(f"w{number}") for number in range(5)])

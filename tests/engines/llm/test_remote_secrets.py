@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from chat_server import ChatServer
 
 from rag_accel.engine_api import (
     EngineOutput,
@@ -19,8 +20,6 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_server import EmulatedServer
 from rag_accel.engines.llm.remote import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote_errors import Secret
 from rag_accel.engines.llm.remote_options import RemoteOptions, RetryPolicy
@@ -91,14 +90,13 @@ def test_a_refused_connection_does_not_show_the_key() -> None:
     assert KEY not in shown(output.error)
 
 
-def test_the_key_is_sent_and_no_log_shows_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_is_sent_and_no_log_shows_it(
+    server: ChatServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
-    with (
-        EmulatedDevice("fast_fp8") as device,
-        EmulatedServer(device, api_key=KEY) as server,
-    ):
-        output = run(OpenAICompatibleEngine(server.base_url, "m", api_key=KEY))
+    output = run(OpenAICompatibleEngine(server.base_url, "m", api_key=KEY))
     assert output.kind == "final"
+    assert server.authorization == f"Bearer {KEY}"
     assert "chat/completions" in caplog.text
     assert KEY not in caplog.text
 
