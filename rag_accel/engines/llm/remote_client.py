@@ -69,16 +69,26 @@ class ChatClient:
     async def complete(self, call: ChatCall, emit: Emit) -> GenerationOutput:
         """Return the completion; ``emit`` gets the text increments of a streamed one.
 
-        Raises RemoteEngineError when the answer is final and bad, or after the last attempt. After
-        the first increment nothing is repeated.
+        Raises RemoteEngineError when the answer is final and bad, after the last attempt, or when
+        the total time is over. After the first increment nothing is repeated.
         """
+        limit = asyncio.timeout(self._options.total_timeout_s)
+        try:
+            async with limit:
+                return await self._repeat(call, emit, limit)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        raise self._too_slow()  # only here, where it gets no context
+
+    async def _repeat(self, call: ChatCall, emit: Emit, limit: asyncio.Timeout) -> GenerationOutput:
         attempt = 0
         while True:
             attempt += 1
             outcome = await self._attempt(call, emit)
             if isinstance(outcome, GenerationOutput):
                 return outcome
-            pause_s = self._pause_s(attempt, outcome)
+            pause_s = self._pause_s(attempt, outcome, limit)
             if pause_s is None:
                 raise _with_attempts(outcome.error, attempt)
             await self._sleep(pause_s)
@@ -92,10 +102,14 @@ class ChatClient:
         text = f"{type(error).__name__}: {error}"
         return self._errors.fault("the HTTP client failed", text, "report this as a bug")
 
-    def _pause_s(self, attempt: int, failure: Failure) -> float | None:
+    def _pause_s(self, attempt: int, failure: Failure, limit: asyncio.Timeout) -> float | None:
+        """Return the seconds until the next attempt; None if there shall be no other."""
         if not failure.is_retryable:
             return None
-        return self._options.retry.pause_s(attempt, failure.retry_after_s, self._jitter)
+        pause_s = self._options.retry.pause_s(attempt, failure.retry_after_s, self._jitter)
+        end, now = limit.when(), asyncio.get_running_loop().time()
+        is_late = pause_s is not None and end is not None and now + pause_s >= end
+        return None if is_late else pause_s
 
     async def _attempt(self, call: ChatCall, emit: Emit) -> GenerationOutput | Failure:
         import httpx
@@ -169,6 +183,11 @@ class ChatClient:
         if isinstance(error, (httpx.NetworkError, httpx.RemoteProtocolError)):
             return self._truncated(answer, text)
         return Failure(self._errors.fault("the HTTP exchange failed", text, "check base_url"))
+
+    def _too_slow(self) -> RemoteEngineError:
+        found = f"no end of it after {self._options.total_timeout_s:g} s"
+        hint = "raise RemoteOptions.total_timeout_s, or ask for fewer tokens"
+        return self._errors.fault("the call took longer than it may", found, hint)
 
     def _truncated(self, answer: StreamAssembler, text: str) -> Failure:
         what = "the connection broke before the answer was complete"
