@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,28 +73,43 @@ def parse_completion(body: bytes) -> GenerationOutput | WireFault:
 class SseDecoder:
     """Split the bytes of a stream of server-sent events into the data of each event.
 
-    Lines end with CR, LF or both, as the standard says; splitting text as Python does would also
-    cut at characters such as U+2028, which JSON may hold unescaped.
+    The text is UTF-8, with or without a byte order mark, and its lines end with CR, LF or both, as
+    the standard says; splitting as Python does would also cut at characters such as U+2028, which
+    JSON may hold unescaped. The time is linear in the bytes, however they are cut.
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._text = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._ended_with_cr = False
+        self._line: list[str] = []
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[str]:
         """Take bytes and return the events they complete."""
-        lines = (self._rest + chunk).splitlines(keepends=True)
-        # A last line without its end waits for more; so does one ending with CR, for its LF.
-        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        first, *others = self._split(self._text.decode(chunk))
+        self._line.append(first)
         events: list[str] = []
-        for line in lines:
-            text = line.rstrip(b"\r\n").decode("utf-8", "replace")
-            if not text and self._data:
-                events.append("\n".join(self._data))
-                self._data = []
-            elif text.startswith("data:"):
-                self._data.append(text[len("data:") :].removeprefix(" "))
+        for start in others:
+            self._end_line(events)
+            self._line = [start]
         return events
+
+    def _split(self, text: str) -> list[str]:
+        """Split at ends of lines; an LF right after the CR of the text before ends no other."""
+        if not text:
+            return [""]
+        new = text.removeprefix("\n") if self._ended_with_cr else text
+        self._ended_with_cr = text.endswith("\r")
+        return new.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+    def _end_line(self, events: list[str]) -> None:
+        line = "".join(self._line)
+        field, _, value = line.partition(":")
+        if field == "data":
+            self._data.append(value.removeprefix(" "))
+        elif not line and self._data:
+            events.append("\n".join(self._data))
+            self._data = []
 
 
 class StreamAssembler:
