@@ -121,6 +121,6 @@ def _seconds_between(start: str | None, end: str) -> float | None:
         return None
     try:
         moments = [email.utils.parsedate_to_datetime(text).timestamp() for text in (start, end)]
-    except ValueError:
+    except (ValueError, OverflowError):  # no date, or one beyond the calendar
         return None
     return max(0.0, moments[1] - moments[0])

@@ -70,6 +70,15 @@ def test_a_retry_after_beyond_the_bound_ends_the_work(
     assert naps.seconds == []
 
 
+def test_a_retry_after_that_is_no_time_is_not_waited_for_and_the_call_repeated(
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps
+) -> None:
+    never = "Thu, 01 Jan 99999999999999999999 00:00:00 GMT"
+    server.script(Fault("status", status=503, retry_after=never))
+    assert run(remote, work()).kind == "final"
+    assert naps.seconds[0] <= 0.5
+
+
 @pytest.mark.parametrize(
     ("status", "hint"), [(400, "options"), (401, "api_key"), (404, "base_url"), (302, "base_url")]
 )
