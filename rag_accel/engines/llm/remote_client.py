@@ -123,7 +123,8 @@ class ChatClient:
                     return await self._read_stream(response, answer, emit)
                 return await self._read_whole(response)
         except httpx.HTTPError as exc:
-            return self._transport_failure(exc, answer)
+            # After the finish reason only counts could still have come.
+            return answer.output() if answer.is_complete else self._transport_failure(exc, answer)
 
     async def _refusal(self, response: httpx.Response) -> Failure:
         body = await self._read_body(response)
@@ -153,22 +154,34 @@ class ChatClient:
     async def _read_stream(
         self, response: httpx.Response, answer: StreamAssembler, emit: Emit
     ) -> GenerationOutput | Failure:
-        decoder, num_bytes = SseDecoder(), 0
+        decoder, no_events, num_bytes = SseDecoder(), bytearray(), 0
         chunks = response.aiter_bytes()
         async for chunk in chunks:
             num_bytes += len(chunk)
             if num_bytes > self._options.max_response_bytes:
                 return self._too_long()
-            for event in decoder.feed(chunk):
-                delta = answer.add(event)
-                if isinstance(delta, WireFault):
-                    return self._bad_answer(delta)
-                if delta:
-                    emit(delta)
+            if not answer.has_begun:
+                no_events += chunk
+            fault = _take_events(decoder.feed(chunk), answer, emit)
+            if fault is not None:
+                return self._bad_answer(fault)
             if answer.is_done:
                 await _read_end(chunks)
                 break
-        return answer.output() if answer.is_complete else self._truncated(answer, "end of stream")
+        if answer.is_complete:
+            return answer.output()
+        if no_events and not answer.has_begun:
+            return self._take_whole(bytes(no_events), emit)
+        return self._truncated(answer, "end of stream")
+
+    def _take_whole(self, body: bytes, emit: Emit) -> GenerationOutput | Failure:
+        """Take what came instead of a stream: it ended properly, and asking again costs again."""
+        output = parse_completion(body)
+        if isinstance(output, WireFault):
+            return self._bad_answer(output)
+        if output.text:
+            emit(output.text)
+        return output
 
     def _transport_failure(self, error: httpx.HTTPError, answer: StreamAssembler) -> Failure:
         import httpx
@@ -201,6 +214,18 @@ class ChatClient:
         limit = self._options.max_response_bytes
         hint = "lower max_tokens or raise RemoteOptions.max_response_bytes"
         return Failure(self._errors.fault("the answer is too long", f"> {limit} bytes", hint))
+
+
+def _take_events(events: list[str], answer: StreamAssembler, emit: Emit) -> WireFault | None:
+    for event in events:
+        delta = answer.add(event)
+        if isinstance(delta, WireFault):
+            return delta
+        if delta:
+            emit(delta)
+        if answer.is_done:
+            break
+    return None
 
 
 async def _read_end(chunks: AsyncIterator[bytes]) -> None:

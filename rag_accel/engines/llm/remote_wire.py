@@ -113,10 +113,16 @@ class SseDecoder:
 
 
 class StreamAssembler:
-    """Join the events of one streamed answer; ``is_done`` once its end was seen."""
+    """Join the events of one streamed answer.
+
+    Attributes:
+        has_begun: whether any event came.
+        is_done: whether the end mark came.
+    """
 
     def __init__(self) -> None:
         self.is_done = False
+        self.has_begun = False
         self._texts: list[str] = []
         self._finish_reason: str | None = None
         self._usage: Any = None
@@ -133,8 +139,10 @@ class StreamAssembler:
 
     def add(self, event: str) -> str | WireFault:
         """Take one event's data and return the text it adds, possibly empty."""
-        if event.strip() == _END:
-            self.is_done = True
+        self.has_begun = True
+        mark = event.strip()
+        if mark in ("", _END):
+            self.is_done = mark == _END
             return ""
         data = _load(event)
         if not isinstance(data, dict) or not isinstance(data.get("choices"), list):

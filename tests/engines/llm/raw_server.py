@@ -34,11 +34,6 @@ class Line:
         """Break the connection with a reset."""
         self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
-    def wait_until_left(self) -> None:
-        """Return once the client has closed the connection."""
-        while self._raw.recv(65536):
-            pass
-
 
 class RawServer:
     """Let ``talk`` answer each request on a connection of its own.
