@@ -67,7 +67,8 @@ def parse_completion(body: bytes) -> GenerationOutput | WireFault:
     if choice is None or content is None:
         what = "the answer is not a chat completion"
         return WireFault(what, body.decode("utf-8", "replace"))
-    return _output(content, choice.get("finish_reason"), data.get("usage"))
+    text = _whole_characters(content, _character_decoder())
+    return _output(text, choice.get("finish_reason"), data.get("usage"))
 
 
 class SseDecoder:
@@ -124,6 +125,7 @@ class StreamAssembler:
         self.is_done = False
         self.has_begun = False
         self._texts: list[str] = []
+        self._characters = _character_decoder()
         self._finish_reason: str | None = None
         self._usage: Any = None
 
@@ -157,6 +159,7 @@ class StreamAssembler:
         text = _text(choice.get("delta") or {})
         if text is None:
             return WireFault("an event holds no text", event)
+        text = _whole_characters(text, self._characters)
         if text:
             self._texts.append(text)
         return text
@@ -187,6 +190,18 @@ def _text(message: Any) -> str | None:
     if content is None:
         return ""
     return content if isinstance(content, str) else None
+
+
+def _character_decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-16-le")("replace")
+
+
+def _whole_characters(text: str, decoder: codecs.IncrementalDecoder) -> str:
+    """Join the halves of a character that JSON holds apart; a lone one could not be encoded.
+
+    A half at the end stays in the decoder until the other one comes.
+    """
+    return decoder.decode(text.encode("utf-16-le", "surrogatepass"))
 
 
 def _output(text: str, finish_reason: Any, usage: Any) -> GenerationOutput:

@@ -142,3 +142,28 @@ def test_a_connection_that_breaks_after_the_finish_reason_harms_nothing(
         output = run(make_engine(server.base_url), work(stream=True))
         assert output.value == GenerationOutput("hi")
         assert server.num_calls == 1
+
+
+def test_a_character_that_is_cut_between_two_events_is_put_together(
+    make_engine: MakeEngine,
+) -> None:
+    answers = Answers(said("\ud83d"), said("\ude00!"), DONE)
+    engine = make_engine(transport=answers.transport())
+    engine.submit([work(stream=True)])
+    outputs = finish(engine, "a")
+    assert "".join(output.value for output in outputs[:-1]) == "\U0001f600!"
+    assert outputs[-1].value.text == "\U0001f600!"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_half_a_character_is_replaced_so_that_the_text_can_be_encoded(
+    make_engine: MakeEngine, stream: bool
+) -> None:
+    whole = {"choices": [{"message": {"content": "a\udc00b\ud800c"}, "finish_reason": "stop"}]}
+    body = said("a\udc00b\ud800c", "stop") + DONE if stream else json.dumps(whole).encode()
+    engine = make_engine(transport=Answers(body).transport())
+    engine.submit([work(stream=stream)])
+    outputs = finish(engine, "a")
+    assert outputs[-1].value.text == "a\ufffdb\ufffdc"
+    if stream:
+        assert "".join(output.value for output in outputs[:-1]) == "a\ufffdb\ufffdc"
