@@ -32,7 +32,7 @@ from rag_accel.engines.llm.remote_wire import request_body
 from rag_accel.errors import ClosedError, EngineError, RemoteEngineError
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 
 @dataclass(slots=True, eq=False)
@@ -56,10 +56,10 @@ class OpenAICompatibleEngine(EngineBase):
         model: name the server knows.
         api_key: sent as a bearer token; never shown in any repr, error or log of ours.
         options: limits, timeouts, retries.
-        transport: httpx transport to use instead of the network's.
+        transport: httpx2 transport to use instead of the network's.
         sleep: coroutine function that waits between attempts.
 
-    Raises ConfigError on a bad URL or key and ImportError without httpx.
+    Raises ConfigError on a bad URL or key and ImportError without httpx2.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OpenAICompatibleEngine(EngineBase):
         *,
         api_key: str | None = None,
         options: RemoteOptions | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._model = model

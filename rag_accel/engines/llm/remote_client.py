@@ -20,7 +20,7 @@ from rag_accel.engines.llm.remote_wire import (
 from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 Sleep = Callable[[float], Awaitable[None]]
 Emit = Callable[[str], None]
@@ -56,7 +56,7 @@ class ChatClient:
         secret: Secret | None,
         options: RemoteOptions,
         *,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.endpoint = f"{base_url}/chat/completions"
@@ -112,7 +112,7 @@ class ChatClient:
         return None if is_late else pause_s
 
     async def _attempt(self, call: ChatCall, emit: Emit) -> GenerationOutput | Failure:
-        import httpx
+        import httpx2
 
         answer = StreamAssembler()
         try:
@@ -122,11 +122,11 @@ class ChatClient:
                 if call.stream:
                     return await self._read_stream(response, answer, emit)
                 return await self._read_whole(response)
-        except httpx.HTTPError as exc:
+        except httpx2.HTTPError as exc:
             # After the finish reason only counts could still have come.
             return answer.output() if answer.is_complete else self._transport_failure(exc, answer)
 
-    async def _refusal(self, response: httpx.Response) -> Failure:
+    async def _refusal(self, response: httpx2.Response) -> Failure:
         body = await self._read_body(response)
         status = response.status_code
         return Failure(
@@ -135,14 +135,14 @@ class ChatClient:
             retry_after_s=parse_retry_after(response.headers),
         )
 
-    async def _read_whole(self, response: httpx.Response) -> GenerationOutput | Failure:
+    async def _read_whole(self, response: httpx2.Response) -> GenerationOutput | Failure:
         body = await self._read_body(response)
         if body is None:
             return self._too_long()
         answer = parse_completion(body)
         return self._bad_answer(answer) if isinstance(answer, WireFault) else answer
 
-    async def _read_body(self, response: httpx.Response) -> bytes | None:
+    async def _read_body(self, response: httpx2.Response) -> bytes | None:
         """Return the whole body, or None if it is longer than allowed."""
         body = bytearray()
         async for chunk in response.aiter_bytes():
@@ -152,7 +152,7 @@ class ChatClient:
         return bytes(body)
 
     async def _read_stream(
-        self, response: httpx.Response, answer: StreamAssembler, emit: Emit
+        self, response: httpx2.Response, answer: StreamAssembler, emit: Emit
     ) -> GenerationOutput | Failure:
         decoder, no_events, num_bytes = SseDecoder(), bytearray(), 0
         chunks = response.aiter_bytes()
@@ -183,17 +183,17 @@ class ChatClient:
             emit(output.text)
         return output
 
-    def _transport_failure(self, error: httpx.HTTPError, answer: StreamAssembler) -> Failure:
-        import httpx
+    def _transport_failure(self, error: httpx2.HTTPError, answer: StreamAssembler) -> Failure:
+        import httpx2
 
         text = f"{type(error).__name__}: {error}"
-        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+        if isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout)):
             hint = "check base_url and that the server runs"
             return Failure(self._errors.fault("no connection to the server", text, hint), True)
-        if isinstance(error, httpx.TimeoutException):
+        if isinstance(error, httpx2.TimeoutException):
             hint = "raise RemoteOptions.read_timeout_s"
             return Failure(self._errors.fault("the server was silent for too long", text, hint))
-        if isinstance(error, (httpx.NetworkError, httpx.RemoteProtocolError)):
+        if isinstance(error, (httpx2.NetworkError, httpx2.RemoteProtocolError)):
             return self._truncated(answer, text)
         return Failure(self._errors.fault("the HTTP exchange failed", text, "check base_url"))
 
@@ -230,30 +230,32 @@ def _take_events(events: list[str], answer: StreamAssembler, emit: Emit) -> Wire
 
 async def _read_end(chunks: AsyncIterator[bytes]) -> None:
     """Read what follows the end mark, so that the connection can be used again."""
-    import httpx
+    import httpx2
 
     try:
         async with asyncio.timeout(_END_WAIT_S):
             async for _ in chunks:
                 pass
-    except (TimeoutError, httpx.HTTPError):
+    except (TimeoutError, httpx2.HTTPError):
         pass  # the answer is whole; only this connection is of no further use
 
 
 def _open_http(
-    secret: Secret | None, options: RemoteOptions, transport: httpx.AsyncBaseTransport | None
-) -> httpx.AsyncClient:
+    secret: Secret | None, options: RemoteOptions, transport: httpx2.AsyncBaseTransport | None
+) -> httpx2.AsyncClient:
     try:
-        import httpx
+        import httpx2
     except ImportError as exc:
         raise ImportError(
-            "OpenAICompatibleEngine needs httpx: pip install 'rag-accel[http]'"
+            "OpenAICompatibleEngine needs httpx2: pip install 'rag-accel[http]'"
         ) from exc
     headers = {"content-type": "application/json"}
-    return httpx.AsyncClient(
+    return httpx2.AsyncClient(
         headers=headers if secret is None else headers | _authorization(secret),
-        timeout=httpx.Timeout(options.read_timeout_s, connect=options.connect_timeout_s, pool=None),
-        limits=httpx.Limits(
+        timeout=httpx2.Timeout(
+            options.read_timeout_s, connect=options.connect_timeout_s, pool=None
+        ),
+        limits=httpx2.Limits(
             max_connections=options.concurrency, max_keepalive_connections=options.concurrency
         ),
         transport=transport,

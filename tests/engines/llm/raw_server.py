@@ -40,11 +40,13 @@ class RawServer:
 
     Attributes:
         num_calls: requests until now.
+        head: request line and headers of the last one.
         left: set once a client has left before its answer was over.
     """
 
     def __init__(self, talk: Talk) -> None:
         self.num_calls = 0
+        self.head = b""
         self.left = threading.Event()
         self._talk = talk
         self._stopped = threading.Event()
@@ -70,6 +72,20 @@ class RawServer:
             thread.join()
         self._listening.close()
 
+    def _read_request(self, raw: socket.socket) -> bool:
+        """Read one request; false if the client has left without one."""
+        data = b""
+        while b"\r\n\r\n" not in data:
+            if not (chunk := raw.recv(65536)):
+                return False
+            data += chunk
+        self.head, _, body = data.partition(b"\r\n\r\n")
+        lines = self.head.lower().split(b"\r\n")
+        length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
+        while len(body) < length:
+            body += raw.recv(65536)
+        return True
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
@@ -82,24 +98,9 @@ class RawServer:
     def _serve(self, raw: socket.socket) -> None:
         with raw:
             try:
-                if _read_request(raw):
+                if self._read_request(raw):
                     self.num_calls += 1
                     self._talk(Line(raw, self._stopped))
             except ConnectionError:
                 self.left.set()
             self._open.discard(raw)
-
-
-def _read_request(raw: socket.socket) -> bool:
-    """Read one request; false if the client has left without one."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        if not (chunk := raw.recv(65536)):
-            return False
-        data += chunk
-    head, _, body = data.partition(b"\r\n\r\n")
-    lines = head.lower().split(b"\r\n")
-    length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-    while len(body) < length:
-        body += raw.recv(65536)
-    return True

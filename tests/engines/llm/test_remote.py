@@ -7,7 +7,7 @@ import sys
 import threading
 from dataclasses import replace
 
-import httpx
+import httpx2
 import pytest
 from chat_server import UNANSWERED, ChatServer, answer_of
 from llm_harness import MakeEngine, eventually, finish, run, work
@@ -89,15 +89,15 @@ def test_cancelling_closes_the_connection(
 def test_work_cancelled_after_it_was_answered_reports_nothing(make_engine: MakeEngine) -> None:
     num_calls, second_call = 0, threading.Event()
 
-    async def respond(request: httpx.Request) -> httpx.Response:
+    async def respond(request: httpx2.Request) -> httpx2.Response:
         nonlocal num_calls
         num_calls += 1
         if num_calls == 2:  # with one slot, the first answer has been reported by now
             second_call.set()
-        return httpx.Response(200, json={"choices": [{"message": {"content": "x"}}]})
+        return httpx2.Response(200, json={"choices": [{"message": {"content": "x"}}]})
 
     options = RemoteOptions(concurrency=1)
-    engine = make_engine(transport=httpx.MockTransport(respond), options=options)
+    engine = make_engine(transport=httpx2.MockTransport(respond), options=options)
     engine.submit([work("gone"), work("kept")])
     assert second_call.wait(5.0)
     engine.cancel([WorkId("gone")])
@@ -117,17 +117,17 @@ def test_a_cancelled_id_may_be_used_for_other_work(
 def test_no_more_requests_are_in_flight_than_allowed(make_engine: MakeEngine) -> None:
     running, most = 0, 0
 
-    async def respond(request: httpx.Request) -> httpx.Response:
+    async def respond(request: httpx2.Request) -> httpx2.Response:
         nonlocal running, most
         running += 1
         most = max(most, running)
         for _ in range(5):
             await asyncio.sleep(0)
         running -= 1
-        return httpx.Response(200, json={"choices": [{"message": {"content": "x"}}]})
+        return httpx2.Response(200, json={"choices": [{"message": {"content": "x"}}]})
 
     options = RemoteOptions(concurrency=3)
-    engine = make_engine(transport=httpx.MockTransport(respond), options=options)
+    engine = make_engine(transport=httpx2.MockTransport(respond), options=options)
     ids = [f"w{number}" for number in range(12)]
     engine.submit([work(id) for id in ids])
     assert {output.kind for output in finish(engine, *ids)} == {"final"}
@@ -188,6 +188,6 @@ def test_a_closed_engine_refuses_work(remote: OpenAICompatibleEngine) -> None:
 
 
 def test_a_missing_httpx_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(ImportError, match=r"rag-accel\[http\]"):
         OpenAICompatibleEngine(URL, "m")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
 from chat_server import UNANSWERED, ChatServer, Fault
 from llm_harness import MakeEngine, Naps, error_of, finish, run, work
@@ -163,11 +163,11 @@ def test_one_failing_request_does_not_harm_its_neighbours(
 
 
 def test_an_answer_longer_than_allowed_is_a_named_error(make_engine: MakeEngine) -> None:
-    async def respond(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=b"x" * 101)
+    async def respond(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=b"x" * 101)
 
     options = RemoteOptions(max_response_bytes=100)
-    engine = make_engine(transport=httpx.MockTransport(respond), options=options)
+    engine = make_engine(transport=httpx2.MockTransport(respond), options=options)
     for id, stream in (("whole", False), ("stream", True)):
         assert "too long" in str(error_of(run(engine, work(id, stream=stream))))
 
@@ -175,23 +175,25 @@ def test_an_answer_longer_than_allowed_is_a_named_error(make_engine: MakeEngine)
 def test_a_stream_that_ends_without_its_end_mark_is_complete_after_a_finish_reason(
     make_engine: MakeEngine,
 ) -> None:
-    async def respond(request: httpx.Request) -> httpx.Response:
+    async def respond(request: httpx2.Request) -> httpx2.Response:
         event = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\n'
-        return httpx.Response(200, content=event)
+        return httpx2.Response(200, content=event)
 
-    engine = make_engine(transport=httpx.MockTransport(respond))
+    engine = make_engine(transport=httpx2.MockTransport(respond))
     assert run(engine, work(stream=True)).value.text == "hi"
 
 
 def test_a_stream_that_ends_early_is_a_named_error(make_engine: MakeEngine) -> None:
-    async def respond(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n')
+    async def respond(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(
+            200, content=b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+        )
 
-    engine = make_engine(transport=httpx.MockTransport(respond))
+    engine = make_engine(transport=httpx2.MockTransport(respond))
     assert "broke" in str(error_of(run(engine, work(stream=True))))
 
 
-class Body(httpx.AsyncByteStream):
+class Body(httpx2.AsyncByteStream):
     """Stream one event and the end mark; then end, or hang."""
 
     def __init__(self, *, hangs: bool) -> None:
@@ -210,7 +212,7 @@ def test_a_stream_is_read_to_its_end_so_that_its_connection_is_used_again(
     make_engine: MakeEngine,
 ) -> None:
     body = Body(hangs=False)
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=body))
     assert run(make_engine(transport=transport), work(stream=True)).value.text == "hi"
     assert body.is_read
 
@@ -219,15 +221,15 @@ def test_a_server_that_hangs_after_the_end_mark_does_not_hold_the_answer_back(
     make_engine: MakeEngine,
 ) -> None:
     body = Body(hangs=True)
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=body))
     assert run(make_engine(transport=transport), work(stream=True)).value.text == "hi"
 
 
 def test_an_unforeseen_error_of_the_transport_is_an_error_of_its_work(
     make_engine: MakeEngine,
 ) -> None:
-    async def respond(request: httpx.Request) -> httpx.Response:
+    async def respond(request: httpx2.Request) -> httpx2.Response:
         raise ZeroDivisionError("surprise")
 
-    engine = make_engine(transport=httpx.MockTransport(respond))
+    engine = make_engine(transport=httpx2.MockTransport(respond))
     assert "ZeroDivisionError: surprise" in str(error_of(run(engine, work())))

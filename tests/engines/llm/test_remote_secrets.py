@@ -7,7 +7,7 @@ import pickle
 import traceback
 from collections.abc import Callable
 
-import httpx
+import httpx2
 import pytest
 from chat_server import ChatServer
 
@@ -29,7 +29,7 @@ KEY = "sk-very-secret-0123456789"
 URL = "http://server.test/v1"
 ONCE = RemoteOptions(retry=RetryPolicy(max_attempts=1))
 
-Respond = Callable[[httpx.Request], httpx.Response]
+Respond = Callable[[httpx2.Request], httpx2.Response]
 
 
 def run(engine: OpenAICompatibleEngine, stream: bool = False) -> EngineOutput:
@@ -41,23 +41,23 @@ def run(engine: OpenAICompatibleEngine, stream: bool = False) -> EngineOutput:
     return output
 
 
-def refuse(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(401, json={"error": f"wrong key {KEY}"})
+def refuse(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(401, json={"error": f"wrong key {KEY}"})
 
 
-def refuse_after_much_text(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(400, text="x" * 190 + KEY)
+def refuse_after_much_text(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(400, text="x" * 190 + KEY)
 
 
-def babble(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, text=f"data: you sent {request.headers['authorization']}\n\n")
+def babble(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(200, text=f"data: you sent {request.headers['authorization']}\n\n")
 
 
-def break_down(request: httpx.Request) -> httpx.Response:
-    raise httpx.ReadError(f"lost {request.headers['authorization']}", request=request)
+def break_down(request: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ReadError(f"lost {request.headers['authorization']}", request=request)
 
 
-def fail_oddly(request: httpx.Request) -> httpx.Response:
+def fail_oddly(request: httpx2.Request) -> httpx2.Response:
     raise ValueError(dict(request.headers.raw))
 
 
@@ -72,7 +72,7 @@ def shown(error: BaseException) -> str:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_no_error_shows_the_key(respond: Respond, stream: bool) -> None:
-    transport = httpx.MockTransport(respond)
+    transport = httpx2.MockTransport(respond)
     engine = OpenAICompatibleEngine(URL, "m", api_key=KEY, transport=transport, options=ONCE)
     output = run(engine, stream)
     assert output.error is not None

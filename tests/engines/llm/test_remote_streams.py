@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from llm_harness import MakeEngine, error_of, finish, run, work
 from raw_server import CLOSED_BY_END, Line, RawServer
@@ -33,7 +33,7 @@ def said(text: str | None = None, finish: str | None = None) -> bytes:
 DONE = event(b"[DONE]")
 
 
-class Pieces(httpx.AsyncByteStream):
+class Pieces(httpx2.AsyncByteStream):
     """Be a body that comes in these pieces."""
 
     def __init__(self, *pieces: bytes) -> None:
@@ -51,12 +51,12 @@ class Answers:
         self.num_calls = 0
         self._pieces, self._parts = pieces, parts
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.num_calls += 1
-        return httpx.Response(200, stream=Pieces(*self._pieces), **self._parts)
+        return httpx2.Response(200, stream=Pieces(*self._pieces), **self._parts)
 
-    def transport(self) -> httpx.MockTransport:
-        return httpx.MockTransport(self)
+    def transport(self) -> httpx2.MockTransport:
+        return httpx2.MockTransport(self)
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "text/event-stream"])
