@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 from rag_accel.engine_api import GenerationOutput
@@ -26,6 +28,7 @@ Sleep = Callable[[float], Awaitable[None]]
 Emit = Callable[[str], None]
 
 _END_WAIT_S = 0.1
+_EXCERPT_BYTES = 64 * 1024
 _BODY_HINT = "check that base_url is an OpenAI-compatible server"
 _BREAK_HINT = "look at the server's log; a proxy may end long answers"
 
@@ -127,10 +130,9 @@ class ChatClient:
             return answer.output() if answer.is_complete else self._transport_failure(exc, answer)
 
     async def _refusal(self, response: httpx2.Response) -> Failure:
-        body = await self._read_body(response)
-        status = response.status_code
+        status, body = response.status_code, await _read_excerpt(response)
         return Failure(
-            self._errors.status(status, body or b""),
+            self._errors.status(status, body),
             is_retryable=status == 429 or status >= 500,
             retry_after_s=parse_retry_after(response.headers),
         )
@@ -146,9 +148,9 @@ class ChatClient:
         """Return the whole body, or None if it is longer than allowed."""
         body = bytearray()
         async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > self._options.max_response_bytes:
+            if len(body) + len(chunk) > self._options.max_response_bytes:
                 return None
+            body += chunk
         return bytes(body)
 
     async def _read_stream(
@@ -228,6 +230,19 @@ def _take_events(events: list[str], answer: StreamAssembler, emit: Emit) -> Wire
     return None
 
 
+async def _read_excerpt(response: httpx2.Response) -> bytes:
+    """Read as much of a refusal as is worth showing; if it breaks off, what came of it."""
+    import httpx2
+
+    body = bytearray()
+    with contextlib.suppress(httpx2.HTTPError):
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) >= _EXCERPT_BYTES:
+                break
+    return bytes(body)
+
+
 async def _read_end(chunks: AsyncIterator[bytes]) -> None:
     """Read what follows the end mark, so that the connection can be used again."""
     import httpx2
@@ -258,6 +273,8 @@ def _open_http(
         limits=httpx2.Limits(
             max_connections=options.concurrency, max_keepalive_connections=options.concurrency
         ),
+        # Cookies of one call would go with all others, and a server could add to them for ever.
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         transport=transport,
     )
 

@@ -66,7 +66,7 @@ def test_a_compressed_answer_is_read_all_the_same(
 def test_an_answer_that_swells_is_too_long_before_it_fills_the_memory(
     make_engine: MakeEngine, stream: bool, layers: int
 ) -> None:
-    body = b"\0" * (256 << 20)
+    body = b"\0" * (64 << 20)
     for _ in range(layers):
         body = gzip.compress(body, compresslevel=1)
     coding = ", ".join(["gzip"] * layers)
@@ -79,6 +79,28 @@ def test_an_answer_that_swells_is_too_long_before_it_fills_the_memory(
         tracemalloc.stop()
         assert "too long" in str(error)
         assert peak_bytes < 16 << 20
+
+
+def test_cookies_are_not_kept(make_engine: MakeEngine) -> None:
+    with RawServer(answer(ANSWER, "set-cookie: a=b", "set-cookie: c=d; path=/")) as server:
+        engine = make_engine(server.base_url)
+        for id in ("first", "second"):
+            assert run(engine, work(id)).kind == "final"
+        assert b"cookie" not in server.head.lower()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_is_one_even_if_its_text_breaks_off(
+    make_engine: MakeEngine, stream: bool
+) -> None:
+    def talk(line: Line) -> None:
+        line.send(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 500\r\n\r\nwrong key")
+
+    with RawServer(talk) as server:
+        error = error_of(run(make_engine(server.base_url), work(stream=stream)))
+        assert error.status == 401
+        assert "wrong key" in str(error.found)
+        assert server.num_calls == 1
 
 
 @pytest.mark.parametrize(
