@@ -188,7 +188,9 @@ class OpenAICompatibleEngine(EngineBase):
                 output = await self._client.complete(job.call, emit)
         except RemoteEngineError as exc:
             self._report(job, "error", error=exc)
-        except Exception as exc:
+        except BaseException as exc:
+            # Whatever ends it: work of which nobody hears would be waited for without end. Who
+            # cancels work himself has forgotten it and will not see this.
             self._report(job, "error", error=self._client.describe(exc))
         else:
             self._report(job, "final", output)

@@ -100,7 +100,7 @@ class ChatClient:
         """Close all connections."""
         await self._http.aclose()
 
-    def describe(self, error: Exception) -> RemoteEngineError:
+    def describe(self, error: BaseException) -> RemoteEngineError:
         """Return an error of ours for one that nobody foresaw."""
         text = f"{type(error).__name__}: {error}"
         return self._errors.fault("the HTTP client failed", text, "report this as a bug")

@@ -215,4 +215,4 @@ def _output(text: str, finish_reason: Any, usage: Any) -> GenerationOutput:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if type(value) is int and value >= 0 else 0

@@ -225,11 +225,13 @@ def test_a_server_that_hangs_after_the_end_mark_does_not_hold_the_answer_back(
     assert run(make_engine(transport=transport), work(stream=True)).value.text == "hi"
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, asyncio.CancelledError, SystemExit])
 def test_an_unforeseen_error_of_the_transport_is_an_error_of_its_work(
-    make_engine: MakeEngine,
+    make_engine: MakeEngine, kind: type[BaseException]
 ) -> None:
     async def respond(request: httpx2.Request) -> httpx2.Response:
-        raise ZeroDivisionError("surprise")
+        raise kind("surprise")
 
     engine = make_engine(transport=httpx2.MockTransport(respond))
-    assert "ZeroDivisionError: surprise" in str(error_of(run(engine, work())))
+    for id in ("first", "second"):
+        assert f"{kind.__name__}: surprise" in str(error_of(run(engine, work(id))))

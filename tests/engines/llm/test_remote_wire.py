@@ -74,7 +74,9 @@ def test_a_whole_answer_is_read_with_its_counts() -> None:
     assert parse_completion(answer(usage=usage)) == GenerationOutput("hi", 3, 4, "length")
 
 
-@pytest.mark.parametrize("usage", [None, {}, [], {"prompt_tokens": "3"}, {"prompt_tokens": -1}])
+@pytest.mark.parametrize(
+    "usage", [None, {}, [], {"prompt_tokens": "3"}, {"prompt_tokens": -1}, {"prompt_tokens": True}]
+)
 def test_missing_or_odd_counts_are_zero(usage: Any) -> None:
     assert parse_completion(answer(usage=usage)) == GenerationOutput("hi", 0, 0, "length")
 
