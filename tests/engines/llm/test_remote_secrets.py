@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import httpx2
 import pytest
@@ -49,6 +49,18 @@ def refuse_after_much_text(request: httpx2.Request) -> httpx2.Response:
     return httpx2.Response(400, text="x" * 190 + KEY)
 
 
+class BrokenOff(httpx2.AsyncByteStream):
+    """Break within the key."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield f"wrong key {KEY[:-2]}".encode()
+        raise httpx2.ReadError("lost")
+
+
+def refuse_and_break_off(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(401, stream=BrokenOff())
+
+
 def babble(request: httpx2.Request) -> httpx2.Response:
     return httpx2.Response(200, text=f"data: you sent {request.headers['authorization']}\n\n")
 
@@ -68,7 +80,8 @@ def shown(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize(
-    "respond", [refuse, refuse_after_much_text, babble, break_down, fail_oddly]
+    "respond",
+    [refuse, refuse_after_much_text, refuse_and_break_off, babble, break_down, fail_oddly],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_no_error_shows_the_key(respond: Respond, stream: bool) -> None:
@@ -112,6 +125,8 @@ def test_a_secret_hides_itself_and_cannot_be_pickled() -> None:
     secret = Secret(KEY)
     assert KEY not in f"{secret} {secret!r}"
     assert secret.redact(f"a {KEY} b") == "a *** b"
+    assert secret.redact(f"{KEY} {KEY[:9]}") == "*** ***"
+    assert secret.redact(f"a {KEY[:3]}") == f"a {KEY[:3]}"
     with pytest.raises(TypeError, match="pickled"):
         pickle.dumps(secret)
 
