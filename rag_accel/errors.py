@@ -15,7 +15,7 @@
     |-- EngineError            an engine failed on work that was valid
     |   |-- EngineOutputError  an engine returned NaN, a wrong dimension or a wrong count
     |   |-- EngineLostError    an engine stopped answering
-    |   `-- RemoteEngineError  an HTTP engine got an answer that retrying does not mend
+    |   `-- RemoteEngineError  an HTTP engine got a bad answer, or none in time
     |-- IndexFileError         a stored index is damaged, foreign or of a newer version
     `-- DocumentError          a document cannot be read
 
@@ -175,7 +175,7 @@ class EngineLostError(EngineError):
 
 
 class RemoteEngineError(EngineError):
-    """Say that a remote engine answered with an error that retrying does not mend.
+    """Say that a remote engine gave an answer that retrying does not mend, or none in time.
 
     ``status`` is the HTTP status of an answer that was refused, else None.
     """

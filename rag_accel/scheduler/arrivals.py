@@ -64,6 +64,7 @@ def owned_added(
         interruptible=event.interruptible,
         ends_in_time=event.stepped and event.ends_in_time,
         itemwise=event.itemwise,
+        bounds_its_work=event.stepped and event.bounds_its_work,
         base_s=event.base_s,
         per_item_s=event.per_item_s,
     )

@@ -19,6 +19,9 @@ from rag_accel.scheduler.wavefront import (
     newcomer_to_wait_for,
 )
 
+#: no thread can wait for ever, and an early return costs nothing
+_LONGEST_WAIT_S = 3600.0
+
 
 def dispatch(state: SchedulerState, now: float, out: list[Command]) -> None:
     """Start what can start on every engine that changed.
@@ -107,10 +110,24 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
     engine.step_grant = grant_threads(state, engine)
     pace = engine.paces.get(size_class(engine.step_items))
     engine.threads = pace.choose(engine.step_grant) if pace else engine.step_grant
-    time_s = budget_s if engine.ends_in_time else None
+    time_s = _time_s(state, engine, budget_s)
     out.append(
         StartStep(engine.name, engine.step, _keys(batch), engine.threads, time_s, _parts(batch))
     )
+
+
+def _time_s(state: SchedulerState, engine: EngineState, budget_s: float | None) -> float | None:
+    """Return when a step should end at the latest, of an engine that can end one in time.
+
+    One that waits for what computes elsewhere is asked back long before ``hang_s``: so it is lost
+    if it hangs, and not because its work takes long.
+    """
+    limits: list[float] = []
+    if engine.ends_in_time and budget_s is not None:
+        limits.append(budget_s)
+    if engine.bounds_its_work:
+        limits.append(min(state.options.hang_s / 2, _LONGEST_WAIT_S))
+    return min(limits, default=None)
 
 
 def _keys(batch: list[Entry]) -> tuple[NodeKey, ...]:

@@ -72,6 +72,7 @@ class OwnedEngineAdded:
     interruptible: bool = False
     ends_in_time: bool = False
     itemwise: bool = False
+    bounds_its_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)

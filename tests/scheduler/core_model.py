@@ -40,7 +40,12 @@ ENGINES: tuple[OwnedEngineAdded | BorrowedEngineAdded, ...] = (
     OwnedEngineAdded(EngineName("embed"), max_batch=6, max_threads=4, base_s=0.05),
     OwnedEngineAdded(EngineName("search"), max_batch=3, max_threads=2, per_item_s=0.01),
     OwnedEngineAdded(
-        EngineName("llm"), max_batch=4, max_threads=0, stepped=True, interruptible=True
+        EngineName("llm"),
+        max_batch=4,
+        max_threads=0,
+        stepped=True,
+        interruptible=True,
+        bounds_its_work=True,
     ),
     OwnedEngineAdded(EngineName("upload"), max_batch=4, per_item_s=0.01, itemwise=True),
     OwnedEngineAdded(EngineName("rank"), max_batch=6, stepped=True, itemwise=True),
@@ -203,6 +208,9 @@ class CoreModel:
     def _check_budget(self, engine: PlayedEngine, command: StartStep) -> None:
         assert isinstance(engine.event, OwnedEngineAdded)
         options = self.state.options
+        if engine.event.bounds_its_work:
+            assert command.time_s == options.hang_s / 2
+            return
         if command.time_s is None:
             assert not engine.event.ends_in_time or len(self.state.requests) < 2
             return

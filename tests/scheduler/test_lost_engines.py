@@ -109,6 +109,37 @@ def test_a_lost_engine_is_not_given_up_twice() -> None:
     assert core.state.wake_at is None
 
 
+def test_an_engine_that_bounds_its_work_is_asked_to_return_before_it_would_be_lost() -> None:
+    core = Core(hang_s=10)
+    core.own(stepped=True, bounds_its_work=True)
+    assert core.leaf(1, "a") == [StartStep.match(time_s=5)]
+    assert core.end_step(at=5, final=[]) == [StartStep.match(admitted=(), time_s=5)]
+    assert core.tick(14) == []
+    assert core.end_step(at=14, final=[key(1, "a")]) == [EndNode.match(outcome="done")]
+
+
+def test_an_engine_that_bounds_its_work_and_does_not_return_is_lost_all_the_same() -> None:
+    core = Core(hang_s=10)
+    core.own(stepped=True, bounds_its_work=True)
+    core.leaf(1, "a")
+    assert core.tick(10) == [
+        CancelWork.match(nodes=(key(1, "a"),)),
+        EndNode.match(node=key(1, "a"), outcome="lost"),
+    ]
+
+
+def test_only_a_stepped_engine_can_return_and_keep_its_work() -> None:
+    core = Core(hang_s=10)
+    core.own(bounds_its_work=True)
+    assert core.leaf(1, "a") == [StartStep.match(time_s=None)]
+
+
+def test_no_step_is_asked_to_wait_longer_than_a_thread_can() -> None:
+    core = Core(hang_s=float("inf"))
+    core.own(stepped=True, bounds_its_work=True)
+    assert core.leaf(1, "a") == [StartStep.match(time_s=3600.0)]
+
+
 def test_nothing_is_started_for_a_request_that_reaches_a_lost_engine_too() -> None:
     core = hung()
     core.own("s", stepped=True)

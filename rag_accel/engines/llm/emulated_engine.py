@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engine_api import (
+    BOUNDS_ITS_WORK,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -80,7 +81,7 @@ class EmulatedEngine(EngineBase):
             interruptible=True,
             speculatable=True,
             pure=True,
-            capabilities=frozenset({"stream"}),
+            capabilities=frozenset({"stream", BOUNDS_ITS_WORK}),
         )
         self._outbox: Outbox[Update] = Outbox()
         self._sink = _OutboxSink(self._outbox)

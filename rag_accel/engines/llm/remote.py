@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rag_accel.engine_api import (
+    BOUNDS_ITS_WORK,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -31,7 +32,7 @@ from rag_accel.engines.llm.remote_wire import request_body
 from rag_accel.errors import ClosedError, EngineError, RemoteEngineError
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 
 @dataclass(slots=True, eq=False)
@@ -55,10 +56,10 @@ class OpenAICompatibleEngine(EngineBase):
         model: name the server knows.
         api_key: sent as a bearer token; never shown in any repr, error or log of ours.
         options: limits, timeouts, retries.
-        transport: httpx transport to use instead of the network's.
+        transport: httpx2 transport to use instead of the network's.
         sleep: coroutine function that waits between attempts.
 
-    Raises ConfigError on a bad URL or key and ImportError without httpx.
+    Raises ConfigError on a bad URL or key and ImportError without httpx2.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class OpenAICompatibleEngine(EngineBase):
         *,
         api_key: str | None = None,
         options: RemoteOptions | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._model = model
@@ -187,7 +188,9 @@ class OpenAICompatibleEngine(EngineBase):
                 output = await self._client.complete(job.call, emit)
         except RemoteEngineError as exc:
             self._report(job, "error", error=exc)
-        except Exception as exc:
+        except BaseException as exc:
+            # Whatever ends it: work of which nobody hears would be waited for without end. Who
+            # cancels work himself has forgotten it and will not see this.
             self._report(job, "error", error=self._client.describe(exc))
         else:
             self._report(job, "final", output)
@@ -219,5 +222,5 @@ def _profile(concurrency: int) -> EngineProfile:
         max_threads=0,
         stepped=True,
         interruptible=True,
-        capabilities=frozenset({"stream"}),
+        capabilities=frozenset({"stream", BOUNDS_ITS_WORK}),
     )

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from rag_accel.errors import ConfigError, RemoteEngineError
 
 _EXCERPT = 200
+_HARMLESS = 3  # so many characters, such as "sk-", give nothing away
 _HINTS = {
     400: "check the model name, the options and the length of the prompt",
     401: "check api_key",
@@ -39,8 +40,12 @@ class Secret:
         return self._text
 
     def redact(self, text: str) -> str:
-        """Return ``text`` with the key blotted out."""
-        return text.replace(self._text, "***") if self._text else text
+        """Return ``text`` with the key blotted out, and a beginning of it where the text ends."""
+        shown = text.replace(self._text, "***") if self._text else text
+        for length in range(len(self._text) - 1, _HARMLESS, -1):
+            if shown.endswith(self._text[:length]):
+                return shown[:-length] + "***"
+        return shown
 
     def __repr__(self) -> str:
         return "Secret(***)"

@@ -81,6 +81,8 @@ class RemoteOptions:
         concurrency: requests in flight at once; more wait inside the engine.
         connect_timeout_s: for connecting.
         read_timeout_s: for the first byte and for every silence after it.
+        total_timeout_s: for a whole call with all its attempts and pauses, from when it got one of
+            the ``concurrency`` places.
         max_response_bytes: longest answer accepted.
         stream_usage: ask for token counts at the end of streams; turn off for servers that refuse
             ``stream_options``.
@@ -90,6 +92,7 @@ class RemoteOptions:
     concurrency: int = _bounded(64, 1, 10_000)
     connect_timeout_s: float = _bounded(10.0, 0.001, 600.0)
     read_timeout_s: float = _bounded(120.0, 0.001, 86_400.0)
+    total_timeout_s: float = _bounded(1800.0, 0.001, 86_400.0)
     max_response_bytes: int = _bounded(16 * 1024 * 1024, 1, 1 << 40)
     stream_usage: bool = True
     retry: RetryPolicy = RetryPolicy()
@@ -118,6 +121,6 @@ def _seconds_between(start: str | None, end: str) -> float | None:
         return None
     try:
         moments = [email.utils.parsedate_to_datetime(text).timestamp() for text in (start, end)]
-    except ValueError:
+    except (ValueError, OverflowError):  # no date, or one beyond the calendar
         return None
     return max(0.0, moments[1] - moments[0])

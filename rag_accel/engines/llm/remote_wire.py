@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,42 +67,65 @@ def parse_completion(body: bytes) -> GenerationOutput | WireFault:
     if choice is None or content is None:
         what = "the answer is not a chat completion"
         return WireFault(what, body.decode("utf-8", "replace"))
-    return _output(content, choice.get("finish_reason"), data.get("usage"))
+    text = _whole_characters(content, _character_decoder())
+    return _output(text, choice.get("finish_reason"), data.get("usage"))
 
 
 class SseDecoder:
     """Split the bytes of a stream of server-sent events into the data of each event.
 
-    Lines end with CR, LF or both, as the standard says; splitting text as Python does would also
-    cut at characters such as U+2028, which JSON may hold unescaped.
+    The text is UTF-8, with or without a byte order mark, and its lines end with CR, LF or both, as
+    the standard says; splitting as Python does would also cut at characters such as U+2028, which
+    JSON may hold unescaped. The time is linear in the bytes, however they are cut.
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._text = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._ended_with_cr = False
+        self._line: list[str] = []
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[str]:
         """Take bytes and return the events they complete."""
-        lines = (self._rest + chunk).splitlines(keepends=True)
-        # A last line without its end waits for more; so does one ending with CR, for its LF.
-        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        first, *others = self._split(self._text.decode(chunk))
+        self._line.append(first)
         events: list[str] = []
-        for line in lines:
-            text = line.rstrip(b"\r\n").decode("utf-8", "replace")
-            if not text and self._data:
-                events.append("\n".join(self._data))
-                self._data = []
-            elif text.startswith("data:"):
-                self._data.append(text[len("data:") :].removeprefix(" "))
+        for start in others:
+            self._end_line(events)
+            self._line = [start]
         return events
+
+    def _split(self, text: str) -> list[str]:
+        """Split at ends of lines; an LF right after the CR of the text before ends no other."""
+        if not text:
+            return [""]
+        new = text.removeprefix("\n") if self._ended_with_cr else text
+        self._ended_with_cr = text.endswith("\r")
+        return new.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+    def _end_line(self, events: list[str]) -> None:
+        line = "".join(self._line)
+        field, _, value = line.partition(":")
+        if field == "data":
+            self._data.append(value.removeprefix(" "))
+        elif not line and self._data:
+            events.append("\n".join(self._data))
+            self._data = []
 
 
 class StreamAssembler:
-    """Join the events of one streamed answer; ``is_done`` once its end was seen."""
+    """Join the events of one streamed answer.
+
+    Attributes:
+        has_begun: whether any event came.
+        is_done: whether the end mark came.
+    """
 
     def __init__(self) -> None:
         self.is_done = False
+        self.has_begun = False
         self._texts: list[str] = []
+        self._characters = _character_decoder()
         self._finish_reason: str | None = None
         self._usage: Any = None
 
@@ -117,8 +141,10 @@ class StreamAssembler:
 
     def add(self, event: str) -> str | WireFault:
         """Take one event's data and return the text it adds, possibly empty."""
-        if event.strip() == _END:
-            self.is_done = True
+        self.has_begun = True
+        mark = event.strip()
+        if mark in ("", _END):
+            self.is_done = mark == _END
             return ""
         data = _load(event)
         if not isinstance(data, dict) or not isinstance(data.get("choices"), list):
@@ -133,6 +159,7 @@ class StreamAssembler:
         text = _text(choice.get("delta") or {})
         if text is None:
             return WireFault("an event holds no text", event)
+        text = _whole_characters(text, self._characters)
         if text:
             self._texts.append(text)
         return text
@@ -165,6 +192,18 @@ def _text(message: Any) -> str | None:
     return content if isinstance(content, str) else None
 
 
+def _character_decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-16-le")("replace")
+
+
+def _whole_characters(text: str, decoder: codecs.IncrementalDecoder) -> str:
+    """Join the halves of a character that JSON holds apart; a lone one could not be encoded.
+
+    A half at the end stays in the decoder until the other one comes.
+    """
+    return decoder.decode(text.encode("utf-16-le", "surrogatepass"))
+
+
 def _output(text: str, finish_reason: Any, usage: Any) -> GenerationOutput:
     counts = usage if isinstance(usage, dict) else {}
     return GenerationOutput(
@@ -176,4 +215,4 @@ def _output(text: str, finish_reason: Any, usage: Any) -> GenerationOutput:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if type(value) is int and value >= 0 else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from rag_accel.engine_api import ENDS_IN_TIME, ITEMWISE, EngineProfile
+from rag_accel.engine_api import BOUNDS_ITS_WORK, ENDS_IN_TIME, ITEMWISE, EngineProfile
 from rag_accel.errors import ConfigError
 from rag_accel.scheduler.messages import EngineName, OwnedEngineAdded
 
@@ -47,4 +47,5 @@ def owned_engine_added(name: EngineName, profile: EngineProfile) -> OwnedEngineA
         profile.interruptible,
         ENDS_IN_TIME in profile.capabilities,
         ITEMWISE in profile.capabilities,
+        BOUNDS_ITS_WORK in profile.capabilities,
     )

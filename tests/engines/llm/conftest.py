@@ -1,4 +1,4 @@
-"""Let the tests of this room share ``llm_harness``, a device in virtual time and its server."""
+"""Let the tests of this room share their helpers, a device in virtual time and a chat server."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from chat_server import ChatServer
 from llm_harness import MakeEngine, Naps
 
 from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_server import EmulatedServer
 from rag_accel.engines.llm.emulated_time import VirtualTime
 from rag_accel.engines.llm.remote import OpenAICompatibleEngine
 
@@ -29,16 +28,9 @@ def device() -> Iterator[EmulatedDevice]:
 
 
 @pytest.fixture
-def server(device: EmulatedDevice) -> Iterator[EmulatedServer]:
-    """Yield a loopback server of that device."""
-    with EmulatedServer(device) as made:
-        yield made
-
-
-@pytest.fixture
-def client(server: EmulatedServer) -> Iterator[httpx.Client]:
-    """Yield a plain HTTP client of that server."""
-    with httpx.Client(base_url=server.base_url, trust_env=False) as made:
+def server() -> Iterator[ChatServer]:
+    """Yield a loopback server of chat completions."""
+    with ChatServer() as made:
         yield made
 
 
@@ -64,6 +56,6 @@ def make_engine(naps: Naps) -> Iterator[MakeEngine]:
 
 
 @pytest.fixture
-def remote(make_engine: MakeEngine, server: EmulatedServer) -> OpenAICompatibleEngine:
+def remote(make_engine: MakeEngine, server: ChatServer) -> OpenAICompatibleEngine:
     """Return an HTTP engine of that server."""
     return make_engine(server.base_url)

@@ -25,6 +25,9 @@ from rag_accel.errors import RemoteEngineError
 ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)
 QUESTION = Message("user", "what is rag")
 
+PATIENCE_S = 20.0
+"""How long a test waits for what has to happen; never how long something may take."""
+
 MakeEngine = Callable[..., OpenAICompatibleEngine]
 
 

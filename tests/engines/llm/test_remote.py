@@ -7,23 +7,22 @@ import sys
 import threading
 from dataclasses import replace
 
-import httpx
+import httpx2
 import pytest
-from llm_harness import ENDLESS, MakeEngine, eventually, finish, run, work
+from chat_server import UNANSWERED, ChatServer, answer_of
+from llm_harness import MakeEngine, eventually, finish, run, work
 
 from rag_accel.engine_api import (
     Engine,
     EngineRequest,
     GenerationInput,
+    GenerationOutput,
     Handle,
     PrimitiveKind,
     StepBudget,
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_faults import Fault
-from rag_accel.engines.llm.emulated_server import EmulatedServer
 from rag_accel.engines.llm.remote import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote_options import RemoteOptions
 from rag_accel.errors import ClosedError, ConfigError, EngineError
@@ -34,7 +33,7 @@ URL = "http://server.test/v1"
 
 class TestContract(EngineContract):
     @pytest.fixture(autouse=True)
-    def _serve(self, server: EmulatedServer) -> None:
+    def _serve(self, server: ChatServer) -> None:
         self.server = server
 
     def make_engine(self) -> Engine:
@@ -47,16 +46,16 @@ class TestContract(EngineContract):
         return replace(work("bad"), payload=TextBatch(("x",)))
 
     def make_waiting_request(self) -> EngineRequest:
-        self.server.script(Fault("slow", delay_s=60.0))
+        self.server.script(UNANSWERED)
         return work("waiting")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_text_and_counts_are_those_of_the_server(
-    remote: OpenAICompatibleEngine, device: EmulatedDevice, stream: bool
+    remote: OpenAICompatibleEngine, stream: bool
 ) -> None:
-    request = work(stream=stream)
-    assert run(remote, request).value == device.generate(request.payload)
+    found = run(remote, work(stream=stream, max_tokens=4)).value
+    assert found == GenerationOutput(answer_of(4), 3, 4, "stop")
 
 
 def test_a_stream_arrives_word_by_word(remote: OpenAICompatibleEngine) -> None:
@@ -76,28 +75,29 @@ def test_computing_elsewhere_takes_no_threads_of_ours(remote: OpenAICompatibleEn
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_cancelling_closes_the_connection(make_engine: MakeEngine, stream: bool) -> None:
-    with EmulatedDevice(ENDLESS) as device, EmulatedServer(device) as server:
-        engine = make_engine(server.base_url)
-        engine.submit([work(stream=stream)])
-        eventually(lambda: device.stats().running == 1)
-        engine.cancel([WorkId("a")])
-        eventually(lambda: device.stats().running == 0)
-        assert engine.step(StepBudget(time_s=0.0)) == []
+def test_cancelling_closes_the_connection(
+    remote: OpenAICompatibleEngine, server: ChatServer, stream: bool
+) -> None:
+    server.script(UNANSWERED)
+    remote.submit([work(stream=stream)])
+    eventually(lambda: server.num_running == 1)
+    remote.cancel([WorkId("a")])
+    eventually(lambda: server.num_running == 0)
+    assert remote.step(StepBudget(time_s=0.0)) == []
 
 
 def test_work_cancelled_after_it_was_answered_reports_nothing(make_engine: MakeEngine) -> None:
     num_calls, second_call = 0, threading.Event()
 
-    async def respond(request: httpx.Request) -> httpx.Response:
+    async def respond(request: httpx2.Request) -> httpx2.Response:
         nonlocal num_calls
         num_calls += 1
         if num_calls == 2:  # with one slot, the first answer has been reported by now
             second_call.set()
-        return httpx.Response(200, json={"choices": [{"message": {"content": "x"}}]})
+        return httpx2.Response(200, json={"choices": [{"message": {"content": "x"}}]})
 
     options = RemoteOptions(concurrency=1)
-    engine = make_engine(transport=httpx.MockTransport(respond), options=options)
+    engine = make_engine(transport=httpx2.MockTransport(respond), options=options)
     engine.submit([work("gone"), work("kept")])
     assert second_call.wait(5.0)
     engine.cancel([WorkId("gone")])
@@ -105,9 +105,9 @@ def test_work_cancelled_after_it_was_answered_reports_nothing(make_engine: MakeE
 
 
 def test_a_cancelled_id_may_be_used_for_other_work(
-    remote: OpenAICompatibleEngine, server: EmulatedServer
+    remote: OpenAICompatibleEngine, server: ChatServer
 ) -> None:
-    server.script(Fault("slow", delay_s=60.0))
+    server.script(UNANSWERED)
     remote.submit([work(max_tokens=9)])
     eventually(lambda: server.num_calls == 1)
     remote.cancel([WorkId("a")])
@@ -117,17 +117,17 @@ def test_a_cancelled_id_may_be_used_for_other_work(
 def test_no_more_requests_are_in_flight_than_allowed(make_engine: MakeEngine) -> None:
     running, most = 0, 0
 
-    async def respond(request: httpx.Request) -> httpx.Response:
+    async def respond(request: httpx2.Request) -> httpx2.Response:
         nonlocal running, most
         running += 1
         most = max(most, running)
         for _ in range(5):
             await asyncio.sleep(0)
         running -= 1
-        return httpx.Response(200, json={"choices": [{"message": {"content": "x"}}]})
+        return httpx2.Response(200, json={"choices": [{"message": {"content": "x"}}]})
 
     options = RemoteOptions(concurrency=3)
-    engine = make_engine(transport=httpx.MockTransport(respond), options=options)
+    engine = make_engine(transport=httpx2.MockTransport(respond), options=options)
     ids = [f"w{number}" for number in range(12)]
     engine.submit([work(id) for id in ids])
     assert {output.kind for output in finish(engine, *ids)} == {"final"}
@@ -159,27 +159,26 @@ def test_bad_work_ends_alone_with_a_named_error(
 
 
 def test_a_step_ends_with_its_budget_and_on_interrupt(
-    remote: OpenAICompatibleEngine, server: EmulatedServer
+    remote: OpenAICompatibleEngine, server: ChatServer
 ) -> None:
-    server.script(Fault("slow", delay_s=60.0))
+    server.script(UNANSWERED)
     remote.submit([work()])
     assert remote.step(StepBudget(time_s=0.01)) == []
     remote.interrupt()
     assert remote.step(StepBudget()) == []
 
 
-def test_closing_drops_what_is_in_flight_and_leaves_no_thread() -> None:
-    with EmulatedDevice(ENDLESS) as device, EmulatedServer(device) as server:
-        before = threading.active_count()
-        engine = OpenAICompatibleEngine(server.base_url, "m")
-        assert threading.active_count() == before
-        engine.submit([work()])
-        eventually(lambda: device.stats().running == 1)
-        before = threading.active_count() - 1
-        engine.close()
-        engine.close()
-        assert threading.active_count() == before
-        eventually(lambda: device.stats().running == 0)
+def test_closing_drops_what_is_in_flight_and_leaves_no_thread(server: ChatServer) -> None:
+    before = threading.active_count()
+    engine = OpenAICompatibleEngine(server.base_url, "m")
+    assert threading.active_count() == before
+    server.script(UNANSWERED)
+    engine.submit([work()])
+    eventually(lambda: server.num_running == 1)
+    engine.close()
+    engine.close()
+    assert threading.active_count() == before
+    eventually(lambda: server.num_running == 0)
 
 
 def test_a_closed_engine_refuses_work(remote: OpenAICompatibleEngine) -> None:
@@ -189,6 +188,6 @@ def test_a_closed_engine_refuses_work(remote: OpenAICompatibleEngine) -> None:
 
 
 def test_a_missing_httpx_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(ImportError, match=r"rag-accel\[http\]"):
         OpenAICompatibleEngine(URL, "m")

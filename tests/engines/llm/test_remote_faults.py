@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
+from chat_server import UNANSWERED, ChatServer, Fault
 from llm_harness import MakeEngine, Naps, error_of, finish, run, work
 
-from rag_accel.engines.llm.emulated_faults import Fault
-from rag_accel.engines.llm.emulated_server import EmulatedServer
 from rag_accel.engines.llm.remote import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote_options import RemoteOptions, RetryPolicy
 
@@ -22,7 +21,7 @@ from rag_accel.engines.llm.remote_options import RemoteOptions, RetryPolicy
     ids=lambda fault: f"{fault.kind}-{fault.status}",
 )
 def test_a_passing_fault_is_mended_by_another_attempt(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps, fault: Fault, stream: bool
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps, fault: Fault, stream: bool
 ) -> None:
     server.script(fault)
     assert run(remote, work(stream=stream)).kind == "final"
@@ -31,7 +30,7 @@ def test_a_passing_fault_is_mended_by_another_attempt(
 
 
 def test_retry_after_is_waited_for(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps
 ) -> None:
     server.script(Fault("status", status=429, retry_after="7"))
     run(remote, work())
@@ -39,7 +38,7 @@ def test_retry_after_is_waited_for(
 
 
 def test_pauses_repeat_with_the_seed(
-    make_engine: MakeEngine, server: EmulatedServer, naps: Naps
+    make_engine: MakeEngine, server: ChatServer, naps: Naps
 ) -> None:
     for _ in range(2):
         server.script(Fault("drop"), Fault("drop"))
@@ -51,7 +50,7 @@ def test_pauses_repeat_with_the_seed(
 
 @pytest.mark.parametrize("status", [429, 500])
 def test_attempts_are_bounded(
-    make_engine: MakeEngine, server: EmulatedServer, naps: Naps, status: int
+    make_engine: MakeEngine, server: ChatServer, naps: Naps, status: int
 ) -> None:
     server.script(*[Fault("status", status=status, message="no luck")] * 9)
     options = RemoteOptions(retry=RetryPolicy(max_attempts=3))
@@ -64,18 +63,27 @@ def test_attempts_are_bounded(
 
 
 def test_a_retry_after_beyond_the_bound_ends_the_work(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps
 ) -> None:
     server.script(Fault("status", status=429, retry_after="3600"))
     assert error_of(run(remote, work())).status == 429
     assert naps.seconds == []
 
 
+def test_a_retry_after_that_is_no_time_is_not_waited_for_and_the_call_repeated(
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps
+) -> None:
+    never = "Thu, 01 Jan 99999999999999999999 00:00:00 GMT"
+    server.script(Fault("status", status=503, retry_after=never))
+    assert run(remote, work()).kind == "final"
+    assert naps.seconds[0] <= 0.5
+
+
 @pytest.mark.parametrize(
     ("status", "hint"), [(400, "options"), (401, "api_key"), (404, "base_url"), (302, "base_url")]
 )
 def test_a_refusal_is_final_and_says_where_and_what_next(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, status: int, hint: str
+    remote: OpenAICompatibleEngine, server: ChatServer, status: int, hint: str
 ) -> None:
     server.script(Fault("status", status=status, message="because"))
     error = error_of(run(remote, work()))
@@ -87,7 +95,7 @@ def test_a_refusal_is_final_and_says_where_and_what_next(
 
 
 def test_nothing_is_repeated_after_the_first_streamed_token(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, naps: Naps
+    remote: OpenAICompatibleEngine, server: ChatServer, naps: Naps
 ) -> None:
     server.script(Fault("truncate", after_deltas=2))
     remote.submit([work(stream=True)])
@@ -100,7 +108,7 @@ def test_nothing_is_repeated_after_the_first_streamed_token(
 
 @pytest.mark.parametrize("after", [0, 2])
 def test_a_malformed_event_is_a_named_error(
-    remote: OpenAICompatibleEngine, server: EmulatedServer, after: int
+    remote: OpenAICompatibleEngine, server: ChatServer, after: int
 ) -> None:
     server.script(Fault("malformed", after_deltas=after))
     error = error_of(run(remote, work(stream=True)))
@@ -109,7 +117,7 @@ def test_a_malformed_event_is_a_named_error(
 
 
 def test_malformed_json_is_a_named_error(
-    remote: OpenAICompatibleEngine, server: EmulatedServer
+    remote: OpenAICompatibleEngine, server: ChatServer
 ) -> None:
     server.script(Fault("malformed"))
     assert "not a chat completion" in str(error_of(run(remote, work())))
@@ -117,16 +125,16 @@ def test_malformed_json_is_a_named_error(
 
 
 def test_a_slow_first_byte_is_waited_for(
-    remote: OpenAICompatibleEngine, server: EmulatedServer
+    remote: OpenAICompatibleEngine, server: ChatServer
 ) -> None:
     server.script(Fault("slow", delay_s=0.02))
     assert run(remote, work()).kind == "final"
 
 
 def test_a_server_silent_for_too_long_is_a_named_error_and_not_asked_again(
-    make_engine: MakeEngine, server: EmulatedServer
+    make_engine: MakeEngine, server: ChatServer
 ) -> None:
-    server.script(Fault("slow", delay_s=60.0))
+    server.script(UNANSWERED)
     engine = make_engine(server.base_url, options=RemoteOptions(read_timeout_s=0.05))
     error = error_of(run(engine, work()))
     assert "silent for too long" in str(error)
@@ -135,7 +143,7 @@ def test_a_server_silent_for_too_long_is_a_named_error_and_not_asked_again(
 
 
 def test_a_server_that_is_not_there_is_a_named_error(
-    make_engine: MakeEngine, server: EmulatedServer, naps: Naps
+    make_engine: MakeEngine, server: ChatServer, naps: Naps
 ) -> None:
     url = server.base_url
     server.close()
@@ -146,7 +154,7 @@ def test_a_server_that_is_not_there_is_a_named_error(
 
 
 def test_one_failing_request_does_not_harm_its_neighbours(
-    remote: OpenAICompatibleEngine, server: EmulatedServer
+    remote: OpenAICompatibleEngine, server: ChatServer
 ) -> None:
     server.script(Fault("status", status=400))
     remote.submit([work(f"w{number}") for number in range(5)])
@@ -155,11 +163,11 @@ def test_one_failing_request_does_not_harm_its_neighbours(
 
 
 def test_an_answer_longer_than_allowed_is_a_named_error(make_engine: MakeEngine) -> None:
-    async def respond(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=b"x" * 101)
+    async def respond(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=b"x" * 101)
 
     options = RemoteOptions(max_response_bytes=100)
-    engine = make_engine(transport=httpx.MockTransport(respond), options=options)
+    engine = make_engine(transport=httpx2.MockTransport(respond), options=options)
     for id, stream in (("whole", False), ("stream", True)):
         assert "too long" in str(error_of(run(engine, work(id, stream=stream))))
 
@@ -167,23 +175,25 @@ def test_an_answer_longer_than_allowed_is_a_named_error(make_engine: MakeEngine)
 def test_a_stream_that_ends_without_its_end_mark_is_complete_after_a_finish_reason(
     make_engine: MakeEngine,
 ) -> None:
-    async def respond(request: httpx.Request) -> httpx.Response:
+    async def respond(request: httpx2.Request) -> httpx2.Response:
         event = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\n'
-        return httpx.Response(200, content=event)
+        return httpx2.Response(200, content=event)
 
-    engine = make_engine(transport=httpx.MockTransport(respond))
+    engine = make_engine(transport=httpx2.MockTransport(respond))
     assert run(engine, work(stream=True)).value.text == "hi"
 
 
 def test_a_stream_that_ends_early_is_a_named_error(make_engine: MakeEngine) -> None:
-    async def respond(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n')
+    async def respond(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(
+            200, content=b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+        )
 
-    engine = make_engine(transport=httpx.MockTransport(respond))
+    engine = make_engine(transport=httpx2.MockTransport(respond))
     assert "broke" in str(error_of(run(engine, work(stream=True))))
 
 
-class Body(httpx.AsyncByteStream):
+class Body(httpx2.AsyncByteStream):
     """Stream one event and the end mark; then end, or hang."""
 
     def __init__(self, *, hangs: bool) -> None:
@@ -202,7 +212,7 @@ def test_a_stream_is_read_to_its_end_so_that_its_connection_is_used_again(
     make_engine: MakeEngine,
 ) -> None:
     body = Body(hangs=False)
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=body))
     assert run(make_engine(transport=transport), work(stream=True)).value.text == "hi"
     assert body.is_read
 
@@ -211,15 +221,17 @@ def test_a_server_that_hangs_after_the_end_mark_does_not_hold_the_answer_back(
     make_engine: MakeEngine,
 ) -> None:
     body = Body(hangs=True)
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=body))
     assert run(make_engine(transport=transport), work(stream=True)).value.text == "hi"
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, asyncio.CancelledError, SystemExit])
 def test_an_unforeseen_error_of_the_transport_is_an_error_of_its_work(
-    make_engine: MakeEngine,
+    make_engine: MakeEngine, kind: type[BaseException]
 ) -> None:
-    async def respond(request: httpx.Request) -> httpx.Response:
-        raise ZeroDivisionError("surprise")
+    async def respond(request: httpx2.Request) -> httpx2.Response:
+        raise kind("surprise")
 
-    engine = make_engine(transport=httpx.MockTransport(respond))
-    assert "ZeroDivisionError: surprise" in str(error_of(run(engine, work())))
+    engine = make_engine(transport=httpx2.MockTransport(respond))
+    for id in ("first", "second"):
+        assert f"{kind.__name__}: surprise" in str(error_of(run(engine, work(id))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -74,12 +75,47 @@ def test_retry_after_is_seconds_or_a_date(text: str, expected: float | None) -> 
         {},
         {"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"},
         {"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT", "date": "today"},
+        {
+            "retry-after": f"Thu, 01 Jan {'9' * 30} 00:01:40 GMT",
+            "date": "Thu, 01 Jan 1970 00:00:00 GMT",
+        },
+        {
+            "retry-after": "Thu, 01 Jan 1970 00:01:40 GMT",
+            "date": f"Thu, 01 Jan {'9' * 30} 00:00:00 GMT",
+        },
+        {
+            "retry-after": f"Thu, {'9' * 5000} Jan 1970 00:01:40 GMT",
+            "date": "Thu, 01 Jan 1970 00:00:00 GMT",
+        },
+        {
+            "retry-after": "Thu, 01 Jan 1970 00:01:40 +999999999999",
+            "date": "Thu, 01 Jan 1970 00:00:00 GMT",
+        },
     ],
 )
 def test_without_a_header_or_a_date_to_count_from_there_is_no_wish(
     headers: dict[str, str],
 ) -> None:
     assert parse_retry_after(headers) is None
+
+
+@given(asked=st.text(max_size=40), told=st.text(max_size=40))
+def test_no_header_is_too_odd_to_be_read(asked: str, told: str) -> None:
+    seconds = parse_retry_after({"retry-after": asked, "date": told})
+    assert seconds is None or 0 <= seconds < math.inf
+
+
+@given(
+    fields=st.lists(st.integers(0, 10**20), min_size=6, max_size=6),
+    zone=st.integers(-(10**12), 10**12),
+)
+def test_no_date_is_too_far_away_to_be_read(fields: list[int], zone: int) -> None:
+    day, year, hour, minute, second, other = fields
+    asked = f"Thu, {day} Jan {year} {hour}:{minute}:{second} {zone:+05}"
+    seconds = parse_retry_after(
+        {"retry-after": asked, "date": f"Thu, {other} Jan 1970 00:00:00 GMT"}
+    )
+    assert seconds is None or 0 <= seconds < math.inf
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
-import httpx
+import httpx2
 import pytest
+from chat_server import ChatServer
 
 from rag_accel.engine_api import (
     EngineOutput,
@@ -19,8 +20,6 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_server import EmulatedServer
 from rag_accel.engines.llm.remote import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote_errors import Secret
 from rag_accel.engines.llm.remote_options import RemoteOptions, RetryPolicy
@@ -30,7 +29,7 @@ KEY = "sk-very-secret-0123456789"
 URL = "http://server.test/v1"
 ONCE = RemoteOptions(retry=RetryPolicy(max_attempts=1))
 
-Respond = Callable[[httpx.Request], httpx.Response]
+Respond = Callable[[httpx2.Request], httpx2.Response]
 
 
 def run(engine: OpenAICompatibleEngine, stream: bool = False) -> EngineOutput:
@@ -42,23 +41,35 @@ def run(engine: OpenAICompatibleEngine, stream: bool = False) -> EngineOutput:
     return output
 
 
-def refuse(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(401, json={"error": f"wrong key {KEY}"})
+def refuse(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(401, json={"error": f"wrong key {KEY}"})
 
 
-def refuse_after_much_text(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(400, text="x" * 190 + KEY)
+def refuse_after_much_text(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(400, text="x" * 190 + KEY)
 
 
-def babble(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, text=f"data: you sent {request.headers['authorization']}\n\n")
+class BrokenOff(httpx2.AsyncByteStream):
+    """Break within the key."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield f"wrong key {KEY[:-2]}".encode()
+        raise httpx2.ReadError("lost")
 
 
-def break_down(request: httpx.Request) -> httpx.Response:
-    raise httpx.ReadError(f"lost {request.headers['authorization']}", request=request)
+def refuse_and_break_off(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(401, stream=BrokenOff())
 
 
-def fail_oddly(request: httpx.Request) -> httpx.Response:
+def babble(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(200, text=f"data: you sent {request.headers['authorization']}\n\n")
+
+
+def break_down(request: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ReadError(f"lost {request.headers['authorization']}", request=request)
+
+
+def fail_oddly(request: httpx2.Request) -> httpx2.Response:
     raise ValueError(dict(request.headers.raw))
 
 
@@ -69,11 +80,12 @@ def shown(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize(
-    "respond", [refuse, refuse_after_much_text, babble, break_down, fail_oddly]
+    "respond",
+    [refuse, refuse_after_much_text, refuse_and_break_off, babble, break_down, fail_oddly],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_no_error_shows_the_key(respond: Respond, stream: bool) -> None:
-    transport = httpx.MockTransport(respond)
+    transport = httpx2.MockTransport(respond)
     engine = OpenAICompatibleEngine(URL, "m", api_key=KEY, transport=transport, options=ONCE)
     output = run(engine, stream)
     assert output.error is not None
@@ -91,14 +103,13 @@ def test_a_refused_connection_does_not_show_the_key() -> None:
     assert KEY not in shown(output.error)
 
 
-def test_the_key_is_sent_and_no_log_shows_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_is_sent_and_no_log_shows_it(
+    server: ChatServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
-    with (
-        EmulatedDevice("fast_fp8") as device,
-        EmulatedServer(device, api_key=KEY) as server,
-    ):
-        output = run(OpenAICompatibleEngine(server.base_url, "m", api_key=KEY))
+    output = run(OpenAICompatibleEngine(server.base_url, "m", api_key=KEY))
     assert output.kind == "final"
+    assert server.authorization == f"Bearer {KEY}"
     assert "chat/completions" in caplog.text
     assert KEY not in caplog.text
 
@@ -114,6 +125,8 @@ def test_a_secret_hides_itself_and_cannot_be_pickled() -> None:
     secret = Secret(KEY)
     assert KEY not in f"{secret} {secret!r}"
     assert secret.redact(f"a {KEY} b") == "a *** b"
+    assert secret.redact(f"{KEY} {KEY[:9]}") == "*** ***"
+    assert secret.redact(f"a {KEY[:3]}") == f"a {KEY[:3]}"
     with pytest.raises(TypeError, match="pickled"):
         pickle.dumps(secret)
 

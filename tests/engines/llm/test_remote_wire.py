@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -71,7 +74,9 @@ def test_a_whole_answer_is_read_with_its_counts() -> None:
     assert parse_completion(answer(usage=usage)) == GenerationOutput("hi", 3, 4, "length")
 
 
-@pytest.mark.parametrize("usage", [None, {}, [], {"prompt_tokens": "3"}, {"prompt_tokens": -1}])
+@pytest.mark.parametrize(
+    "usage", [None, {}, [], {"prompt_tokens": "3"}, {"prompt_tokens": -1}, {"prompt_tokens": True}]
+)
 def test_missing_or_odd_counts_are_zero(usage: Any) -> None:
     assert parse_completion(answer(usage=usage)) == GenerationOutput("hi", 0, 0, "length")
 
@@ -103,25 +108,108 @@ def test_anything_else_is_a_fault_that_shows_the_answer(text: bytes) -> None:
     assert fault.text == text.decode("utf-8", "replace")
 
 
+def events_of(data: bytes) -> list[str]:
+    """Read all events the plain way: whole text, all lines, one after the other."""
+    lines = re.split("\r\n|\r|\n", data.decode("utf-8-sig", "replace"))[:-1]
+    events: list[str] = []
+    values: list[str] = []
+    for line in lines:
+        if not line and values:
+            events.append("\n".join(values))
+            values = []
+        field, _, value = line.partition(":")
+        if field == "data":
+            values.append(value[value.startswith(" ") :])
+    return events
+
+
+def cut_events(data: bytes, cuts: list[int]) -> list[str]:
+    """Read all events from pieces of the data."""
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    decoder = SseDecoder()
+    return [event for start, end in pairwise(edges) for event in decoder.feed(data[start:end])]
+
+
 STREAM = (
     ": comment\n\n"
     "data: one\n\n"
     "event: x\r\ndata:two\r\n\r\n"
     "data: three \u2028 \u00e9 \x1c\rdata: four\r\r"
-    "\n\ndata: [DONE]\n\n"
+    "\n\ndata\n\ndata: [DONE]\n\n"
     "data: never ended"
 )
-EVENTS = ["one", "two", "three \u2028 \u00e9 \x1c\nfour", "[DONE]"]
+EVENTS = ["one", "two", "three \u2028 \u00e9 \x1c\nfour", "", "[DONE]"]
+
+PIECES = [
+    "data",
+    ":",
+    " ",
+    "x",
+    "\r",
+    "\n",
+    "\r\n",
+    "data: y\n\n",
+    "data: z\r\r",
+    "\ufeff",
+    "\u20ac",
+]
+SPLINTERS = [b"\xef", b"\xbb", b"\xbf", b"\xe2\x82", b"\xac", b"\xff", b"\xf0\x9f", b"\xed\xa0\x80"]
 
 
-@given(cuts=st.lists(st.integers(0, len(STREAM.encode())), max_size=20))
-def test_events_are_the_same_however_the_bytes_are_cut(cuts: list[int]) -> None:
-    data = STREAM.encode()
-    edges = [0, *sorted(cuts), len(data)]
-    decoder, found = SseDecoder(), []
-    for start, end in pairwise(edges):
-        found.extend(decoder.feed(data[start:end]))
-    assert found == EVENTS
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "with a BOM"])
+@given(cuts=st.lists(st.integers(0, 10_000), max_size=20))
+def test_events_are_the_same_however_the_bytes_are_cut(mark: bytes, cuts: list[int]) -> None:
+    assert cut_events(mark + STREAM.encode(), cuts) == EVENTS
+
+
+@given(
+    pieces=st.lists(st.sampled_from([*map(str.encode, PIECES), *SPLINTERS]), max_size=60),
+    cuts=st.lists(st.integers(0, 10_000), max_size=40),
+)
+def test_any_bytes_cut_anywhere_give_the_events_of_the_whole_text(
+    pieces: list[bytes], cuts: list[int]
+) -> None:
+    data = b"".join(pieces)
+    assert cut_events(data, cuts) == events_of(data)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_an_event_is_there_with_the_last_byte_of_its_blank_line(end: str) -> None:
+    assert SseDecoder().feed(f"data: [DONE]{end}{end}".encode()) == ["[DONE]"]
+
+
+def cpu_s(pieces: list[bytes]) -> float:
+    """Return the CPU seconds that this thread needs to decode the pieces."""
+    decoder, began = SseDecoder(), time.thread_time()
+    for piece in pieces:
+        decoder.feed(piece)
+    return time.thread_time() - began
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        pytest.param(b"x" * 64, id="one line in small pieces"),
+        pytest.param(b"data: " + b"x" * 4096, id="one line in large pieces"),
+        pytest.param(b"\xe2\x82", id="one line of broken characters"),
+        pytest.param(b"\n" * 256, id="empty lines"),
+        pytest.param(b"\r" * 256, id="empty lines, CR only"),
+        pytest.param(b"data: x\n" * 32, id="data lines of one event"),
+        pytest.param(b"data: x\r" * 32, id="data lines of one event, CR only"),
+        pytest.param(b"data\n" * 32, id="data lines without a value"),
+        pytest.param(b": ping\n" * 32, id="comments"),
+        pytest.param(b"data: x\r\n\r\n" * 16, id="events, CRLF"),
+        pytest.param(b"\xef\xbb\xbf" * 64, id="byte order marks"),
+    ],
+)
+def test_four_times_the_bytes_take_about_four_times_as_long(piece: bytes) -> None:
+    small_s = large_s = math.inf
+    for _ in range(20):  # the least of each counts: a busy machine only ever adds to it
+        small_s = min(small_s, cpu_s([piece] * 1000))
+        large_s = min(large_s, cpu_s([piece] * 4000))
+        if large_s <= 6 * small_s:
+            return
+    raise AssertionError(f"{small_s:.4f} s, and {large_s:.4f} s for four times as much")
 
 
 def test_a_stream_joins_to_text_usage_and_finish_reason() -> None:

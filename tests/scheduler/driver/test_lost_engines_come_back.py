@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
-from driver_harness import Gate, Rig, held_back, stepped_profile
+from collections.abc import Sequence
+from queue import SimpleQueue
 
-from rag_accel.engine_api import PrimitiveKind
+import pytest
+from driver_harness import PATIENCE_S, Gate, Rig, held_back, stepped_profile
+
+from rag_accel.engine_api import (
+    BOUNDS_ITS_WORK,
+    EngineBase,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    PrimitiveKind,
+    StepBudget,
+)
 from rag_accel.errors import EngineLostError
 from rag_accel.scheduler.messages import EngineName, NodeSpec
 from rag_accel.testing import FakeEngine, ManualClock
@@ -60,6 +71,40 @@ def test_a_request_whose_engine_is_lost_ends_as_a_whole() -> None:
         assert caller.request_outcome == "lost"
         gate.open()
         rig.become_idle()
+
+
+class Waiting(EngineBase):
+    """Wait for a server, in steps that end when the test says so."""
+
+    profile: EngineProfile = stepped_profile(capabilities=frozenset({BOUNDS_ITS_WORK}))
+
+    def __init__(self) -> None:
+        self.begun: SimpleQueue[StepBudget] = SimpleQueue()
+        self.outputs: SimpleQueue[list[EngineOutput]] = SimpleQueue()
+        self.work: EngineRequest | None = None
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        (self.work,) = work
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        self.begun.put(budget)
+        return self.outputs.get(timeout=PATIENCE_S)
+
+
+def test_work_may_take_longer_than_hang_s_where_the_engine_bounds_it() -> None:
+    engine, clock = Waiting(), ManualClock()
+    with Rig(engine, clock=clock, hang_s=10) as rig:
+        call = rig.leaf()
+        for _ in range(5):
+            time_s = engine.begun.get(timeout=PATIENCE_S).time_s
+            assert time_s is not None
+            rig.advance(clock, time_s)
+            engine.outputs.put([])
+        engine.begun.get(timeout=PATIENCE_S)
+        assert engine.work is not None
+        engine.outputs.put([EngineOutput(engine.work.id, "final", "answer")])
+        assert call.value() == "answer"
+        assert clock.now() > 20
 
 
 def test_no_time_is_too_far_away_for_the_mailbox() -> None:

@@ -1,0 +1,170 @@
+"""Serve chat completions on a loopback port, as asked for or with scripted faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiohttp import web
+
+from rag_accel.engines.llm.loop_thread import LoopThread
+
+BROKEN_JSON = '{"choices": [{"index": 0, "mess'
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Describe how one chat completion goes wrong.
+
+    Args:
+        kind: ``status`` answers with an error status; ``drop`` breaks the connection before the
+            first byte; ``truncate`` breaks it in the middle of the answer; ``malformed`` sends
+            broken JSON; ``slow`` waits before the first byte and then answers properly.
+        after_deltas: texts that a stream sends before it is truncated or malformed.
+    """
+
+    kind: Literal["status", "drop", "truncate", "malformed", "slow"]
+    status: int = 500
+    retry_after: str | None = None
+    message: str = "scripted fault"
+    delay_s: float = 0.0
+    after_deltas: int = 0
+
+
+#: outlasts every test
+UNANSWERED = Fault("slow", delay_s=3600.0)
+
+
+def answer_of(num_words: int) -> str:
+    """Return the text of an answer of so many words."""
+    return " ".join(f"word{number}" for number in range(num_words))
+
+
+class ChatServer:
+    """Answer ``POST /v1/chat/completions``; every call takes the next scripted fault, if any.
+
+    Attributes:
+        num_calls: calls until now.
+        num_running: calls whose client still waits.
+        authorization: the header of the last call.
+    """
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.num_running = 0
+        self.authorization: str | None = None
+        self._faults: deque[Fault] = deque()
+        self._thread = LoopThread("chat-server")
+        self._runner: web.AppRunner | None = None
+        self.base_url = ""
+
+    def __enter__(self) -> ChatServer:
+        self._thread.start()
+        self.base_url = self._thread.call(self._listen()).result()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def script(self, *faults: Fault) -> None:
+        """Let the next calls meet these faults, in order, one each."""
+        self._faults.extend(faults)
+
+    def close(self) -> None:
+        """Drop all connections and end the thread; idempotent."""
+        if self._runner is not None:
+            self._thread.call(self._runner.cleanup()).result()
+            self._runner = None
+        self._thread.close()
+
+    async def _listen(self) -> str:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._count)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+
+    async def _count(self, request: web.Request) -> web.StreamResponse:
+        self.num_calls += 1
+        self.num_running += 1
+        self.authorization = request.headers.get("authorization")
+        fault = self._faults.popleft() if self._faults else None
+        try:
+            return await _answer(request, fault)
+        finally:
+            self.num_running -= 1
+
+
+async def _answer(request: web.Request, fault: Fault | None) -> web.StreamResponse:
+    call = await request.json()
+    if fault is not None and fault.kind == "slow":
+        await asyncio.sleep(fault.delay_s)
+        fault = None
+    if fault is not None and fault.kind == "drop":
+        return _break_off(request, web.Response())
+    if fault is not None and fault.kind == "status":
+        headers = {} if fault.retry_after is None else {"retry-after": fault.retry_after}
+        error = {"error": {"message": fault.message}}
+        return web.json_response(error, status=fault.status, headers=headers)
+    return await (_stream if call.get("stream") else _whole)(request, call, fault)
+
+
+async def _whole(
+    request: web.Request, call: dict[str, Any], fault: Fault | None
+) -> web.StreamResponse:
+    message = {"role": "assistant", "content": answer_of(call["max_tokens"])}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    if fault is None:
+        return web.json_response({"choices": [choice], "usage": _usage(call)})
+    if fault.kind == "malformed":
+        return web.Response(text=BROKEN_JSON, content_type="application/json")
+    response = web.StreamResponse(headers={"content-length": "1000"})
+    await response.prepare(request)
+    await response.write(BROKEN_JSON.encode())
+    return _break_off(request, response)
+
+
+async def _stream(
+    request: web.Request, call: dict[str, Any], fault: Fault | None
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    last = None if fault is None else fault.after_deltas + 1  # the first one tells the role
+    for chunk in [*_chunks(call)][:last]:
+        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+    if fault is not None and fault.kind == "truncate":
+        return _break_off(request, response)
+    end = "[DONE]" if fault is None else BROKEN_JSON
+    await response.write(f"data: {end}\n\n".encode())
+    return response
+
+
+def _chunks(call: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield _chunk({"role": "assistant"})
+    for number in range(call["max_tokens"]):
+        yield _chunk({"content": f"{' ' * bool(number)}word{number}"})
+    yield _chunk({}, "stop")
+    if call.get("stream_options", {}).get("include_usage"):
+        yield {"choices": [], "usage": _usage(call)}
+
+
+def _chunk(delta: dict[str, str], finish_reason: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
+
+
+def _usage(call: dict[str, Any]) -> dict[str, int]:
+    words = sum(len(turn["content"].split()) for turn in call["messages"])
+    return {"prompt_tokens": words, "completion_tokens": call["max_tokens"]}
+
+
+def _break_off(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    if request.transport is not None:
+        request.transport.close()
+    return response
