@@ -11,7 +11,7 @@ export TRANSFORMERS_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: install demo test test-slow check bench clean
+.PHONY: install demo test test-slow check conformance bench clean
 
 install: $(STAMP)
 
@@ -47,8 +47,12 @@ check: install
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tests/smoke/check_wheel.py
 
+# Its environment is its own, without torch; it needs the network only to make it.
+conformance:
+	$(PY) -m conformance $(ARGS)
+
 bench: install
 	$(BIN)/python -m bench all --quick
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .conformance build dist

@@ -1,0 +1,78 @@
+"""Run the suites that the command line names, print what was found and keep it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+
+from conformance.environment import Environment, prepare
+from conformance.examine import Examination, examine
+from conformance.report import save, table
+from conformance.runs import ACTIVATED, GRAPHS, Mode, Runner
+from conformance.sources import fetch
+from conformance.suites import HOME, ROOT, SUITES, ConformanceError, Suite, pinned_version
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the suites; return 0 if they pass, 1 if not, 2 if they cannot be run."""
+    arguments = _parser().parse_args(argv)
+    mode = GRAPHS if arguments.accelerate_graphs else ACTIVATED
+    try:
+        found = _examine_all(arguments, mode)
+    except ConformanceError as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+    print(table(found), flush=True)
+    path = HOME / f"report-{mode.name}.json"
+    save(path, mode.name, found)
+    print(f"everything: {path}; what pytest printed: {HOME / 'logs'}")
+    return int(mode is ACTIVATED and any(examination.faults for examination in found))
+
+
+def _parser() -> argparse.ArgumentParser:
+    names = [suite.distribution for suite in SUITES]
+    parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
+    parser.add_argument("suites", metavar="SUITE", nargs="*", help=f"{' | '.join(names)}; or all")
+    parser.add_argument("--workers", type=int, default=2, help="processes of a run; 0 is none more")
+    parser.add_argument("--fresh", action="store_true", help="make kept plain runs anew")
+    parser.add_argument(
+        "--accelerate-graphs",
+        action="store_true",
+        help="instead of activate(), let StateGraph.compile() return accelerate(compiled); this "
+        "has known differences, so it is counted and does not decide the exit code",
+    )
+    return parser
+
+
+def _examine_all(arguments: argparse.Namespace, mode: Mode) -> list[Examination]:
+    suites = _chosen(arguments.suites)
+    HOME.mkdir(exist_ok=True)
+    environment = prepare(ROOT, HOME)
+    return [
+        _examine(suite, environment, mode, arguments)
+        for suite in suites
+        if suite.builds_graphs or mode is not GRAPHS
+    ]
+
+
+def _chosen(names: Sequence[str]) -> list[Suite]:
+    unknown = set(names) - {suite.distribution for suite in SUITES}
+    if unknown:
+        raise ConformanceError(f"no such suite: {', '.join(sorted(unknown))}; --help lists them")
+    return [suite for suite in SUITES if not names or suite.distribution in names]
+
+
+def _examine(
+    suite: Suite, environment: Environment, mode: Mode, arguments: argparse.Namespace
+) -> Examination:
+    name = suite.distribution
+    version = pinned_version(name, (ROOT / "constraints.txt").read_text())
+    place = fetch(environment.python, name, version, HOME)
+    logs, kept = HOME / "logs" / name, HOME / "plain" / f"{name}.json"
+    shutil.rmtree(logs, ignore_errors=True)
+    if arguments.fresh:
+        kept.unlink(missing_ok=True)
+    runner = Runner(environment.python, place, suite, logs, arguments.workers)
+    return examine(runner, version, mode, kept, f"{environment.stamp}{suite}")
