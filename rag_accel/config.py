@@ -17,6 +17,12 @@ from rag_accel.errors import ConfigError
 ENV_PREFIX = "RAG_ACCEL_"
 MASTER_SWITCH = "RAG_ACCEL"
 
+_SWITCH_KEY = os.fsencode(MASTER_SWITCH)
+#: what os.environ looks into; without it, os.environ itself
+_is_in_environment = getattr(
+    getattr(os.environ, "_data", None), "__contains__", lambda key: MASTER_SWITCH in os.environ
+)
+
 Mode = Literal["auto", "intercept", "translate"]
 OnFull = Literal["wait", "raise"]
 Origin = Literal["argument", "environment", "default"]
@@ -135,8 +141,12 @@ def _hints() -> dict[str, Any]:
 
 def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
     """Tell whether accelerated objects may use the scheduler: ``RAG_ACCEL=0`` turns all off."""
-    source = os.environ if environ is None else environ
-    return source.get(MASTER_SWITCH, "1").strip().lower() not in ("0", "off", "false", "no")
+    if environ is None:
+        # Asked by every call: a look-up that fails takes 1.5 us in os.environ, this one 0.1.
+        if not _is_in_environment(_SWITCH_KEY):
+            return True
+        environ = os.environ
+    return environ.get(MASTER_SWITCH, "1").strip().lower() not in ("0", "off", "false", "no")
 
 
 def _reject_unknown(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> None:

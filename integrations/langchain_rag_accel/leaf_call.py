@@ -10,10 +10,11 @@ from langchain_core.language_models import BaseLanguageModel
 from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.context import fail_open
-from langchain_rag_accel.coverage import Way, note_leaf
+from langchain_rag_accel.coverage import note_leaf
 from langchain_rag_accel.leaf_methods import DECODING, SEARCHING, LeafMethod, engine_name
 from rag_accel.accelerator import RequestIdentity, current_request
-from rag_accel.accelerator.leaves import Permit
+from rag_accel.accelerator.leaves import BegunCall, Permit
+from rag_accel.scheduler.messages import EngineName
 
 #: What the context's leaf calls itself is part of the same leaf.
 held: ContextVar[tuple[LeafCall, ...]] = ContextVar("rag_accel_held", default=())
@@ -36,12 +37,23 @@ def is_inside_leaf() -> bool:
 
 
 class LeafCall:
-    """One call of a borrowed leaf: holds its permit from ``begin`` or ``wait`` to ``end``.
+    """One call of a borrowed leaf, admitted by ``begin`` or ``wait`` and over with ``end``.
 
-    After an internal error of ours it runs without one.
+    A context manager around the call itself, once it is admitted. After an internal error of ours
+    it runs without the scheduler's knowledge.
     """
 
-    __slots__ = ("_args", "_identity", "_kind", "_obj", "_permit", "is_active")
+    __slots__ = (
+        "_args",
+        "_begun",
+        "_held",
+        "_identity",
+        "_kind",
+        "_obj",
+        "_permit",
+        "_run",
+        "is_active",
+    )
 
     def __init__(
         self, identity: RequestIdentity, obj: Any, leaf: LeafMethod, args: Sequence[Any]
@@ -50,8 +62,9 @@ class LeafCall:
         self._obj = obj
         self._kind = leaf.kind
         self._args = args
-        self.is_active = True
+        self._begun: BegunCall | None = None
         self._permit: Permit | None = None
+        self.is_active = True
 
     def covers(self, obj: Any) -> bool:
         """Tell whether a call of ``obj`` is part of this one; contexts copied may outlive it."""
@@ -63,20 +76,24 @@ class LeafCall:
 
     def begin(self) -> bool:
         """Begin, if nothing has to be waited for; ``end`` must follow then."""
-        accelerator = self._identity.accelerator
+        identity, kind = self._identity, self._kind
         name = engine_name(type(self._obj))
+        accelerator = identity.accelerator
+        leaves = accelerator.leaves
         try:
-            engine = accelerator.borrow(name, self._kind)
-            permit = accelerator.leaves.permit(self._identity, engine, self._kind)
-            begins = permit.begin()
+            self._begun = leaves.begin(identity, EngineName(name), kind)
+            if self._begun is None:  # it has to wait, or it is the first of its class
+                engine = accelerator.borrow(name, kind)
+                permit = leaves.permit(identity, engine, kind)
+                self._permit = permit
+                if not permit.begin():
+                    return False
         except Exception as error:
-            fail_open(accelerator, error, name)
-            self._note(None)
+            self._permit = None
+            self._refused(error)
             return True
-        self._permit = permit
-        if begins:
-            self._note("admitted")
-        return begins
+        note_leaf(self._obj, self._args, "admitted")
+        return True
 
     def wait(self) -> None:
         """Wait in this thread until the scheduler lets it begin; ``end`` must follow."""
@@ -87,7 +104,7 @@ class LeafCall:
             self._refused(error)
         else:
             self._permit = permit
-            self._note("queued")
+            note_leaf(self._obj, self._args, "queued")
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop."""
@@ -98,14 +115,28 @@ class LeafCall:
             self._refused(error)
         else:
             self._permit = permit
-            self._note("queued")
+            note_leaf(self._obj, self._args, "queued")
 
     def end(self, ok: bool) -> None:
         """Note that it has returned, or raised."""
         self.is_active = False
-        self._obj = None  # contexts that were copied meanwhile may live on
-        if self._permit is not None:
+        self._obj, self._args = None, ()  # contexts that were copied meanwhile may live on
+        if self._begun is not None:
+            self._identity.accelerator.leaves.end(self._begun, ok)
+        elif self._permit is not None:
             self._permit.give_back(ok)
+
+    def __enter__(self) -> None:
+        self._held = held.set((*held.get(), self))
+        self._run = current_request.set(self._identity)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.end(kind is None)
+        _reset(self._run, self._held)
+
+    def inside(self) -> inside:
+        """Return a scope in which code runs as part of this call and of its run."""
+        return inside(self, self._identity)
 
     def _taken(self) -> Permit:
         permit, self._permit = self._permit, None
@@ -114,15 +145,7 @@ class LeafCall:
 
     def _refused(self, error: Exception) -> None:
         fail_open(self._identity.accelerator, error, engine_name(type(self._obj)))
-        self._note(None)
-
-    def _note(self, way: Way | None) -> None:
-        note_leaf(self._obj, self._args, way)
-        self._args = ()
-
-    def inside(self) -> inside:
-        """Return a scope in which code runs as part of this call and of its run."""
-        return inside(self, self._identity)
+        note_leaf(self._obj, self._args, None)
 
 
 class inside:  # noqa: N801 - used as a function
@@ -141,11 +164,15 @@ class inside:  # noqa: N801 - used as a function
         self._run = current_request.set(self._identity)
 
     def __exit__(self, *raised: object) -> None:
-        try:
-            current_request.reset(self._run)
-            if self._held is not None:
-                held.reset(self._held)
-        except ValueError:
-            # A coroutine that nobody ends is closed by the garbage collector, in whatever context
-            # that happens to run; the context in which these were set is gone with its task.
-            return
+        _reset(self._run, self._held)
+
+
+def _reset(run: Token[RequestIdentity | None], calls: Token[tuple[LeafCall, ...]] | None) -> None:
+    try:
+        current_request.reset(run)
+        if calls is not None:
+            held.reset(calls)
+    except ValueError:
+        # A coroutine that nobody ends is closed by the garbage collector, in whatever context that
+        # happens to run; the context in which these were set is gone with its task.
+        return

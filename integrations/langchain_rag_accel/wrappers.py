@@ -164,14 +164,8 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
         call = LeafCall(identity, self, leaf, args)
         if not call.begin():
             call.wait()
-        ok = False
-        try:
-            with inside(call, identity):
-                result = original(self, *args, **kwargs)
-            ok = True
-        finally:
-            call.end(ok)
-        return result
+        with call:
+            return original(self, *args, **kwargs)
 
     return scheduled
 
@@ -184,14 +178,8 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
         call = LeafCall(identity, self, leaf, args)
         if not call.begin():
             await call.wait_on_loop()
-        ok = False
-        try:
-            with inside(call, identity):
-                result = await original(self, *args, **kwargs)
-            ok = True
-        finally:
-            call.end(ok)
-        return result
+        with call:
+            return await original(self, *args, **kwargs)
 
     return scheduled
 

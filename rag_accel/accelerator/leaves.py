@@ -81,9 +81,26 @@ class Leaves:
         async with self.permit(identity, engine, kind):
             return await fn()
 
+    def begin(
+        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
+    ) -> BegunCall | None:
+        """Begin a borrowed call here and now if it need not wait; ``end`` must follow then."""
+        return self._driver.begin_call(
+            identity.request,
+            identity.next_leaf(),
+            engine,
+            kind,
+            identity.arrived_at,
+            identity.deadline,
+        )
+
+    def end(self, call: BegunCall, ok: bool) -> None:
+        """Say that a call which began at once has returned, or raised."""
+        self._driver.end_call(call, ok)
+
     def permit(self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind) -> Permit:
         """Return a permit of a borrowed engine for one call, to hold while a block runs."""
-        return Permit(self._driver, self._options, identity, engine, kind)
+        return Permit(self, self._driver, self._options, identity, engine, kind)
 
     def compute(self, identity: RequestIdentity, work: Work) -> Any:
         """Return the value an owned engine computes; raises what it raised."""
@@ -158,16 +175,27 @@ class Permit:
     generator to the loop, which may be closed itself.
     """
 
-    __slots__ = ("_begun", "_driver", "_engine", "_identity", "_key", "_kind", "_options")
+    __slots__ = (
+        "_begun",
+        "_driver",
+        "_engine",
+        "_identity",
+        "_key",
+        "_kind",
+        "_leaves",
+        "_options",
+    )
 
     def __init__(
         self,
+        leaves: Leaves,
         driver: Driver,
         options: Options,
         identity: RequestIdentity,
         engine: EngineName,
         kind: PrimitiveKind,
     ) -> None:
+        self._leaves = leaves
         self._driver = driver
         self._options = options
         self._identity = identity
@@ -178,14 +206,8 @@ class Permit:
 
     def begin(self) -> bool:
         """Begin the call if it need not wait; ``give_back`` must follow then."""
-        identity = self._identity
-        call = BegunCall(
-            identity.request, identity.next_leaf(), self._engine, self._kind, identity.arrived_at
-        )
-        if not self._driver.begin_call(call, identity.deadline):
-            return False
-        self._begun = call
-        return True
+        self._begun = self._leaves.begin(self._identity, self._engine, self._kind)
+        return self._begun is not None
 
     def wait(self) -> None:
         """Wait in this thread until the call is let in; ``give_back`` must follow."""

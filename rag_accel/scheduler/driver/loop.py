@@ -22,7 +22,8 @@ from rag_accel.engine_api import (
     Handle,
 )
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
-from rag_accel.scheduler.driver.calls_at_once import BegunCall, CallsAtOnce
+from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.scheduler.driver.begun_call import BegunCall
 from rag_accel.scheduler.driver.clients import GraphClient
 from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
@@ -74,7 +75,8 @@ class Driver:
         self._check = check
         self._handler = EventHandler(options, self._clock, observer)
         self._mailbox = Mailbox()
-        self._calls = CallsAtOnce(self._mailbox)
+        #: since when each borrowed call runs that did not wait for a permit
+        self._calls: dict[int, float] = {}
         self._names = EngineNames()
         self._unlimited: set[EngineName] = set()
         self._ids: Iterator[int] = count(1)
@@ -155,26 +157,33 @@ class Driver:
         self._require_usable()
         self._gathered.add(event, client)
 
-    def begin_call(self, call: BegunCall, deadline: float | None) -> bool:
+    def begin_call(
+        self,
+        request: RequestId,
+        name: str,
+        engine: EngineName,
+        kind: PrimitiveKind,
+        arrived_at: float,
+        deadline: float | None,
+    ) -> BegunCall | None:
         """Begin a borrowed call if it need not wait for a permit: nothing could refuse it.
 
         ``end_call`` must follow. Half of ``max_requests`` is kept for calls that do wait, so that
         all who look at the same moment still fit.
         """
-        if call.engine not in self._unlimited or self._closing.is_set():
-            return False
+        if engine not in self._unlimited or self._closing.is_set():
+            return None
         now = self._clock.now()
         state = self._handler.state
-        live = state.live + len(self._mailbox) + len(self._calls)
+        live = len(state.requests) + len(state.pending) + len(self._mailbox) + len(self._calls)
         if 2 * live >= state.options.max_requests or (deadline is not None and deadline <= now):
-            return False
-        self._calls.begin(call, now)
-        return True
+            return None
+        return BegunCall(self._calls, request, name, engine, kind, arrived_at, now)
 
     def end_call(self, call: BegunCall, ok: bool) -> None:
         """Report a call that ``begin_call`` let begin; in a forked child it is the parent's."""
-        if os.getpid() == self._pid:
-            self._calls.end(call, self._clock.now(), ok)
+        if call.end() and os.getpid() == self._pid:
+            self._mailbox.put_quietly((call.made(self._clock.now(), ok), None))
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""

@@ -25,7 +25,7 @@ def _broken(accelerator: Accelerator, error: Exception, monkeypatch: pytest.Monk
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise error
 
-    for name in ("permit", "compute", "compute_all", "acompute"):
+    for name in ("begin", "permit", "compute", "compute_all", "acompute"):
         monkeypatch.setattr(accelerator.leaves, name, fail)
 
 
