@@ -16,6 +16,7 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import RetryPolicy, interrupt
+from places_functions import closure
 from places_kit import Kit, Program, State, Update
 from places_leaves import aask, ask
 
@@ -202,15 +203,7 @@ def retry_policy(kit: Kit) -> Any:
 
 
 def failing(kit: Kit) -> Any:
-    leaf = kit.leaf()
-
-    def answer(state: State) -> Update:
-        return {"answer": ask(leaf, state["question"])}
-
-    async def aanswer(state: State) -> Update:
-        return {"answer": await aask(leaf, state["question"])}
-
-    return kit.line(answer=kit.pick(answer, aanswer))
+    return closure(kit)
 
 
 PROGRAMS = (

@@ -14,32 +14,28 @@ from typing_extensions import TypedDict
 
 
 def conditional_edge(kit: Kit) -> Any:
-    leaf = kit.leaf()
-
-    def route(state: State) -> str:
-        return _side(ask(leaf, state["question"]))
-
-    async def aroute(state: State) -> str:
-        return _side(await aask(leaf, state["question"]))
-
-    return _routed(kit, "begin", kit.pick(route, aroute))
+    return _routed(kit, "begin", _router(kit))
 
 
 def conditional_entry(kit: Kit) -> Any:
-    leaf = kit.leaf()
-
-    def route(state: State) -> str:
-        return _side(ask(leaf, state["question"]))
-
-    async def aroute(state: State) -> str:
-        return _side(await aask(leaf, state["question"]))
-
-    return _routed(kit, START, kit.pick(route, aroute))
+    return _routed(kit, START, _router(kit))
 
 
 def conditional_chain(kit: Kit) -> Any:
     question = RunnableLambda(itemgetter("question"))
     return _routed(kit, "begin", question | kit.leaf() | (lambda found: _side(text_of(found))))
+
+
+def _router(kit: Kit) -> Any:
+    leaf = kit.leaf()
+
+    def route(state: State) -> str:
+        return _side(ask(leaf, state["question"]))
+
+    async def aroute(state: State) -> str:
+        return _side(await aask(leaf, state["question"]))
+
+    return kit.pick(route, aroute)
 
 
 def _routed(kit: Kit, source: str, path: Any) -> Any:
@@ -73,38 +69,36 @@ def _fan(state: State) -> list[Send]:
     return [Send("part", {"question": f"{state['question']} {number}"}) for number in range(3)]
 
 
-def send(kit: Kit) -> Any:
+def _noting(kit: Kit) -> Any:
     leaf = kit.leaf()
 
-    def part(state: State) -> Update:
+    def note(state: State) -> Update:
         return {"notes": [ask(leaf, state["question"])]}
 
-    async def apart(state: State) -> Update:
+    async def anote(state: State) -> Update:
         return {"notes": [await aask(leaf, state["question"])]}
 
+    return kit.pick(note, anote)
+
+
+def send(kit: Kit) -> Any:
     graph = kit.builder()
-    graph.add_node("part", kit.pick(part, apart))
+    graph.add_node("part", _noting(kit))
     graph.add_conditional_edges("begin", _fan, ["part"])
     return kit.compiled(graph)
 
 
 def map_reduce(kit: Kit) -> Any:
-    leaf, last = kit.leaf(), kit.leaf()
-
-    def part(state: State) -> Update:
-        return {"notes": [ask(leaf, state["question"])]}
-
-    async def apart(state: State) -> Update:
-        return {"notes": [await aask(leaf, state["question"])]}
+    leaf = kit.leaf()
 
     def reduce(state: State) -> Update:
-        return {"answer": ask(last, " ".join(state["notes"]))}
+        return {"answer": ask(leaf, " ".join(state["notes"]))}
 
     async def areduce(state: State) -> Update:
-        return {"answer": await aask(last, " ".join(state["notes"]))}
+        return {"answer": await aask(leaf, " ".join(state["notes"]))}
 
     graph = kit.builder()
-    graph.add_node("part", kit.pick(part, apart))
+    graph.add_node("part", _noting(kit))
     graph.add_node("reduce", kit.pick(reduce, areduce), defer=True)
     graph.add_conditional_edges("begin", _fan, ["part"])
     graph.add_edge("part", "reduce")
@@ -112,20 +106,9 @@ def map_reduce(kit: Kit) -> Any:
 
 
 def parallel_nodes(kit: Kit) -> Any:
-    leaves = [kit.leaf(), kit.leaf()]
-
-    def node(leaf: Any) -> Any:
-        def part(state: State) -> Update:
-            return {"notes": [ask(leaf, state["question"])]}
-
-        async def apart(state: State) -> Update:
-            return {"notes": [await aask(leaf, state["question"])]}
-
-        return kit.pick(part, apart)
-
     graph = kit.builder()
-    for name, leaf in zip(("one", "two"), leaves, strict=True):
-        graph.add_node(name, node(leaf))
+    for name in ("one", "two"):
+        graph.add_node(name, _noting(kit))
         graph.add_edge("begin", name)
     return kit.compiled(graph)
 

@@ -216,27 +216,30 @@ def test_a_function_is_told_of_runnable_lambda() -> None:
         accelerate(len)
 
 
-def _llama_objects() -> Iterator[tuple[str, Any]]:
+@pytest.fixture(scope="module")
+def llama_objects() -> dict[str, Any]:
+    """Give what a user of LlamaIndex might pass."""
     core = pytest.importorskip("llama_index.core")
-    embedding = core.MockEmbedding(embed_dim=4)
-    index = core.VectorStoreIndex.from_documents(
-        [core.Document(text="red apple")], embed_model=embedding
-    )
     model = pytest.importorskip("llama_index.core.llms").MockLLM()
-    yield from {
+    embedding = core.MockEmbedding(embed_dim=4)
+    document = core.Document(text="red apple")
+    index = core.VectorStoreIndex.from_documents([document], embed_model=embedding)
+    return {
         "embedding": embedding,
         "model": model,
         "index": index,
         "retriever": index.as_retriever(),
         "query engine": index.as_query_engine(llm=model),
-    }.items()
+    }
 
 
-def test_llama_index_objects_are_told_that_they_are_not_supported_yet() -> None:
-    for name, obj in _llama_objects():
-        with pytest.raises(ConfigError, match="LlamaIndex is not supported yet") as raised:
-            accelerate(obj)
-        assert "RunnableLambda" not in str(raised.value), name
+@pytest.mark.parametrize("name", ["embedding", "model", "index", "retriever", "query engine"])
+def test_a_llama_index_object_is_told_that_it_is_not_supported_yet(
+    name: str, llama_objects: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="LlamaIndex is not supported yet") as raised:
+        accelerate(llama_objects[name])
+    assert "RunnableLambda" not in str(raised.value)
 
 
 def test_shutdown_can_be_imported_beside_accelerate() -> None:
