@@ -1,0 +1,144 @@
+"""Be programs whose node is a runnable, or calls one that was made of the leaf."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_core.vectorstores import VectorStore
+from places_kit import Kit, Program, State, Update
+from places_leaves import aask, ask, compressor_class, retriever_class, store_class, text_of
+from pydantic import BaseModel
+
+
+def runnable_node(kit: Kit) -> Any:
+    return kit.line(answer=itemgetter("question") | kit.leaf() | _as_answer)
+
+
+def bound_leaf_method(kit: Kit) -> Any:
+    """Make a node of a leaf's own method, which is taken before anything is accelerated."""
+    leaf = kit.leaf()
+    if isinstance(leaf, VectorStore):
+        step = RunnableLambda(leaf.similarity_search, leaf.asimilarity_search)
+    else:
+        step = RunnableLambda(leaf.embed_query, leaf.aembed_query)
+    return kit.line(answer=itemgetter("question") | step | _as_answer)
+
+
+def chain_node(kit: Kit) -> Any:
+    leaf = kit.leaf()
+    prompt = ChatPromptTemplate.from_template("{question}")
+    chain = (
+        RunnableParallel(question=itemgetter("question"))
+        | prompt
+        | RunnableLambda(_as_text)
+        | RunnableParallel(left=leaf, right=leaf.with_config(tags=["right"]))
+        | RunnableLambda(_of_both)
+    )
+    return kit.line(answer=chain)
+
+
+def bound_runnable(kit: Kit) -> Any:
+    return _asking(kit, kit.leaf().bind(stop=["never"]))
+
+
+def structured_output(kit: Kit) -> Any:
+    return _asking(kit, kit.leaf().with_structured_output(Found))
+
+
+class Found(BaseModel):
+    """Be what a model is to answer with."""
+
+    query: str
+
+
+def fallbacks(kit: Kit) -> Any:
+    first, second = kit.leaf(), kit.leaf()
+    return _asking(kit, first.with_fallbacks([second]))
+
+
+def retries(kit: Kit) -> Any:
+    return _asking(kit, kit.leaf().with_retry(stop_after_attempt=2, wait_exponential_jitter=False))
+
+
+def streamed_in_node(kit: Kit) -> Any:
+    leaf = kit.leaf()
+
+    def answer(state: State) -> Update:
+        return {"answer": "".join(text_of(chunk) for chunk in leaf.stream(state["question"]))}
+
+    async def aanswer(state: State) -> Update:
+        chunks = [text_of(chunk) async for chunk in leaf.astream(state["question"])]
+        return {"answer": "".join(chunks)}
+
+    return kit.line(answer=kit.pick(answer, aanswer))
+
+
+def batched_in_node(kit: Kit) -> Any:
+    leaf = kit.leaf()
+
+    def answer(state: State) -> Update:
+        return {"answer": text_of(leaf.batch([state["question"], "and what is green?"]))}
+
+    async def aanswer(state: State) -> Update:
+        found = await leaf.abatch([state["question"], "and what is green?"])
+        return {"answer": text_of(found)}
+
+    return kit.line(answer=kit.pick(answer, aanswer))
+
+
+def store_as_retriever(kit: Kit) -> Any:
+    """Search a store by its retriever: one leaf with the search, one with the embedding."""
+    store = store_class(kit.tally, counted_as="retriever")()
+    return _asking(kit, store.as_retriever(search_kwargs={"k": 1}))
+
+
+def compressing_retriever(kit: Kit) -> Any:
+    """Retrieve and compress: the retriever of both is no leaf, what it calls is."""
+    from langchain_classic.retrievers import ContextualCompressionRetriever
+
+    composed = ContextualCompressionRetriever(
+        base_retriever=retriever_class(kit.tally)(), base_compressor=compressor_class(kit.tally)()
+    )
+    return _asking(kit, composed)
+
+
+def _asking(kit: Kit, runnable: Any) -> Any:
+    def answer(state: State) -> Update:
+        return {"answer": ask(runnable, state["question"])}
+
+    async def aanswer(state: State) -> Update:
+        return {"answer": await aask(runnable, state["question"])}
+
+    return kit.line(answer=kit.pick(answer, aanswer))
+
+
+def _as_text(prompt: Any) -> str:
+    return prompt.to_string()
+
+
+def _of_both(found: Any) -> Update:
+    return _as_answer([found["left"], found["right"]])
+
+
+def _as_answer(found: Any) -> Update:
+    return {"answer": text_of(found)}
+
+
+_RUNNABLES = ("chat", "retriever")
+
+PROGRAMS = (
+    Program(runnable_node, ("chat", "llm", "retriever")),
+    Program(bound_leaf_method, ("embeddings", "store")),
+    Program(chain_node, _RUNNABLES, is_ordered=False),
+    Program(bound_runnable, _RUNNABLES),
+    Program(structured_output, ("chat",)),
+    Program(fallbacks, _RUNNABLES, error=OSError, once=True),
+    Program(retries, _RUNNABLES, error=OSError, once=True),
+    Program(streamed_in_node, _RUNNABLES),
+    Program(batched_in_node, _RUNNABLES, is_ordered=False),
+    Program(store_as_retriever, ("retriever",)),
+    Program(compressing_retriever, ("retriever",)),
+)

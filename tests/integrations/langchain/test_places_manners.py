@@ -1,0 +1,273 @@
+"""An accelerated LangGraph leaves no trace of us where its owner looks, and errs as the plain one.
+
+Also: what is said to whoever passes something that cannot be accelerated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
+from langgraph.func import entrypoint, task
+from lc_fakes import SyncChat, SyncRetriever
+from places_kit import QUESTION, Kit, State, Update
+from places_leaves import Tally, ask
+
+from langchain_rag_accel import accelerate, activate
+from rag_accel import Accelerator
+from rag_accel.errors import ConfigError
+
+THREAD: Any = {"configurable": {"thread_id": "thread"}}
+GIVEN = {"question": QUESTION}
+ARMS = ("accelerate", "activate")
+
+
+@contextmanager
+def scheduled(program: Any, accelerator: Accelerator, arm: str) -> Iterator[Any]:
+    """Give a program in a form, or in a block, in which its leaves are scheduled."""
+    if arm == "accelerate":
+        yield accelerate(program, accelerator=accelerator)
+        return
+    with activate(accelerator):
+        yield program
+
+
+def answering(saver: Any = None) -> Any:
+    """Return a graph whose one node asks a model."""
+    model = SyncChat()
+
+    def answer(state: State) -> Update:
+        return {"answer": str(model.invoke(state["question"]).text)}
+
+    return Kit("chat", Tally(), saver=saver).line(answer=answer)
+
+
+# A missing thread id --------------------------------------------------------------------------
+
+
+async def _all_of(items: Any) -> list[Any]:
+    return [item async for item in items]
+
+
+UNTHREADED: dict[str, Callable[[Any], Any]] = {
+    "invoke": lambda graph: graph.invoke(GIVEN),
+    "stream": lambda graph: list(graph.stream(GIVEN)),
+    "batch": lambda graph: graph.batch([GIVEN]),
+    "ainvoke": lambda graph: asyncio.run(graph.ainvoke(GIVEN)),
+    "astream": lambda graph: asyncio.run(_all_of(graph.astream(GIVEN))),
+    "astream_events": lambda graph: asyncio.run(_all_of(graph.astream_events(GIVEN, version="v2"))),
+}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("call", UNTHREADED.values(), ids=UNTHREADED.keys())
+def test_a_missing_thread_id_is_langgraphs_own_error(
+    call: Callable[[Any], Any], arm: str, accelerator: Accelerator
+) -> None:
+    graph = answering(InMemorySaver())
+    with pytest.raises(ValueError, match="thread_id") as plain:
+        call(graph)
+    with (
+        scheduled(graph, accelerator, arm) as fast,
+        pytest.raises(ValueError, match="thread_id") as found,
+    ):
+        call(fast)
+    assert str(found.value) == str(plain.value)
+
+
+# Nothing of ours where the owner looks --------------------------------------------------------
+
+
+def _mentions_us(value: Any) -> bool:
+    """Tell whether a key, or a value's class or text, comes from us."""
+    if isinstance(value, dict):
+        return any(_mentions_us(part) for item in value.items() for part in item)
+    if isinstance(value, list | tuple):
+        return any(map(_mentions_us, value))
+    return "rag_accel" in type(value).__module__ or "rag_accel" in repr(value)
+
+
+def _configs(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every config that a streamed item carries."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if key in ("config", "parent_config") and part is not None:
+                yield part
+            yield from _configs(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _configs(part)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("mode", ["debug", "checkpoints"])
+def test_streamed_checkpoints_hold_nothing_of_ours(
+    mode: str, arm: str, accelerator: Accelerator
+) -> None:
+    with scheduled(answering(InMemorySaver()), accelerator, arm) as fast:
+        items = list(fast.stream(GIVEN, THREAD, stream_mode=mode))
+    assert items
+    assert not _mentions_us(items)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("mode", ["debug", "checkpoints"])
+async def test_configs_of_streamed_checkpoints_are_json(
+    mode: str, arm: str, accelerator: Accelerator
+) -> None:
+    with scheduled(answering(InMemorySaver()), accelerator, arm) as fast:
+        items = await _all_of(fast.astream(GIVEN, THREAD, stream_mode=mode))
+    configs = [json.loads(json.dumps(config)) for config in _configs(items)]
+    assert configs
+    assert all(config["configurable"]["thread_id"] == "thread" for config in configs)
+
+
+def _looking(seen: list[RunnableConfig]) -> Any:
+    """Return a graph whose node keeps the config it is given."""
+
+    def answer(state: State, config: RunnableConfig) -> Update:
+        seen.append(config)
+        return {}
+
+    return Kit("chat", Tally()).line(answer=answer)
+
+
+def _looking_around(seen: list[RunnableConfig]) -> Any:
+    """Return a graph whose node keeps the config that its context names."""
+
+    def answer(state: State) -> Update:
+        seen.append(get_config())
+        return {}
+
+    return Kit("chat", Tally()).line(answer=answer)
+
+
+def _looking_in_a_task(seen: list[RunnableConfig]) -> Any:
+    """Return a function whose task keeps the config it is given."""
+
+    @task
+    def look(config: RunnableConfig) -> None:
+        seen.append(config)
+
+    @entrypoint()
+    def flow(given: Any) -> None:
+        look().result()  # type: ignore[call-arg]
+
+    return flow
+
+
+def _looking_at_an_edge(seen: list[RunnableConfig]) -> Any:
+    """Return a graph whose conditional edge keeps the config it is given."""
+
+    def route(state: State, config: RunnableConfig) -> str:
+        seen.append(config)
+        return "last"
+
+    kit = Kit("chat", Tally())
+    graph = kit.builder()
+    graph.add_node("last", lambda state: {})
+    graph.add_conditional_edges("begin", route, ["last"])
+    return kit.compiled(graph)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("given", [None, {"configurable": {"tenant": "a"}, "tags": ["b"]}])
+@pytest.mark.parametrize(
+    "build", [_looking, _looking_around, _looking_in_a_task, _looking_at_an_edge]
+)
+def test_user_code_sees_the_config_of_the_plain_program(
+    build: Callable[[list[Any]], Any], given: Any, arm: str, accelerator: Accelerator
+) -> None:
+    seen: list[Any] = []
+    graph = build(seen)
+    graph.invoke(GIVEN, given)
+    with scheduled(graph, accelerator, arm) as fast:
+        fast.invoke(GIVEN, given)
+    plain, found = seen
+    assert found["configurable"].keys() == plain["configurable"].keys()
+    assert found["metadata"].keys() == plain["metadata"].keys()
+    assert found.keys() == plain.keys()
+    assert not _mentions_us([found["configurable"], found["metadata"], found.get("tags")])
+
+
+# Hints ----------------------------------------------------------------------------------------
+
+
+def test_an_uncompiled_graph_is_told_to_compile() -> None:
+    graph = Kit("chat", Tally()).builder(answer=lambda state: {})
+    with pytest.raises(ConfigError, match=r"\.compile\(\)") as raised:
+        accelerate(graph)
+    assert "RunnableLambda" not in str(raised.value)
+
+
+def test_a_function_is_told_of_runnable_lambda() -> None:
+    with pytest.raises(ConfigError, match="RunnableLambda"):
+        accelerate(len)
+
+
+@pytest.fixture(scope="module")
+def llama_objects() -> dict[str, Any]:
+    """Give what a user of LlamaIndex might pass."""
+    core = pytest.importorskip("llama_index.core")
+    model = pytest.importorskip("llama_index.core.llms").MockLLM()
+    embedding = core.MockEmbedding(embed_dim=4)
+    document = core.Document(text="red apple")
+    index = core.VectorStoreIndex.from_documents([document], embed_model=embedding)
+    return {
+        "embedding": embedding,
+        "model": model,
+        "index": index,
+        "retriever": index.as_retriever(),
+        "query engine": index.as_query_engine(llm=model),
+    }
+
+
+@pytest.mark.parametrize("name", ["embedding", "model", "index", "retriever", "query engine"])
+def test_a_llama_index_object_is_told_that_it_is_not_supported_yet(
+    name: str, llama_objects: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="LlamaIndex is not supported yet") as raised:
+        accelerate(llama_objects[name])
+    assert "RunnableLambda" not in str(raised.value)
+
+
+def test_shutdown_can_be_imported_beside_accelerate() -> None:
+    import langchain_rag_accel
+    import rag_accel
+
+    assert langchain_rag_accel.shutdown is rag_accel.shutdown
+    assert "shutdown" in langchain_rag_accel.__all__
+
+
+# A closed accelerator -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("make", [SyncChat, SyncRetriever])
+def test_a_closed_accelerator_warns_once_for_many_calls(
+    make: Callable[[], Any], arm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    leaf = make()
+
+    def answer(state: State) -> Update:
+        return {"notes": [ask(leaf, state["question"]) for _ in range(10)]}
+
+    graph = Kit("chat", Tally()).line(answer=answer)
+    plain = graph.invoke(GIVEN)
+    accelerator = Accelerator(strict=False)
+    with caplog.at_level(logging.WARNING), scheduled(graph, accelerator, arm) as fast:
+        accelerator.close()
+        found = [fast.invoke(GIVEN) for _ in range(10)]
+    assert found == [plain] * 10
+    assert len([record for record in caplog.records if "rag_accel" in record.name]) == 1
