@@ -57,7 +57,9 @@ def _held(function: Any, is_wanted: IsWanted, seen: set[int]) -> Named:
             yield from wanted_in({"self": inner}, is_wanted)
             yield from _held(call, is_wanted, seen)
         return
-    variables = {**_free_variables(inner), **_globals(inner)}
+    around = _wrappers(function)  # a decorator's own function may hold something, too
+    variables = {key: value for one in around for key, value in _free_variables(one).items()}
+    variables |= {**_defaults(inner), **_free_variables(inner), **_globals(inner)}
     yield from wanted_in(variables, is_wanted)
     for name, value in variables.items():
         if _is_helper(value, inner):
@@ -67,7 +69,10 @@ def _held(function: Any, is_wanted: IsWanted, seen: set[int]) -> Named:
 def _is_helper(value: Any, function: Any) -> bool:
     """Tell whether a function that another one names belongs to the same program."""
     if not issubclass(type(value), FunctionType | MethodType | functools.partial):
-        return False
+        # An object that stands for a function of the program, as a task of a workflow does.
+        value = _attribute(value, "__wrapped__")
+        if not isinstance(value, FunctionType):
+            return False
     target = getattr(value, "__func__", value)
     inner = inspect.unwrap(target) if not isinstance(target, functools.partial) else None
     return inner is None or getattr(inner, "__globals__", None) is function.__globals__
@@ -82,6 +87,27 @@ def _free_variables(function: Any) -> dict[str, Any]:
         except ValueError:  # not bound yet
             continue
     return found
+
+
+def _attribute(obj: Any, name: str) -> Any:
+    try:
+        return obj.__dict__.get(name)
+    except Exception:  # it has no attributes, or is a proxy that stands for nothing yet
+        return None
+
+
+def _wrappers(function: Any) -> Iterator[Any]:
+    """Yield the functions that a decorator put around another, outermost first."""
+    while isinstance(function, FunctionType) and "__wrapped__" in function.__dict__:
+        yield function
+        function = function.__dict__["__wrapped__"]
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    values = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    positional = names[len(names) - len(values) :]
+    return {**dict(zip(positional, values, strict=True)), **(function.__kwdefaults__ or {})}
 
 
 def _globals(function: Any) -> dict[str, Any]:

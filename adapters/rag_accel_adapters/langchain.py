@@ -1,12 +1,12 @@
 """Look inside LangChain programs: which objects do the work, and at which positions.
 
-Static discovery serves planning, ``explain()`` and the choice of classes to intercept. What it
-cannot see, such as a model held in a dict that a function reads, is still scheduled when
-``activate()`` is on.
+Static discovery serves planning and ``explain()``. What it cannot see, such as a model that a
+function makes, is scheduled all the same.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,13 +28,17 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBindingBase, RunnableEachBase
 from langchain_core.runnables.passthrough import RunnableAssign, RunnablePassthrough
 from langchain_core.runnables.router import RouterRunnable
+from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 from pydantic import BaseModel
 
 from rag_accel_adapters.callables import held_by, wanted_in
+from rag_accel_adapters.langgraph_parts import parts_of
 
 LEAF_BASES = (BaseLanguageModel, BaseRetriever, Embeddings, VectorStore, BaseDocumentCompressor)
 MAX_DEPTH = 64
+
+_FRAMEWORKS = ("langchain", "langchain_classic", "langchain_core", "langgraph", "rag_accel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ def _walk(obj: Any, path: str, seen: set[int], depth: int) -> Iterator[Found]:
         return
     seen.add(id(obj))
     for name, child in _children(obj):
-        yield from _walk(child, f"{path}.{name}", seen, depth + 1)
+        yield from _walk(child, f"{path}.{name}" if name else path, seen, depth + 1)
 
 
 def _is_part(obj: Any) -> bool:
@@ -82,6 +86,9 @@ def _is_part(obj: Any) -> bool:
 
 
 def _children(obj: Any) -> Iterable[tuple[str, Any]]:
+    parts = parts_of(obj)
+    if parts is not None:
+        return parts
     # isinstance only: a binding forwards unknown attributes to what it binds, so asking for an
     # attribute would find the same children twice.
     for kind, children in _CHILDREN:
@@ -89,7 +96,17 @@ def _children(obj: Any) -> Iterable[tuple[str, Any]]:
             return children(obj)
     if isinstance(obj, BaseModel):
         return _field_values(obj)
-    return _attribute_values(obj) if _is_part(obj) else held_by(obj, _is_part)
+    if _is_part(obj):
+        return _attribute_values(obj)
+    found = held_by(obj, _is_part)
+    return found if is_users(obj) else (("", child) for _, child in found)
+
+
+def is_users(function: Any) -> bool:
+    """Tell whether a callable is the user's own rather than a framework's."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    module = str(getattr(inner, "__module__", ""))
+    return module.partition(".")[0] not in _FRAMEWORKS
 
 
 def _sequence(obj: RunnableSequence[Any, Any]) -> Iterator[tuple[str, Any]]:
@@ -114,13 +131,23 @@ def _lambda(obj: RunnableLambda[Any, Any]) -> Iterator[tuple[str, Any]]:
     for name in ("func", "afunc"):
         function = getattr(obj, name, None)
         if function is not None:
-            yield name, function
+            yield "", function
+
+
+def _tool(obj: BaseTool) -> Iterator[tuple[str, Any]]:
+    for function in (getattr(obj, "func", None), getattr(obj, "coroutine", None)):
+        if function is not None:
+            yield obj.name, function
+    yield from ((f"{obj.name}.{name}", value) for name, value in _field_values(obj))
+    for name in ("_run", "_arun"):  # of a class of the user's own
+        if is_users(getattr(type(obj), name)):
+            yield obj.name, getattr(obj, name)
 
 
 def _passthrough(obj: RunnablePassthrough[Any]) -> Iterator[tuple[str, Any]]:
     for name in ("func", "afunc"):
         if getattr(obj, name) is not None:
-            yield name, getattr(obj, name)
+            yield "", getattr(obj, name)
 
 
 def _field_values(obj: BaseModel) -> Iterator[tuple[str, Any]]:
@@ -136,7 +163,11 @@ def _attribute_values(obj: Any) -> Iterator[tuple[str, Any]]:
             values["embeddings"] = made
     yield from wanted_in(values, _is_part)
     if isinstance(obj, Runnable):  # of a framework built on LangChain: its functions matter
-        yield from ((name, value) for name, value in values.items() if inspect.isroutine(value))
+        yield from ((name, value) for name, value in values.items() if _is_function(value))
+
+
+def _is_function(value: Any) -> bool:
+    return inspect.isroutine(value) or isinstance(value, functools.partial)
 
 
 _CHILDREN: tuple[
@@ -150,6 +181,7 @@ _CHILDREN: tuple[
     (RunnableBranch, _branches),
     (RouterRunnable, lambda obj: obj.runnables.items()),
     (RunnableWithFallbacks, _fallbacks),
-    ((RunnableBindingBase, RunnableEachBase), lambda obj: [("bound", obj.bound)]),
+    ((RunnableBindingBase, RunnableEachBase), lambda obj: [("", obj.bound)]),
     (RunnableLambda, _lambda),
+    (BaseTool, _tool),
 )

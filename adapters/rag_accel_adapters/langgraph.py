@@ -22,6 +22,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from rag_accel.graph.order import depths, forward
 from rag_accel_adapters.langchain import walk
+from rag_accel_adapters.langgraph_parts import is_graph
 
 _ENDS = ("__start__", "__end__")
 
@@ -58,12 +59,6 @@ class Skeleton:
         if not config:
             return None
         return self.at(str(config.get("metadata", {}).get("langgraph_checkpoint_ns", "")))
-
-
-def is_graph(obj: Any) -> bool:
-    """Tell whether an object is a compiled LangGraph."""
-    module = sys.modules.get("langgraph.pregel")  # without it nothing can be one
-    return module is not None and isinstance(obj, module.Pregel)
 
 
 def called_without_context(program: Any) -> frozenset[int]:

@@ -13,6 +13,7 @@ except ImportError as error:
 from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.activate import activate
 from langchain_rag_accel.explanation import explain
+from rag_accel import shutdown
 
 if TYPE_CHECKING:
     from langchain_rag_accel.embeddings import RagAccelEmbeddings
@@ -26,6 +27,7 @@ __all__ = [
     "accelerate",
     "activate",
     "explain",
+    "shutdown",
 ]
 
 #: What needs NumPy or a model, by the module that defines it; imported when first asked for.

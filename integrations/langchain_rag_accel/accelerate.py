@@ -52,5 +52,17 @@ def accelerate(
         "accelerate() does not know this object",
         found=f"{type(obj).__module__}.{type(obj).__qualname__}",
         valid="a Runnable, chat model, LLM, retriever, embeddings, vector store or compressor",
-        hint="wrap a function in RunnableLambda",
+        hint=_hint(obj),
     )
+
+
+def _hint(obj: Any) -> str:
+    """Return what to do with an object that cannot be accelerated."""
+    framework = type(obj).__module__.partition(".")[0]
+    if framework == "langgraph" and hasattr(obj, "compile"):
+        return "accelerate the compiled graph, which .compile() returns"
+    if framework in ("llama_index", "workflows"):
+        return "LlamaIndex is not supported yet; LangChain and LangGraph objects are"
+    if callable(obj):
+        return "wrap a function in RunnableLambda"
+    return "accelerate the program that uses it, or call it inside activate()"

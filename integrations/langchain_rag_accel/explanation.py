@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
@@ -11,7 +11,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_rag_accel.leaf_methods import leaf_base
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator, default_accelerator
-from rag_accel_adapters.langchain import Found, walk
+from rag_accel_adapters.langchain import Found, is_users, walk
 from rag_accel_adapters.models import adopt_embeddings
 
 
@@ -37,23 +37,34 @@ def _unwrap(obj: Any) -> tuple[Accelerator, Any]:
     return own or default_accelerator(), obj
 
 
-def leaf_lines(inner: Any) -> Iterator[str]:
-    """Yield one line per leaf, and per function of the user's, that is inside a program."""
-    for found in walk(inner):
-        said = _say(found)
-        if said is not None:
-            yield f"  {found.path}: {type(found.obj).__name__}: {said}"
+def leaf_lines(inner: Any) -> list[str]:
+    """Return one line per leaf, and per function of the user's, that is inside a program."""
+    seen = list(walk(inner))
+    lines = dict.fromkeys(f"  {found.path}: {said}" for found in seen if (said := _say(found)))
+    if not any(found.is_leaf for found in seen):
+        lines[
+            "  no leaf is visible from outside; the models, retrievers, stores and embeddings"
+        ] = None
+        lines["  that this code calls when it runs are scheduled all the same"] = None
+    return list(lines)
 
 
 def _say(found: Found) -> str | None:
-    if inspect.isroutine(found.obj):
-        name = getattr(found.obj, "__qualname__", repr(found.obj))
-        return f"{name}, your own code: opaque, runs as it is on your thread or loop"
-    if not found.is_leaf:
+    if found.is_leaf:
+        return f"{type(found.obj).__name__}: {_how(found.obj)}"
+    if not (inspect.isroutine(found.obj) or isinstance(found.obj, functools.partial)):
         return None
-    cls = type(found.obj)
+    if not is_users(found.obj):
+        return None
+    function = found.obj.func if isinstance(found.obj, functools.partial) else found.obj
+    name = getattr(function, "__qualname__", repr(function))
+    return f"{name}, your own code: opaque, runs as it is on your thread or loop"
+
+
+def _how(leaf: Any) -> str:
+    cls = type(leaf)
     plain = cls.__mro__[1] if getattr(cls, "__rag_accel__", False) else cls
-    if isinstance(found.obj, Embeddings) and adopt_embeddings(found.obj, plain) is not None:
+    if isinstance(leaf, Embeddings) and adopt_embeddings(leaf, plain) is not None:
         return "recognised local model: owned engine, texts of all requests share batches"
     if leaf_base(cls) is None:
         return "not understood: runs plainly"

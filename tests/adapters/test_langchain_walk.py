@@ -312,7 +312,7 @@ def test_the_nodes_of_a_compiled_graph_are_looked_into() -> None:
 
 def test_positions_are_named_from_what_is_walked() -> None:
     paths = [found.path for found in walk(PROMPT | (lambda given: given) | model(), "chain")]
-    assert paths == ["chain", "chain.0", "chain.1", "chain.1.func", "chain.2"]
+    assert paths == ["chain", "chain.0", "chain.1", "chain.1", "chain.2"]
 
 
 def test_an_object_of_another_kind_has_no_leaves() -> None:

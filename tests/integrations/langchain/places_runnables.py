@@ -7,7 +7,6 @@ from typing import Any
 
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
-from langchain_core.vectorstores import VectorStore
 from places_kit import Kit, Program, State, Update
 from places_leaves import aask, ask, compressor_class, retriever_class, store_class, text_of
 from pydantic import BaseModel
@@ -18,12 +17,9 @@ def runnable_node(kit: Kit) -> Any:
 
 
 def bound_leaf_method(kit: Kit) -> Any:
-    """Make a node of a leaf's own method, which is taken before anything is accelerated."""
+    """Make a node of a store's own method, which is taken before anything is accelerated."""
     leaf = kit.leaf()
-    if isinstance(leaf, VectorStore):
-        step = RunnableLambda(leaf.similarity_search, leaf.asimilarity_search)
-    else:
-        step = RunnableLambda(leaf.embed_query, leaf.aembed_query)
+    step = RunnableLambda(leaf.similarity_search, leaf.asimilarity_search)
     return kit.line(answer=itemgetter("question") | step | _as_answer)
 
 
@@ -131,7 +127,7 @@ _RUNNABLES = ("chat", "retriever")
 
 PROGRAMS = (
     Program(runnable_node, ("chat", "llm", "retriever")),
-    Program(bound_leaf_method, ("embeddings", "store")),
+    Program(bound_leaf_method, ("store",)),
     Program(chain_node, _RUNNABLES, is_ordered=False),
     Program(bound_runnable, _RUNNABLES),
     Program(structured_output, ("chat",)),

@@ -97,8 +97,8 @@ def run(program: Program, kind: str, entry: Entry, arm: Arm) -> Outcome:
         history=tuple(history),
         calls={METERED[name]: number for name, number in tally.total().items()},
         scheduled=_by_kind(engines),
-        metered={row.kind: _taken(row) for row in rows if _taken(row)},
-        passed_by=sum(row.seen - _taken(row) for row in rows),
+        metered={row.kind: row.scheduled for row in rows if row.scheduled},
+        passed_by=sum(row.passed_by for row in rows),
     )
 
 
@@ -147,13 +147,6 @@ def _by_kind(engines: Any) -> dict[str, int]:
         kind = kind_of_engine(name)
         found[METERED.get(kind, kind)] += cells["steps"]
     return {kind: number for kind, number in found.items() if number}
-
-
-def _taken(row: Any) -> int:
-    """Return how many calls the meter says the scheduler knows of."""
-    if hasattr(row, "queued"):
-        return row.queued + row.admitted
-    return row.scheduled  # of meters that do not tell the two apart
 
 
 # Ways to call a program ----------------------------------------------------------------------

@@ -105,14 +105,14 @@ def tool_called_by_model(kit: Kit) -> Any:
     """Let a model choose the tool, and the node call it."""
     model = chat_class(kit.tally)()
     lookup = _tool(kit, kit.leaf())
-    bound = model.bind_tools([lookup])
+    calling = model.bind_tools([lookup])
 
     def answer(state: State) -> Update:
-        (call,) = bound.invoke(state["question"]).tool_calls
+        (call,) = calling.invoke(state["question"]).tool_calls
         return {"answer": text_of(lookup.invoke(call))}
 
     async def aanswer(state: State) -> Update:
-        (call,) = (await bound.ainvoke(state["question"])).tool_calls
+        (call,) = (await calling.ainvoke(state["question"])).tool_calls
         return {"answer": text_of(await lookup.ainvoke(call))}
 
     return kit.line(answer=kit.pick(answer, aanswer))

@@ -126,3 +126,22 @@ def test_the_report_has_a_column_for_what_passed_by(accelerator: Accelerator) ->
     head, line = str(meter).splitlines()
     assert head.split() == ["leaf", "seen", "queued", "admitted", "passed", "by"]
     assert line.split() == ["retriever", "2", "0", "1", "1"]
+
+
+def test_a_bound_method_taken_before_anything_was_accelerated_passes_by(
+    accelerator: Accelerator,
+) -> None:
+    class Own(FakeEmbeddings):
+        def embed_query(self, text: str) -> list[float]:
+            return [float(len(text))]
+
+    embeddings = Own()
+    program = RunnableLambda(embeddings.embed_query)
+    fast = accelerate(program, accelerator=accelerator)
+    assert fast.invoke("x") == embeddings.embed_query("x")
+    assert sum(len(cells) for cells in _engines(accelerator).values()) == 0
+
+
+def _engines(accelerator: Accelerator) -> dict[str, Any]:
+    found: Any = accelerator.metrics.snapshot().get("engines", {})
+    return {name: cells for name, cells in found.items() if cells["steps"]}
