@@ -77,9 +77,21 @@ class ChatServer:
     def close(self) -> None:
         """Drop all connections and end the thread; idempotent."""
         if self._runner is not None:
-            self._thread.call(self._runner.cleanup()).result()
+            self._thread.call(self._end(self._runner)).result()
             self._runner = None
         self._thread.close()
+
+    async def _end(self, runner: web.AppRunner) -> None:
+        await runner.cleanup()
+        # A connection that was accepted meanwhile is known to nobody yet, and one that is being
+        # closed takes another turn of the loop.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        if rest:
+            await asyncio.wait(rest, timeout=1.0)
+        if runner.server is not None:
+            await runner.server.shutdown(0.01)
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def _listen(self) -> str:
         app = web.Application()
