@@ -93,11 +93,12 @@ class SchedulerObserver:
     def _call_made(self, event: CallMade, now: float, state: SchedulerState) -> None:
         duration_s = event.ended_at - event.began_at
         cells = self._metrics.engine(event.engine)
-        cells.queue_wait_s.observe(0.0)
         cells.record_step(1, duration_s)
         if not event.ok:
             cells.failures.add()
         wanted = self._tracer.wanted
+        if not wanted:
+            return
         if trace.RequestStarted in wanted and state.find(event.request) is None:
             self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "leaf"))
         request, name, engine, kind = event[:4]

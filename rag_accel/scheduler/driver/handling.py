@@ -24,6 +24,7 @@ from rag_accel.scheduler.driver.wakeups import LoopWakeups
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
     CallEnded,
+    CallMade,
     EngineName,
     Event,
     LeafArrived,
@@ -46,6 +47,8 @@ MAX_TOGETHER = 64
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+_NONE: Results = {}
 
 
 class Observer(Protocol):
@@ -92,7 +95,8 @@ class EventHandler:
         """
         self._put_off = self._put_off + 1 if more and self._put_off < MAX_TOGETHER else 0
         try:
-            self._apply(event, self.take_in(event, attached), more=self._put_off > 0)
+            results = _NONE if isinstance(event, CallMade) else self.take_in(event, attached)
+            self._apply(event, results, more=self._put_off > 0)
         except Exception as error:
             members = attached if isinstance(event, StepEnded | StepFailed) else ()
             self._survive(event, members, error)
@@ -131,6 +135,8 @@ class EventHandler:
         now = self._clock.now()
         commands = handle(self.state, event, now, more=more)
         self._observe(event, commands, now)
+        if not commands and not isinstance(event, StepEnded):
+            return
         delivery = Delivery(self.clients, self.workers, self._granted, results, commands)
         failed: list[tuple[Command, Exception]] | None = None
         for command in commands:
