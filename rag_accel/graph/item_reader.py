@@ -5,7 +5,8 @@ an array or one a line; texts one a line) and lines, whose bullets and numbers a
 models put around a list is skipped: an introduction, the fences of a code block, what follows.
 
 An item is given out as soon as no later text could change it, and however a text is cut into
-pieces, its items are those of the whole.
+pieces, its items are those of the whole. Reading takes time in proportion to the text, however it
+is cut: a model in a loop writes the worst of texts, token by token, while requests are served.
 """
 
 from __future__ import annotations
@@ -15,14 +16,12 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal, Protocol, TypeAlias
 
 from rag_accel.errors import EngineOutputError
-from rag_accel.graph.item_json import JsonScanner
+from rag_accel.graph.item_json import JsonScanner, may_follow
 
 ListForm: TypeAlias = Literal["auto", "lines", "json"]
 
 _ITEM_MARK: Final = re.compile(r"^\s*(?:[-*•]|\(?\d{1,3}[.):])\s+")
 _FENCE: Final = "```"
-_OPENS_JSON: Final = re.compile(r'\{\s*["}]|\[\s*["{\]]')
-_MAY_OPEN_JSON: Final = re.compile(r"[\[{]\s*\Z")
 
 _SHOWN = 60
 
@@ -74,12 +73,14 @@ class ItemReader:
         return new
 
     def _new(self, found: Iterable[str]) -> tuple[str, ...]:
-        before = len(self._items)
+        new: list[str] = []
         for text in found:
             item = text.strip()
-            if item and (self._limit is None or len(self._items) < self._limit):
-                self._items.setdefault(item)
-        return tuple(self._items)[before:]
+            is_full = self._limit is not None and len(self._items) >= self._limit
+            if item and item not in self._items and not is_full:
+                self._items[item] = None
+                new.append(item)
+        return tuple(new)
 
 
 def read_items(text: str, form: ListForm = "auto", limit: int | None = None) -> tuple[str, ...]:
@@ -112,17 +113,20 @@ class _LineScanner:
     is_list = True
 
     def __init__(self) -> None:
-        self._rest = ""
+        #: what there is of the line that has not ended
+        self._pieces: list[str] = []
         self._has_begun = False
 
     def feed(self, text: str) -> Iterator[str]:
-        lines, self._rest = _whole_lines(self._rest + text)
-        for line in lines:
-            yield self._item(line)
+        for piece in text.splitlines(keepends=True):
+            self._pieces.append(piece)
+            if _has_ended(piece):
+                yield from self.finish()
 
     def finish(self) -> Iterator[str]:
-        line, self._rest = self._rest, ""
-        yield self._item(line)
+        line = "".join(self._pieces).splitlines() or [""]
+        self._pieces.clear()
+        yield self._item(line[0])
 
     def _item(self, line: str) -> str:
         if _is_around(line, self._has_begun):
@@ -140,42 +144,51 @@ class _AutoScanner:
     is_list = True
 
     def __init__(self) -> None:
-        self._rest = ""
         self._chosen: _LineScanner | JsonScanner | None = None
+        #: the text that nothing is decided on, from its first letter that is no white space
+        self._pieces: list[str] = []
+        #: its first two letters that are no white space
+        self._opening = ""
+        self._has_line = False
 
     def feed(self, text: str) -> Iterable[str]:
         if self._chosen is not None:
             return self._chosen.feed(text)
-        self._rest += text
-        self._chosen = self._choice()
-        return () if self._chosen is None else self._chosen.feed(self._rest)
+        pieces = iter(text.splitlines(keepends=True))
+        for piece in pieces:
+            self._chosen = self._choice(piece)
+            if self._chosen is not None:
+                return self._chosen.feed("".join((*self._pieces, *pieces)))
+        return ()
 
     def finish(self) -> Iterable[str]:
         if self._chosen is not None:
             return self._chosen.finish()
         self._chosen = _LineScanner()
-        return (*self._chosen.feed(self._rest), *self._chosen.finish())
+        return (*self._chosen.feed("".join(self._pieces)), *self._chosen.finish())
 
-    def _choice(self) -> _LineScanner | JsonScanner | None:
-        """Return the scanner that the text so far asks for; leave out what only precedes a list."""
-        while text := self._rest.lstrip():
-            if _OPENS_JSON.match(text):
-                return JsonScanner()
-            first = text.splitlines(keepends=True)[0]
-            if _MAY_OPEN_JSON.match(text) or not _has_ended(first):
-                break
-            if not _is_around(first, has_begun=False):
-                return _LineScanner()
-            self._rest = text[len(first) :]
+    def _choice(self, piece: str) -> _LineScanner | JsonScanner | None:
+        """Return the scanner that the text up to this piece of a line asks for, if that is sure."""
+        if not self._pieces:
+            piece = piece.lstrip()
+        if not piece:
+            return None
+        self._pieces.append(piece)
+        self._has_line = self._has_line or _has_ended(piece)
+        if len(self._opening) < 2:
+            self._opening = (self._opening + "".join(piece.split()))[:2]
+        may_open = may_follow(self._opening[:1])
+        if may_open and len(self._opening) < 2:
+            return None
+        if may_open and self._opening[1] in may_open:
+            return JsonScanner()
+        if not self._has_line:
+            return None
+        first = "".join(self._pieces).splitlines(keepends=True)[0]
+        if not _is_around(first, has_begun=False):
+            return _LineScanner()
+        self._pieces, self._opening, self._has_line = [], "", False
         return None
-
-
-def _whole_lines(text: str) -> tuple[list[str], str]:
-    """Return the lines of a text that have ended, without their ends, and what follows them."""
-    lines = text.splitlines()
-    if lines and not _has_ended(text):
-        return lines[:-1], lines[-1]
-    return lines, ""
 
 
 def _has_ended(text: str) -> bool:

@@ -23,6 +23,10 @@ _HEAD = re.compile(r"\w+[@(]")
 _KEY = re.compile(r"[A-Za-z_]\w*(?==)")
 _JSON = json.JSONDecoder()
 
+#: how deep arrays and objects may stand in each other in an attribute
+MAX_NESTING = 32
+_SHOWN = 60
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -50,17 +54,25 @@ class References:
 
     def __init__(self) -> None:
         self.bound: dict[str, Any] = {}
+        self._given: dict[tuple[str, int], str] = {}
+        self._num_wanted: dict[str, int] = {}
 
     def name(self, value: object, fallback: str) -> Reference:
         """Return the object's reference: its ``__name__`` if it has a usable one."""
         own = getattr(value, "__name__", "")
         wanted = own if isinstance(own, str) and own.isidentifier() else fallback
-        name, number = wanted, 1
-        while name in self.bound and self.bound[name] is not value:
-            number += 1
+        key = wanted, id(value)
+        if key not in self._given:
+            self._given[key] = self._free(wanted)
+            self.bound[self._given[key]] = value
+        return Reference(self._given[key])
+
+    def _free(self, wanted: str) -> str:
+        name = wanted
+        while name in self.bound:
+            number = self._num_wanted[wanted] = self._num_wanted.get(wanted, 1) + 1
             name = f"{wanted}_{number}"
-        self.bound[name] = value
-        return Reference(name)
+        return name
 
     def encode(self, value: object, fallback: str) -> object:
         """Return a value that JSON can say as it is, and anything else as a reference."""
@@ -86,14 +98,38 @@ def resolve(value: object, functions: Mapping[str, Any]) -> Any:
 
 
 def is_json(value: object) -> bool:
-    """Tell whether JSON gives back exactly this value."""
+    """Tell whether this value can stand in a line and comes back exactly."""
+    return nests_at_most(MAX_NESTING, value) and _is_json(value)
+
+
+def nests_at_most(levels: int, value: object) -> bool:
+    """Tell whether at most so many lists and dictionaries stand in each other."""
+    inside: list[object] = [value]
+    for _ in range(levels + 1):
+        inside = [item for one in inside for item in _items(one)]
+    return not inside
+
+
+def shown(value: object) -> str:
+    """Return the beginning of a value's ``repr`` for an error."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _items(value: object) -> Iterable[object]:
+    if isinstance(value, list):
+        return cast("list[object]", value)
+    return cast("dict[str, object]", value).values() if isinstance(value, dict) else ()
+
+
+def _is_json(value: object) -> bool:
     if isinstance(value, float):
         return type(value) is float and math.isfinite(value)
     if type(value) is list:
-        return all(is_json(item) for item in cast("list[object]", value))
+        return all(_is_json(item) for item in cast("list[object]", value))
     if type(value) is dict:
         items = cast("dict[object, object]", value).items()
-        return all(type(key) is str and is_json(item) for key, item in items)
+        return all(type(key) is str and _is_json(item) for key, item in items)
     return value is None or type(value) in (bool, int, str)
 
 
@@ -237,9 +273,14 @@ class Cursor:
 
     def _json(self) -> Any:
         try:
-            value, self._at = _JSON.raw_decode(self._text, self._at)
+            value, end = _JSON.raw_decode(self._text, self._at)
         except ValueError:
             self.fail("a JSON value")
+        except RecursionError:
+            value, end = None, -1
+        if end < 0 or not nests_at_most(MAX_NESTING, value):
+            self.fail(f"a JSON value with at most {MAX_NESTING} arrays and objects in each other")
+        self._at = end
         return value
 
 

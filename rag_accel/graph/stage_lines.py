@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, assert_never
+from dataclasses import dataclass, field
+from typing import Any, assert_never, cast
 
 from rag_accel.errors import GraphError
-from rag_accel.graph.lines import Line, References, resolve
+from rag_accel.graph.lines import Line, References, resolve, shown
 from rag_accel.graph.names import listed, suggestion
 from rag_accel.graph.nodes import (
     DEFAULT_EMBEDDER,
@@ -65,10 +65,18 @@ def read_stage(line: Line, number: int, functions: Mapping[str, Any]) -> Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class _Kind:
+    """Say which values an attribute may have, in words and as a test."""
+
+    valid: str
+    fits: Callable[[object], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class _Reader:
     read: Callable[[Line, dict[str, Any]], Stage]
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+    required: Mapping[str, _Kind] = field(default_factory=dict[str, _Kind])
+    optional: Mapping[str, _Kind] = field(default_factory=dict[str, _Kind])
     num_inputs: int | None = None
 
 
@@ -162,13 +170,45 @@ def _branch(line: Line, given: dict[str, Any]) -> Stage:
     return Branch(StageName(line.name), given["condition"], declared)
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_text, cast("list[object]", value)))
+
+
+def _is_fields(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_text, cast("Mapping[object, object]", value)))
+
+
+def _or_null(kind: _Kind) -> _Kind:
+    return _Kind(f"{kind.valid}, or null", lambda value: value is None or kind.fits(value))
+
+
+_TEXT = _Kind("a text", _is_text)
+_TEXTS = _Kind("a list of texts", _is_texts)
+_COUNT = _Kind("an integer from 1", _is_count)
+_FIELDS = _Kind("a JSON object", _is_fields)
+_CALLABLE = _Kind("a function, as @name", callable)
+
 _READERS: dict[str, _Reader] = {
-    "Generation": _Reader(_generation, ("prompt",), ("system", "stop", "max_tokens")),
-    "Retrieval": _Reader(_retrieval, ("top_k",), ("where", "embedder"), num_inputs=1),
-    "Rerank": _Reader(_rerank, (), ("top_n",), num_inputs=2),
-    "Ingestion": _Reader(_ingestion, (), ("embedder",), num_inputs=1),
-    "Function": _Reader(_function, ("fn",)),
-    "Branch": _Reader(_branch, ("condition",), ("targets",)),
+    "Generation": _Reader(
+        _generation,
+        {"prompt": _TEXT},
+        {"system": _or_null(_TEXT), "stop": _TEXTS, "max_tokens": _or_null(_COUNT)},
+    ),
+    "Retrieval": _Reader(
+        _retrieval, {"top_k": _COUNT}, {"where": _FIELDS, "embedder": _TEXT}, num_inputs=1
+    ),
+    "Rerank": _Reader(_rerank, {}, {"top_n": _or_null(_COUNT)}, num_inputs=2),
+    "Ingestion": _Reader(_ingestion, {}, {"embedder": _TEXT}, num_inputs=1),
+    "Function": _Reader(_function, {"fn": _CALLABLE}),
+    "Branch": _Reader(_branch, {"condition": _CALLABLE}, {"targets": _or_null(_TEXTS)}),
 }
 
 
@@ -178,7 +218,7 @@ def _output_and_engine(line: Line) -> dict[str, Any]:
 
 
 def _check_attributes(line: Line, number: int, given: Mapping[str, Any], reader: _Reader) -> None:
-    known = reader.required + reader.optional
+    known = {**reader.required, **reader.optional}
     unknown = [key for key in given if key not in known]
     missing = [key for key in reader.required if key not in given]
     if unknown or missing:
@@ -188,6 +228,14 @@ def _check_attributes(line: Line, number: int, given: Mapping[str, Any], reader:
             found=f"unknown: {listed(unknown)}; missing: {listed(missing)}",
             valid=listed(known),
         )
+    for key, value in given.items():
+        if not known[key].fits(value):
+            raise GraphError(
+                "wrong value of a stage's attribute",
+                where=f"line {number}, {key} of stage {line.name!r}",
+                found=shown(value),
+                valid=known[key].valid,
+            )
 
 
 def _wrong_inputs(line: Line, number: int, valid: str) -> GraphError:

@@ -28,6 +28,7 @@ from rag_accel.graph.lines import (
     parse_line,
     quoted,
     resolve,
+    shown,
 )
 from rag_accel.graph.nodes import Reducer, Stage, StageName
 from rag_accel.graph.prompt import ValueName
@@ -55,8 +56,8 @@ def parse(text: str, functions: Mapping[str, Any] | None = None) -> FrozenRAGrap
         functions: what each ``@name`` stands for.
 
     Raises:
-        GraphError: if the text does not follow the grammar, an attribute is unknown or missing,
-            or an ``@name`` is not among ``functions``.
+        GraphError: if the text does not follow the grammar, an attribute is unknown, missing or
+            of the wrong type, or an ``@name`` is not among ``functions``.
     """
     bound = functions or {}
     lines = numbered_lines(text)
@@ -68,7 +69,7 @@ def parse(text: str, functions: Mapping[str, Any] | None = None) -> FrozenRAGrap
     for number, content in lines[1:]:
         if content.startswith("reduce "):
             output, reference = _read_reducer(content, number)
-            reducers[output] = resolve(reference, bound)
+            reducers[output] = _reducer(output, resolve(reference, bound), number)
             continue
         line = parse_line(content, number)
         if line.head is not None:
@@ -109,3 +110,14 @@ def _read_reducer(content: str, number: int) -> tuple[ValueName, Any]:
     reference = cursor.value()
     cursor.finish()
     return output, reference
+
+
+def _reducer(output: ValueName, fn: object, number: int) -> Reducer:
+    if not callable(fn):
+        raise GraphError(
+            "a reducer is no function",
+            where=f"line {number}, reducer of {output!r}",
+            found=shown(fn),
+            valid="a function, as @name",
+        )
+    return fn

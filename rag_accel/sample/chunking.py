@@ -15,6 +15,9 @@ MAX_WORDS = 180
 _MERGED_WORDS = 200
 # Above this mean the words are data, or of a script that puts no spaces between them.
 _LETTERS_PER_WORD = 14
+# Every chunk of a section repeats its names: without a bound, a long text under a long name would
+# fill memory with the square of the file.
+_MAX_NAME_LETTERS = 500
 _LONG_RUN = re.compile(r"(\S{80})(?=\S)")
 
 
@@ -44,14 +47,17 @@ def chunk_section(section: Section) -> list[Document]:
 
     A chunk is closed at the first paragraph that brings it to ``FULL_WORDS``. A paragraph longer
     than a chunk is cut between sentences, a sentence longer than a chunk between words. A short
-    rest joins the chunk before it.
+    rest joins the chunk before it. Of a heading or name, the first 500 letters are kept.
     """
-    metadata = {"source": section.source, "title": section.title, "qualname": section.qualname}
+    heading, title, qualname = (
+        name[:_MAX_NAME_LETTERS] for name in (section.heading, section.title, section.qualname)
+    )
+    metadata = {"source": section.source, "title": title, "qualname": qualname}
     packs = _pack([piece for text in section.paragraphs for piece in _pieces(text)])
     return [
         Document(
             id=section.id if number == 1 else f"{section.id}#{number}",
-            text=_joined(section.heading, pack),
+            text=_joined(heading, pack),
             metadata=dict(metadata),
         )
         for number, pack in enumerate(packs, start=1)
@@ -122,8 +128,7 @@ def _pack(pieces: Sequence[str]) -> list[list[str]]:
 
 def _joined(heading: str, pack: Sequence[str]) -> str:
     """Put the heading before the first paragraph; items stand on lines of their own."""
-    gap = "\n" if pack[0].startswith("- ") else " "
-    text = f"{heading}:{gap}{pack[0]}"
+    texts = [heading, ":", "\n" if pack[0].startswith("- ") else " ", pack[0]]
     for piece in pack[1:]:
-        text += ("\n" if piece.startswith("- ") else "\n\n") + piece
-    return text
+        texts += ("\n" if piece.startswith("- ") else "\n\n", piece)
+    return "".join(texts)

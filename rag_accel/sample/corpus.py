@@ -20,7 +20,7 @@ from rag_accel.sample.chunking import Section, chunk_section
 from rag_accel.sample.markup import plain_text, prose_paragraphs
 from rag_accel.sample.packages import by_name, read_package
 from rag_accel.sample.report import LoadReport, SkippedDocument
-from rag_accel.sample.source_files import read_sources, walk_sources
+from rag_accel.sample.source_files import BAD_SOURCE, read_sources, walk_sources
 
 DEFAULT_MAX_CHUNKS = 6000
 _TOPICS = "pydoc_data/topics.py"
@@ -84,7 +84,7 @@ def _language_reference(path: Path, skipped: list[SkippedDocument]) -> Iterator[
         return
     try:
         topics = _topics(ast.parse(path.read_bytes()))
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, *BAD_SOURCE) as error:
         skipped.append(SkippedDocument(f"python/{_TOPICS}", f"{type(error).__name__}: {error}"))
         return
     for name, text in sorted(topics.items()):

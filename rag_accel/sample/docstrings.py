@@ -7,6 +7,7 @@ items of the class or module they belong to, so that a chunk says enough to be f
 from __future__ import annotations
 
 import ast
+import inspect
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ OWN_SECTION_WORDS = 80
 _LEAST_WORDS = 12
 _LEAST_INIT_WORDS = 6
 _SIGNATURE_LETTERS = 56
+# Whatever stands in a definition repeats its name.
+_MAX_NAME_LETTERS = 300
 
 _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -51,7 +54,7 @@ def read_sections(code: bytes, module: str, source: str) -> list[Section]:
     with warnings.catch_warnings():  # old files hold escapes that today's parser complains about
         warnings.simplefilter("ignore")
         tree = ast.parse(code)
-    members = tuple(_entry(node, module, "") for node in _public(tree.body))
+    members = _members(tree.body, module, "")
     root = _Entry(module, "", _paragraphs(tree), members)
     sections = _sections(root, source)
     return [one for one in sections if sum(map(count_words, one.paragraphs)) >= _LEAST_WORDS]
@@ -68,11 +71,18 @@ def _public(body: Sequence[ast.stmt]) -> Iterator[_Definition]:
 
 
 def _flat(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        if isinstance(node, ast.If | ast.Try):
-            yield from _flat([*node.body, *node.orelse])
+    waiting = list(reversed(body))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If | ast.Try):  # each elif stands inside the one before it
+            waiting += reversed((*node.body, *node.orelse))
         else:
             yield node
+
+
+def _members(body: Sequence[ast.stmt], module: str, scope: str) -> tuple[_Entry, ...]:
+    room = _MAX_NAME_LETTERS - len(scope)
+    return tuple(_entry(node, module, scope) for node in _public(body) if len(node.name) <= room)
 
 
 def _entry(node: _Definition, module: str, scope: str) -> _Entry:
@@ -89,12 +99,16 @@ def _entry(node: _Definition, module: str, scope: str) -> _Entry:
             paragraphs += tuple(
                 one for one in _paragraphs(inner) if count_words(one) >= _LEAST_INIT_WORDS
             )
-    members = tuple(_entry(inner, module, f"{local}.") for inner in _public(node.body))
+    members = _members(node.body, module, f"{local}.")
     return _Entry(qualname, "", paragraphs, members, short_name)
 
 
 def _paragraphs(node: ast.Module | _Definition) -> tuple[str, ...]:
-    return tuple(prose_paragraphs(ast.get_docstring(node) or ""))
+    raw = ast.get_docstring(node, clean=False) or ""
+    # ``cleandoc`` removes blank lines in front one by one, moving all the others each time.
+    num_blank = len(raw) - len(raw.lstrip())
+    first = raw.rfind("\n", 0, num_blank)
+    return tuple(prose_paragraphs(inspect.cleandoc(raw[max(first, 0) :])))
 
 
 def _signature(arguments: ast.arguments, is_method: bool) -> str:
@@ -109,7 +123,7 @@ def _signature(arguments: ast.arguments, is_method: bool) -> str:
     if arguments.kwarg:
         names.append(f"**{arguments.kwarg.arg}")
     text = ", ".join(names)
-    return text if len(text) <= _SIGNATURE_LETTERS else f"{names[0]}, ..."
+    return text if len(text) <= _SIGNATURE_LETTERS else f"{names[0][:_SIGNATURE_LETTERS]}, ..."
 
 
 def _sections(entry: _Entry, source: str) -> Iterator[Section]:

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from rag_accel.engine_api import Document
 from rag_accel.errors import DocumentError
 from rag_accel.sample.chunking import MIN_WORDS, Section, chunk_section, count_words
-from rag_accel.sample.formats import READERS, FileText, UnreadableFileError
+from rag_accel.sample.file_text import MAX_HEADING_LETTERS, FileText, UnreadableFileError
+from rag_accel.sample.formats import READERS
 from rag_accel.sample.report import LoadReport, SkippedDocument
 
 DEFAULT_MAX_BYTES = 32 * 1024 * 1024
@@ -34,7 +35,7 @@ def load_folder(folder: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Lo
 
     Raises:
         DocumentError: if the folder is missing, or no document in it can be read.
-        ImportError: if an HTML or PDF file is met without the extra ``rag-accel[documents]``.
+        ImportError: if a file that is no plain text is met without ``rag-accel[documents]``.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -124,6 +125,7 @@ def _read(path: Path, max_bytes: int) -> FileText:
 def _chunks(name: str, text: FileText) -> Iterator[Document]:
     """Cut a file's parts into chunks that are numbered through."""
     title = text.title or PurePosixPath(name).stem.replace("_", " ").replace("-", " ").strip()
+    title = title[:MAX_HEADING_LETTERS].rstrip()
     number = 0
     for heading, paragraphs in _grouped(text.parts):
         full = f"{title}, {heading}" if heading else title

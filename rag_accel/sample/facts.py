@@ -11,6 +11,10 @@ from rag_accel.engine_api import Document
 from rag_accel.engines.llm.sentences import split_sentences
 
 _TITLE_WORDS = 6
+# The rules for questions look at a sentence from each of its verbs, and each question repeats the
+# name of what it is about: both are bounded, far beyond what anybody would ask about.
+_MAX_SENTENCE_LETTERS = 1000
+_MAX_NAME_LETTERS = 200
 _TITLE_END = re.compile(r"(?<=\w), |(?<=\w): |\s[\u2014\u2013|\u00b7-]+\s")
 _NAMED = re.compile(r"([A-Za-z_][\w.]*\.\w+)(?:\([^)]*\))?:\s+(.+)")
 
@@ -37,7 +41,7 @@ class Fact:
 
 
 def read_facts(document: Document) -> Iterator[Fact]:
-    """Yield a document's sentences with the name that each is about."""
+    """Yield a document's sentences of up to 1000 letters with the name that each is about."""
     qualname = str(document.metadata.get("qualname", document.id))
     title = str(document.metadata.get("title", document.id))
     is_code = str(document.metadata.get("source", "")).endswith(".py") and title == qualname
@@ -46,6 +50,8 @@ def read_facts(document: Document) -> Iterator[Fact]:
     is_function = is_code and document.text.startswith(f"{qualname}(")
     text = document.text if is_code else document.text.removeprefix(f"{title}: ")
     for sentence in split_sentences(text):
+        if len(sentence) > _MAX_SENTENCE_LETTERS:
+            continue
         named = _NAMED.fullmatch(sentence)
         is_summary = named is not None and is_code
         if named and is_summary:
@@ -63,7 +69,7 @@ def read_facts(document: Document) -> Iterator[Fact]:
 def short_title(title: str) -> str:
     """Return a title without its section and site: at most six words one would say aloud."""
     head = _TITLE_END.split(title.strip(), maxsplit=1)[0]
-    return " ".join(head.split()[:_TITLE_WORDS]) or title
+    return (" ".join(head.split()[:_TITLE_WORDS]) or title)[:_MAX_NAME_LETTERS]
 
 
 def _module(document: Document) -> str:
@@ -71,13 +77,13 @@ def _module(document: Document) -> str:
     names = str(document.metadata.get("qualname", document.id)).split(".")
     parts = PurePosixPath(str(document.metadata.get("source", ""))).with_suffix("").parts
     if parts[:1] != ("python",):
-        return names[0]
-    return ".".join(name for name in names[:2] if name in parts)
+        return names[0][:_MAX_NAME_LETTERS]
+    return ".".join(name for name in names[:2] if name in parts)[:_MAX_NAME_LETTERS]
 
 
 def _spoken(qualname: str) -> str:
     """Shorten a long qualified name to what one says: ``Class.method`` or ``function``."""
     names = qualname.split(".")
-    if len(names) <= 3:
-        return qualname
-    return ".".join(names[-2:]) if names[-2][:1].isupper() else names[-1]
+    if len(names) > 3:
+        qualname = ".".join(names[-2:]) if names[-2][:1].isupper() else names[-1]
+    return qualname[:_MAX_NAME_LETTERS]

@@ -8,14 +8,14 @@ sentence: doctests, code blocks, tables, rulers and badges.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engines.llm.sentences import split_sentences
 
 _BULLET = re.compile(r"(?:[-*+\u2022\u25cf]|#\.|\(?\d{1,2}[.)])\s+")
-_FIELD = re.compile(r":(?:param|parameter|arg|key|keyword|ivar|cvar|var)\s+(?:[^:]*\s)?(\S+):\s*")
-_OUTCOME = re.compile(r":(returns?|raises?|rtype|type|yields?)\s*([^:]*):\s*")
+_FIELD = re.compile(r":(?:param|parameter|arg|key|keyword|ivar|cvar|var)\s([^:]*[^:\s]):\s*")
+_OUTCOME = re.compile(r":(returns?|raises?|rtype|type|yields?)([^:]*):\s*")
 _TYPED = re.compile(r"(\*{0,2}[A-Za-z_]\w*(?:, \*{0,2}\w+)*)\s+:\s+(\S.*)$")
 _NAMED = re.compile(r"(\*{0,2}[A-Za-z_][\w.]*(?:\s?\([^)]*\))?):(?:\s+|$)")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -41,11 +41,18 @@ _HEADER_WORDS = re.compile(
     r"example usage|warnings?|warns|methods|class|functions?):?$",
     re.IGNORECASE,
 )
-_INLINE = (
-    (re.compile(r"!\[[^\]]*\]\([^)]*\)|\[!\[.*?\]\([^)]*\)\]\([^)]*\)"), ""),
-    (re.compile(r"\[([^\]\n]+)\]\((?:[^()\s]|\([^)]*\))*\)"), r"\1"),
-    (re.compile(r":(?:[\w+-]+:)?[\w+-]+:`(?:([^`<]+?)\s*<[^`>]*>|[~!]?([^`]+))`"), r"\1\2"),
-    (re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{1,2}"), r"\1"),
+_Replacement = str | Callable[[re.Match[str]], str]
+_URL = r"\([^()]*(?:\([^()]*\)[^()]*)*\)"
+# What a pattern encloses cannot hold the mark it opens with, so that a text of opening marks alone
+# is not looked through from each of them to its end.
+_INLINE: tuple[tuple[re.Pattern[str], _Replacement], ...] = (
+    (re.compile(rf"\[!\[[^\[\]]*\]{_URL}\]{_URL}|!\[[^\[\]]*\]{_URL}"), ""),
+    (re.compile(r"\[([^\[\]\n]+)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\)"), r"\1"),
+    (
+        re.compile(r":(?:[\w+-]+:)?[\w+-]+:`(?:([^`<]+)<[^`>]*>|[~!]?([^`]+))`"),
+        lambda found: found[1].rstrip() if found[1] else found[2],
+    ),
+    (re.compile(r"`([^`<]+)<[^`>]*>`_{1,2}"), lambda found: found[1].rstrip()),
     (re.compile(r"``([^`]+)``"), r"\1"),
     (re.compile(r"`([^`\n]+)`_{0,2}"), r"\1"),
     (re.compile(r"\*\*([^*\n]+)\*\*"), r"\1"),
@@ -54,8 +61,6 @@ _INLINE = (
     (re.compile(r"\|[\w -]+\|(?=\s|$)"), ""),
     (re.compile(r"::(?=\s|$)"), ":"),
 )
-# The inline patterns take quadratic time on text made to hurt them; no paragraph is this long.
-_MAX_MARKED_LETTERS = 8000
 _MARKED = re.compile(r"[`*<|]|\]\(|::")
 _SYMBOL = re.compile(r"[={}<>\\|;$@^~]|\(\)|->|::")
 
@@ -84,12 +89,8 @@ def prose_paragraphs(text: str) -> list[str]:
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` without inline markup: links, roles, emphasis, code quotes and HTML tags.
-
-    Texts of more than 8000 letters keep theirs.
-    """
-    is_marked = len(text) <= _MAX_MARKED_LETTERS and _MARKED.search(text)
-    for pattern, replacement in _INLINE if is_marked else ():
+    """Return ``text`` without inline markup: links, roles, emphasis, code quotes and HTML tags."""
+    for pattern, replacement in _INLINE if _MARKED.search(text) else ():
         text = pattern.sub(replacement, text)
     return " ".join(text.split())
 
@@ -199,9 +200,12 @@ def _opening(line: str, previous: str) -> str | None:
     """Return the line as the beginning of an item, or ``None`` if it continues the last one."""
     stripped = line.lstrip()
     if stripped[0] not in _LETTERS:
-        for pattern, form in ((_FIELD, r"- \1: "), (_OUTCOME, r"- \1 \2: "), (_BULLET, "- ")):
-            if pattern.match(stripped):
-                return pattern.sub(form, stripped, count=1)
+        if field := _FIELD.match(stripped):
+            return f"- {field[1].split()[-1]}: {stripped[field.end() :]}"
+        if outcome := _OUTCOME.match(stripped):
+            return f"- {outcome[1]} {outcome[2]}: {stripped[outcome.end() :]}"
+        if bullet := _BULLET.match(stripped):
+            return f"- {stripped[bullet.end() :]}"
     if ":" not in stripped:
         return None
     starts = (

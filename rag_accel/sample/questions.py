@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -59,12 +59,15 @@ class _Candidate:
     rule: str
     weight: float
     forms: tuple[str, ...]
+    place: int
 
 
 @dataclass(slots=True)
 class _Source:
+    """Hold what can be asked of a document, by rule and in the order of its sentences."""
+
     document: Document
-    candidates: list[_Candidate]
+    candidates: dict[str, deque[_Candidate]]
 
 
 def _spread(documents: Sequence[Document]) -> list[Document]:
@@ -75,12 +78,14 @@ def _spread(documents: Sequence[Document]) -> list[Document]:
 
 def _source(document: Document) -> _Source:
     """Collect what can be asked of a document: for each sentence, by the first rule that fits."""
-    candidates: list[_Candidate] = []
-    for fact in read_facts(document):
+    candidates: dict[str, deque[_Candidate]] = {}
+    for place, fact in enumerate(read_facts(document)):
         for rule, weight in RULES:
             forms = rule(fact)
             if forms is not None:
-                candidates.append(_Candidate(rule.__name__, weight, forms))
+                name = rule.__name__
+                found = _Candidate(name, weight, forms, place)
+                candidates.setdefault(name, deque()).append(found)
                 break
     return _Source(document, candidates)
 
@@ -88,13 +93,17 @@ def _source(document: Document) -> _Source:
 def _take(source: _Source, used: Counter[str], chosen: dict[str, Question]) -> str | None:
     """Take a question of the kind that was used least so far, considering its weight."""
     while source.candidates:
-        rarity = [used[one.rule] / one.weight for one in source.candidates]
-        candidate = source.candidates.pop(rarity.index(min(rarity)))
-        turn = used[candidate.rule] % len(candidate.forms)
-        for text in (*candidate.forms[turn:], *candidate.forms[:turn]):
+        first = (queue[0] for queue in source.candidates.values())
+        rarest = min(first, key=lambda one: (used[one.rule] / one.weight, one.place))
+        queue = source.candidates[rarest.rule]
+        queue.popleft()
+        if not queue:
+            del source.candidates[rarest.rule]
+        turn = used[rarest.rule] % len(rarest.forms)
+        for text in (*rarest.forms[turn:], *rarest.forms[:turn]):
             fits = MIN_WORDS <= len(text.split()) <= MAX_WORDS
             if fits and text.casefold() not in chosen:
-                used[candidate.rule] += 1
+                used[rarest.rule] += 1
                 return text
     return None
 
@@ -105,16 +114,21 @@ def _add_term_questions(
     """Ask each document in turn about two words that are frequent in it and rare in the others."""
     words = [_content_words(document.text) for document in documents]
     spread = Counter(word for one in words for word in set(one))
-    pairs = [list(_rare_pairs(Counter(one), spread)) for one in words]
-    for turn in range(max(map(len, pairs), default=0)):
-        for document, own in zip(documents, pairs, strict=True):
+    pairs = [_rare_pairs(Counter(one), spread) for one in words]
+    waiting = list(zip(documents, pairs, strict=True))
+    while waiting:
+        again: list[tuple[Document, Iterator[tuple[str, str]]]] = []
+        for document, own in waiting:
+            pair = next(own, None)
             if len(chosen) >= count:
                 return
-            if turn < len(own):
+            if pair is not None:
+                again.append((document, own))
                 title = short_title(str(document.metadata.get("title", document.id)))
-                text = f"What do the documents on {title} say about {' and '.join(own[turn])}?"
+                text = f"What do the documents on {title} say about {' and '.join(pair)}?"
                 if MIN_WORDS <= len(text.split()) <= MAX_WORDS:
                     chosen.setdefault(text.casefold(), Question(text, document.id))
+        waiting = again
 
 
 def _rare_pairs(own: Counter[str], spread: Counter[str]) -> Iterator[tuple[str, str]]:

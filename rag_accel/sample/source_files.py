@@ -29,6 +29,8 @@ _SKIPPED_FOLDERS = frozenset(
     }
 )
 _SKIPPED_FILES = frozenset({"antigravity.py", "conftest.py", "setup.py", "this.py"})
+#: what ``ast`` raises for bytes that are not Python; the last two for what nests too deep
+BAD_SOURCE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 _PUBLIC_DUNDERS = frozenset({"__init__.py", "__future__.py"})
 
 
@@ -72,7 +74,7 @@ def read_sources(
         try:
             code = _read_bounded(root / path)
             sections = read_sections(code, module, source)
-        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        except (OSError, *BAD_SOURCE) as error:
             skipped.append(SkippedDocument(source, f"{type(error).__name__}: {error}"))
             continue
         for section in sections:

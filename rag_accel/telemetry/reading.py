@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -14,6 +15,8 @@ from rag_accel.telemetry import events
 from rag_accel.telemetry.events import EVENT_TYPES, TraceEvent
 
 _KINDS = {kind.__name__: kind for kind in EVENT_TYPES}
+#: a list of members is the deepest that stands in a field
+_LEVELS = 2
 
 
 def read_json_lines(path: str | os.PathLike[str]) -> tuple[TraceEvent, ...]:
@@ -50,7 +53,8 @@ def from_record(record: object, where: str | None = None) -> TraceEvent:
     name = parts.get("event")
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise _no_event(where, repr(name), ", ".join(_KINDS))
+        found = repr(name) if name is None or isinstance(name, str) else type(name).__name__
+        raise _no_event(where, found, ", ".join(_KINDS))
     specs = {spec.name: spec for spec in fields(kind)}
     unknown = sorted(parts.keys() - specs.keys() - {"event"})
     if unknown:
@@ -61,7 +65,7 @@ def from_record(record: object, where: str | None = None) -> TraceEvent:
 def _event(line: bytes, where: str) -> TraceEvent:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _no_event(where, type(error).__name__, "one JSON object a line") from error
     return from_record(record, where)
 
@@ -71,16 +75,17 @@ def _value(spec: Field[Any], parts: dict[str, Any], where: str | None) -> Any:
         if spec.default is MISSING:
             raise _no_event(where, f"no {spec.name}", "every field without a default")
         return spec.default
-    value = _tuples(parts[spec.name])
+    value = _tuples(parts[spec.name], _LEVELS)
     if not _FITS[str(spec.type)](value):
         raise _no_event(where, f"{spec.name} = {type(value).__name__}", str(spec.type))
     return float(value) if spec.type == "float" else value
 
 
-def _tuples(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    return tuple(_tuples(item) for item in cast("list[Any]", value))
+def _tuples(value: Any, levels: int) -> Any:
+    """Return lists as tuples; those below so many levels stay lists, which fit no field."""
+    if levels and isinstance(value, list):
+        return tuple(_tuples(item, levels - 1) for item in cast("list[Any]", value))
+    return value
 
 
 def _no_event(where: str | None, found: str, valid: str) -> ConfigError:
@@ -92,7 +97,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or _is_whole(value)
+    return isinstance(value, float) or (_is_whole(value) and abs(value) <= sys.float_info.max)
 
 
 def _is_text(value: Any) -> bool:

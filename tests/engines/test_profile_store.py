@@ -66,7 +66,14 @@ def _said(**changed: Any) -> str:
         _said(items_and_seconds=[[1, float("nan")], [2, 0.5]]),
         _said(items_and_seconds=[[1, "fast"], [2, 0.5]]),
         _said(items_and_seconds=None),
+        _said(items_and_seconds=[[float("inf"), 0.5], [2, 0.5]]),
+        _said(items_and_seconds=[[1, 0.5], [10**400, 0.5]]),
+        _said(items_and_seconds=[[1, 10**400], [2, 0.5]]),
+        "[" * 100_000,
+        '{"format": ' * 100_000,
+        '{"format": 1, "items_and_seconds": ' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
+    ids=lambda content: content[-60:],
 )
 def test_a_damaged_file_counts_as_missing(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture

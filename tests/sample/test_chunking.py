@@ -53,6 +53,14 @@ def test_text_without_spaces_is_cut_too() -> None:
     assert max(map(len, bodies)) < 4000
 
 
+def test_every_chunk_repeats_the_beginning_of_a_long_name_only() -> None:
+    long = "name " * 1000
+    section = Section("m.f", long, long, long, "m.py", (_words(100),) * 3)
+    for chunk in chunk_section(section):
+        assert len(chunk.text) < 1500
+        assert len(chunk.metadata["title"]) == len(chunk.metadata["qualname"]) == 500
+
+
 def test_a_short_rest_joins_the_chunk_before_it() -> None:
     assert len(chunk_section(_section(_words(130), _words(20)))) == 1
 

@@ -107,7 +107,28 @@ def test_the_language_reference_comes_first(stdlib: Path) -> None:
     assert document.text.startswith("language.with: It wraps a block.")
 
 
-@pytest.mark.parametrize("code", ["topics = {", "topics = {'a': print()}", "topics = 5"])
+@pytest.mark.parametrize(
+    "nested", ["-" * 100_000 + "1", "x" + ".x" * 100_000, "(" * 5000], ids=lambda code: code[:2]
+)
+def test_a_file_that_nests_too_deep_is_named_and_skipped(stdlib: Path, nested: str) -> None:
+    (stdlib / "broken.py").write_text(f'"""a"""\n{nested}')
+    report = read_corpus(stdlib=stdlib, distributions=[])
+    assert [one.path for one in report.skipped] == ["python/broken.py"]
+    assert len(report.documents) == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "topics = {",
+        "topics = {'a': print()}",
+        "topics = 5",
+        "topics = {[]: 'a'}",
+        "topics = {'a': " + "-" * 100_000 + "1}",
+        "topics = {'a': 1" + "+1" * 100_000 + "}",
+    ],
+    ids=lambda code: code[:18],
+)
 def test_a_damaged_language_reference_does_not_stop_the_reading(stdlib: Path, code: str) -> None:
     (stdlib / "pydoc_data").mkdir()
     (stdlib / "pydoc_data" / "topics.py").write_text(code)

@@ -111,3 +111,33 @@ def test_what_is_not_python_raises(code: bytes) -> None:
 
 def test_a_file_without_docstrings_has_no_sections() -> None:
     assert _read("x = 1\n") == {}
+
+
+def test_definitions_below_hundreds_of_choices_are_found() -> None:
+    choices = "".join(f"elif a == {number}:\n    pass\n" for number in range(80))
+    last = f'else:\n    def last():\n        """{LONG}"""\n'
+    assert set(_read(f"if a:\n    pass\n{choices}{last}")) == {"pkg.mod.last"}
+
+
+def test_lines_below_blank_ones_keep_their_indentation() -> None:
+    text = "\n    \n\n        Further in than what follows, by four blanks.\n\n    The rest of it."
+    (section,) = _read(f'def f():\n    """{text} {LONG}"""').values()
+    assert section.paragraphs[0] == "Further in than what follows, by four blanks."
+    assert section.paragraphs[1].startswith("The rest of it.")
+
+
+def test_names_that_are_too_long_to_repeat_are_left_out() -> None:
+    long = "a" * 400
+    sections = _read(
+        f'''
+        class Short:
+            """{LONG}"""
+            def {long}(self): """{LONG}"""
+            def f(self, {long}): """{LONG}"""
+        class {long}:
+            """{LONG}"""
+            def g(self): """{LONG}"""
+        '''
+    )
+    assert set(sections) == {"pkg.mod.Short", "pkg.mod.Short.f"}
+    assert len(sections["pkg.mod.Short.f"].heading) < 100

@@ -86,6 +86,201 @@ def test_html_is_read_without_scripts_and_cut_at_headings(tmp_path: Path) -> Non
     assert second.text == "Pumps, Care:\n- Oil it.\n- Clean it."
 
 
+def _paragraphs(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    (document,) = load_folder(folder).documents
+    return document.text
+
+
+def test_markdown_is_read_by_its_structure(tmp_path: Path) -> None:
+    text = """
+A [link](https://a.example "its title") and ![a picture](a.png) in
+a wrapped *line* <b>of</b> text\\
+<https://a.example/b>
+
+1. first
+   - inner
+
+   more of the first
+2. `a < b` &amp; \\*c\\*
+
+> quoted
+> twice
+
+| name | use |
+| --- | --- |
+| pump | moves *water* |
+| tank | |
+
+<div>Raw<br>markup</div>
+
+    indented code
+"""
+    assert _paragraphs(tmp_path, "a.md", text).split("\n") == [
+        "a: A link and in a wrapped line of text https://a.example/b",
+        "- first",
+        "- inner",
+        "",
+        "more of the first",
+        "- a < b & *c*",
+        "",
+        "quoted twice",
+        "",
+        "name | use",
+        "",
+        "pump | moves water",
+        "",
+        "tank",
+        "",
+        "Raw",
+        "",
+        "markup",
+        "",
+        "indented code",
+    ]
+
+
+def test_headings_in_markdown_may_be_underlined_or_tags(tmp_path: Path) -> None:
+    body = " ".join([GOOD] * 12)
+    text = f'<h1 align="center">Pumps</h1>\n\n{body}\n\nCare of *it*\n---\n\n{body}\n'
+    (tmp_path / "a.md").write_text(f"{text}\n## Use ##\n{body}")
+    titles = [one.metadata["title"] for one in load_folder(tmp_path).documents]
+    assert titles == ["Pumps", "Pumps, Care of it", "Pumps, Use"]
+
+
+def test_blocks_of_html_are_paragraphs_items_and_rows(tmp_path: Path) -> None:
+    page = """<h2>Care <a href="#care">\u00b6</a></h2>One<b>word</b> and<br>a line.
+        <ul><li><p>Oil it.</p><p>Often.</p><li>Clean it.<ol><li>Twice.</ol></ul>
+        <table><tr><th>part<th>use<tr><td>pump</td><td>moves</td></table>
+        <nav>Home<nav>Up</nav>Down</nav><svg/>Seen<svg><title>no</title>no</svg>
+        <h3>Open<p>Text."""
+    assert _paragraphs(tmp_path, "a.html", page).split("\n") == [
+        "a, Care: Oneword and",
+        "",
+        "a line.",
+        "- Oil it.",
+        "",
+        "Often.",
+        "- Clean it.",
+        "- Twice.",
+        "",
+        "part | use",
+        "",
+        "pump | moves",
+        "",
+        "Seen",
+        "",
+        "Open: Text.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'<meta charset="iso-8859-1"><p>Gr\xfc\xdfe',
+        b"<p>Gr\xfc\xdfe",
+        "<p>Gr\xfc\xdfe".encode(),
+        "<p>Gr\xfc\xdfe".encode("utf-8-sig"),
+        "<p>Gr\xfc\xdfe".encode("utf-16"),
+    ],
+)
+def test_html_is_decoded_as_it_says_or_as_it_looks(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.html").write_bytes(data)
+    assert _texts(load_folder(tmp_path)) == {"a.html": "a: Gr\xfc\xdfe"}
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.html"])
+def test_a_heading_that_is_too_long_for_one_is_text(tmp_path: Path, name: str) -> None:
+    long = "word " * 2000
+    heading = f"# {long}\n\n" if name == "a.md" else f"<h1>{long}</h1>"
+    (tmp_path / name).write_text(f"{heading}End.")
+    documents = load_folder(tmp_path).documents
+    assert sum(one.text.count("word") for one in documents) == 2000
+    assert {one.metadata["title"] for one in documents} == {"a"}
+
+
+def test_a_long_title_is_shortened(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(f"<title>{'word ' * 2000}</title>{GOOD}")
+    (document,) = load_folder(tmp_path).documents
+    assert len(document.metadata["title"]) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.html", "<h1>" * 6400 + "</h1>" + GOOD),
+        ("a.html", "<div>" * 6400 + GOOD),
+        ("a.html", "<ul><li>" * 6400 + GOOD),
+        ("a.md", "> " * 15 + GOOD),
+    ],
+)
+def test_text_that_stands_deep_is_found(tmp_path: Path, name: str, text: str) -> None:
+    assert GOOD in _paragraphs(tmp_path, name, text)
+
+
+def _pdf_objects(*objects: str) -> bytes:
+    numbered = "".join(f"{at} 0 obj{one}endobj\n" for at, one in enumerate(objects, start=1))
+    return f"%PDF-1.4\n{numbered}trailer<</Root 1 0 R>>\nstartxref\n0\n%%EOF".encode()
+
+
+def _stream(text: str, entries: str = "") -> str:
+    return f"<</Length {len(text)}{entries}>>stream\n{text}\nendstream"
+
+
+def _shared_contents() -> bytes:
+    """Return a file of 2000 pages that show one and the same long text."""
+    pages = ["<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 3 0 R/Resources<<>>>>"] * 2000
+    kids = " ".join(f"{number} 0 R" for number in range(4, 2004))
+    return _pdf_objects(
+        "<</Type/Catalog/Pages 2 0 R>>",
+        f"<</Type/Pages/Count 2000/Kids[{kids}]>>",
+        _stream("BT " + "(a) Tj " * 3000 + "ET"),
+        *pages,
+    )
+
+
+def _doubling_forms(levels: int) -> bytes:
+    """Return a file whose form shows another twice, which shows another twice, and so on."""
+    forms = [
+        _stream(
+            "/X Do /X Do" if number < levels else "BT (a) Tj ET",
+            f"/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X {6 + number} 0 R>>>>",
+        )
+        for number in range(1, levels + 1)
+    ]
+    return _pdf_objects(
+        "<</Type/Catalog/Pages 2 0 R>>",
+        "<</Type/Pages/Count 1/Kids[3 0 R]>>",
+        "<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 4 0 R"
+        "/Resources<</XObject<</X 6 0 R>>>>>>",
+        _stream("/X Do"),
+        "<<>>",
+        *forms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (_shared_contents(), "its pages repeat far more than the file holds"),
+        (_doubling_forms(18), "its pages repeat far more than the file holds"),
+        (_doubling_forms(40), "forms nest more than 32 deep"),
+    ],
+    ids=["shared contents", "doubling forms", "deep forms"],
+)
+def test_a_pdf_that_is_far_more_work_than_its_size_is_skipped(
+    tmp_path: Path, data: bytes, reason: str
+) -> None:
+    (tmp_path / "good.txt").write_text(GOOD)
+    (tmp_path / "bad.pdf").write_bytes(data)
+    assert _skipped(load_folder(tmp_path)) == {"bad.pdf": reason}
+
+
+def test_forms_of_a_pdf_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(_doubling_forms(2))
+    assert _texts(load_folder(tmp_path))["a.pdf"].split() == ["a:", "a", "a"]
+
+
 def test_unreadable_files_are_named_with_a_reason_and_the_rest_is_read(
     tmp_path: Path, image_pdf: bytes
 ) -> None:
@@ -192,7 +387,15 @@ def test_a_folder_of_bad_documents_is_an_error_that_names_them(tmp_path: Path) -
         load_folder(tmp_path)
 
 
-@pytest.mark.parametrize(("name", "module"), [("a.pdf", "pypdf"), ("a.html", "bs4")])
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("a.pdf", "pypdf"),
+        ("a.html", "turbohtml"),
+        ("a.md", "markdown_it"),
+        ("a.md", "mdit_py_plugins"),
+    ],
+)
 def test_a_missing_parser_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
 ) -> None:
@@ -204,7 +407,7 @@ def test_a_missing_parser_names_the_extra(
         return real(wanted, *rest)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.setattr("rag_accel.sample.formats.import_module", refuse)
+    monkeypatch.setattr("rag_accel.sample.file_text.import_module", refuse)
     (tmp_path / name).write_text("something")
     with pytest.raises(ImportError, match=r"rag-accel\[documents\]"):
         load_folder(tmp_path)

@@ -101,6 +101,19 @@ def test_prose_of_a_user_is_asked_about(tmp_path: Path) -> None:
     assert len(texts) == len(set(texts)) == 8
 
 
+def test_sentences_too_long_for_a_question_are_passed_over() -> None:
+    text = f"If the tank is full, {'and ' * 400}close it. If the well is dry, wait for rain."
+    texts = [one.text for one in make_questions([Document("a", text, {"title": "Pump"})], 3)]
+    assert any("the well is dry" in one for one in texts)
+    assert not any("the tank is full" in one for one in texts)
+
+
+def test_a_long_name_is_shortened_in_questions() -> None:
+    text = "If the well is dry, wait for rain."
+    (question,) = make_questions([Document("a", text, {"title": "Pump" * 1000})], 1)
+    assert len(question.text) < 300
+
+
 def test_a_document_without_known_sentences_is_asked_about_by_its_words() -> None:
     text = "Kessel Ventile regeln den Dampfdruck zwischen Brenner und Turbine."
     questions = make_questions([Document("a", text, {"title": "Kessel"})], 3)

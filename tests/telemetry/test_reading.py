@@ -67,6 +67,9 @@ def test_fields_of_an_older_file_that_were_not_there_get_their_defaults() -> Non
         ({"after": "a"}, "after = str"),
         ({"size": 1.5}, "size = float"),
         ({"node": None}, "node = NoneType"),
+        ({"time_s": 10**400}, "time_s = int"),
+        ({"event": [[]]}, "list"),
+        ({"after": [[["a"]]]}, "after = tuple"),
     ],
 )
 def test_a_damaged_line_is_named_with_what_is_wrong(
@@ -81,12 +84,21 @@ def test_a_damaged_line_is_named_with_what_is_wrong(
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "7", "\x00"])
+@pytest.mark.parametrize("line", ["{", "[]", "7", "\x00", "[" * 100_000, '{"event": ' * 100_000])
 def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "t"
     path.write_text(line + "\n")
     with pytest.raises(ConfigError, match="line 1"):
         read_json_lines(path)
+
+
+@pytest.mark.parametrize("field", ["event", "after", "time_s"])
+def test_a_record_that_nests_deep_is_no_event(field: str) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ConfigError, match="not a recorded trace event"):
+        from_record(to_record(EVENT) | {field: deep})
 
 
 def test_a_field_that_must_be_there_is_missed() -> None:
