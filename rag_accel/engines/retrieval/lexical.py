@@ -16,7 +16,6 @@ that were deleted stay in memory, never found, until the next build.
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +27,7 @@ from rag_accel.engine_api import ScoredDocument
 from rag_accel.engines.retrieval.checks import check_count, check_filter, copy_document
 from rag_accel.engines.retrieval.documents import DocumentTable, Labels
 from rag_accel.engines.retrieval.lexical_spec import LexicalSpec, normalized
+from rag_accel.engines.retrieval.locks import RenewedLock
 from rag_accel.engines.retrieval.store import DocumentIndex
 from rag_accel.errors import ConfigError
 
@@ -53,7 +53,7 @@ class LexicalIndex:
         load_bm25s()
         self._index = index
         self._spec = LexicalSpec() if spec is None else spec
-        self._building = threading.Lock()
+        self._building = RenewedLock()
         self._snapshot: LexicalSnapshot | None = None
 
     @property
@@ -75,7 +75,7 @@ class LexicalIndex:
         if snapshot is not None and snapshot.version == self._index.version:
             return snapshot
         wanted = self._index.version
-        with self._building:
+        with self._building.lock:
             # Whoever waited here takes what was built meanwhile, if it is as new as his search.
             snapshot = self._snapshot
             if snapshot is None or snapshot.version < wanted:
@@ -194,10 +194,11 @@ def load_bm25s() -> Any:
 
 
 def _build(index: DocumentIndex, spec: LexicalSpec) -> LexicalSnapshot:
-    with index.viewing() as view:
+    with index.reading():
+        view = index.view()
         version, documents = view.version, view.documents.in_order()
     table = DocumentTable()
-    table.put(np.arange(len(documents), dtype=np.int64), documents)
+    table.put(table.intake(documents))
     tokenized = _tokenize([document.text for document in documents], spec, return_ids=True)
     scorer = _scorer(spec, tokenized.ids, tokenized.vocab) if tokenized.vocab else None
     return LexicalSnapshot(version, spec, table, tokenized.vocab, scorer)

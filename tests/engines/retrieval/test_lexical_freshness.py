@@ -181,7 +181,7 @@ def test_searches_that_wait_for_the_same_documents_share_a_build(
             self._lock.release()
 
     _while_building(monkeypatch, build_late)
-    monkeypatch.setattr(lexical, "_building", Lock())
+    monkeypatch.setattr(lexical._building, "lock", Lock())
     with ThreadPoolExecutor(5) as pool:
         assert list(pool.map(search, range(5))) == [["d0", "d1", "d2"]] * 5
     assert builds == [4]
