@@ -43,13 +43,13 @@ class ForkedAnew:
 
 
 class RenewedLock(ForkedAnew):
-    """Offer a lock that is free in a forked child: ``with renewed.lock: ...``."""
+    """Offer a reentrant lock that is free in a forked child: ``with renewed.lock: ...``."""
 
-    lock: threading.Lock
+    lock: AbstractContextManager[object]
 
     def renew(self) -> None:
         """Make the lock anew."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
 
 class IndexLock(ForkedAnew):

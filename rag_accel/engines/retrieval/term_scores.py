@@ -73,7 +73,8 @@ class TermScores:
         entries = [slice(*self.starts[number : number + 2]) for number in known]
         places = np.concatenate([self.places[one] for one in entries])
         scores = np.concatenate([self.scores[one] for one in entries])
-        return np.bincount(places, scores, self.num_texts)
+        total: Any = np.bincount(places, weights=scores, minlength=self.num_texts)  # float64
+        return total
 
 
 def terms_of(text: str, spec: LexicalSpec) -> list[str]:
