@@ -2,8 +2,9 @@
 
 What can take long or fail is done before: checking, copying, finding clusters. Then come two parts:
 
-1. New vectors are added, under labels that were never used before. If this is broken off, by an
-   interrupt or for want of memory, they are removed again: nothing has happened.
+1. New vectors are added, under labels that were never used before, and memory for others is taken.
+   If this is broken off, by an interrupt or for want of memory, they are removed again: nothing has
+   happened.
 2. Vectors are replaced or removed, and the documents follow. Each of these steps may be done again,
    so if this is broken off, it is done again from its beginning: all has happened.
 
@@ -122,6 +123,8 @@ class Contents:
         self._adding = change
         if change.added is not None:
             self.state.vectors.add(change.added)
+        if change.replaced is not None:
+            self.state.vectors.reserve(change.replaced)
         self._finishing = change
         self._finish(change)
 
@@ -132,8 +135,8 @@ class Contents:
             state.documents.forget_filters()  # they may be what it failed at
             self._finish(self._finishing)
         elif self._adding is not None:
-            if self._adding.added is not None:
-                state.vectors.remove(self._adding.added.labels)
+            added = self._adding.added
+            state.vectors.remove(NO_LABELS if added is None else added.labels)
             self.state = replace(state, next_label=self._adding.after.next_label)
             self._adding = None
 

@@ -42,6 +42,9 @@ class FlatVectors:
         """Say where vectors are to lie: all in the one cluster there is."""
         return Rows(labels, vectors, np.zeros(len(labels), dtype=np.int64))
 
+    def reserve(self, rows: Rows) -> None:
+        """Do nothing: vectors are overwritten where they lie."""
+
     def add(self, rows: Rows) -> None:
         """Append vectors; labels must rise."""
         if len(rows):

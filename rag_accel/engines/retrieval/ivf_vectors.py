@@ -38,6 +38,7 @@ class IvfVectors:
         self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
         self.metric = spec.metric
         self._sizes: Labels | None = np.zeros(len(centroids), dtype=np.int64)
+        self._grown: tuple[int, int] | None = None  # a cluster that is growing, and its true size
         self.max_norm = 0.0
 
     @classmethod
@@ -81,10 +82,25 @@ class IvfVectors:
             return Rows(labels, vectors, np.empty(0, dtype=np.int64))
         return Rows(labels, vectors, self._quantizer.search(vectors, 1)[1][:, 0])
 
+    def reserve(self, rows: Rows) -> None:
+        """Let the lists of clusters grow and shrink: they keep the memory.
+
+        Without memory FAISS would stop in the middle, some vectors in lists and known nowhere.
+        """
+        lists = self._index.invlists
+        clusters, counts = np.unique(rows.clusters, return_counts=True)
+        for cluster, count in zip(clusters.tolist(), counts.tolist(), strict=True):
+            size = lists.list_size(cluster)
+            self._grown = cluster, size
+            lists.resize(cluster, size + count)
+            lists.resize(cluster, size)
+        self._grown = None
+
     def add(self, rows: Rows) -> None:
         """Put each vector into its cluster."""
         if not len(rows):
             return
+        self.reserve(rows)
         self.max_norm = max(self.max_norm, float(norms(rows.vectors).max()))
         labels, clusters = (
             np.ascontiguousarray(numbers, dtype=np.int64)
@@ -103,6 +119,9 @@ class IvfVectors:
 
     def remove(self, labels: Labels) -> None:
         """Remove vectors from their clusters."""
+        if self._grown is not None:
+            self._index.invlists.resize(*self._grown)
+            self._grown = None
         if len(labels):
             self._sizes = None
             self._index.remove_ids(self._faiss.IDSelectorArray(labels))

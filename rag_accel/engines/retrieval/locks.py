@@ -35,7 +35,7 @@ class ForkedAnew:
 
     def __init__(self) -> None:
         self.renew()
-        _living[id(self)] = self
+        _living.add(weakref.ref(self, _living.discard))
 
     def renew(self) -> None:
         """Put new locks, held by nobody, in the place of all."""
@@ -120,12 +120,13 @@ def _used_within() -> ConfigError:
     )
 
 
-_living: weakref.WeakValueDictionary[int, ForkedAnew] = weakref.WeakValueDictionary()
+# Not a weak set, whose Python code an interrupt may meet when an object goes: it would be lost.
+_living: set[weakref.ref[ForkedAnew]] = set()
 _forking = threading.local()
 
 
 def _all_living() -> list[ForkedAnew]:
-    references = _living.valuerefs()  # at once, while other threads make and drop locks
+    references = tuple(_living)  # at once: other threads make and drop locks meanwhile
     return [lock for reference in references if (lock := reference()) is not None]
 
 

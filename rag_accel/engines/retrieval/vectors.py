@@ -10,7 +10,7 @@ found through a hash table, in constant time.
 
 Nothing here locks: concurrent reads are safe, a change needs the index to itself. Where an
 exception breaks a change off, wherever it comes, ``replace`` and ``remove`` are completed by
-calling them again, and ``add`` is undone by removing its labels.
+calling them again, and ``reserve`` and ``add`` are undone by removing the labels.
 """
 
 from __future__ import annotations
@@ -99,6 +99,10 @@ class VectorIndex(Protocol):
 
     def rows(self, labels: Labels, vectors: Vectors) -> Rows:
         """Say where vectors ``[n, dim]`` are to lie; changes nothing."""
+        ...
+
+    def reserve(self, rows: Rows) -> None:
+        """Take the memory that ``replace`` will need for these, so that it does not fail."""
         ...
 
     def add(self, rows: Rows) -> None:

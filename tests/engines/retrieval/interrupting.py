@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -63,29 +64,30 @@ def interrupted(call: Callable[[], object], *turns: int) -> Interrupt | None:
     An interrupt after the first one meets what the call does about the first. Whoever keeps the
     exception keeps all frames of the call alive, as a notebook and many a logger do.
     """
-    tracer = _Tracer(set(turns))
-    outer = sys.gettrace()
+    gc.disable()  # an interrupt that meets a finaliser of something else is nobody's
     try:
-        try:
-            sys.settrace(tracer.trace)
-            call()
-        finally:
-            sys.settrace(outer)  # raises what was asked for and not yet raised
+        _trace(call, _Tracer(set(turns)))
     except Interrupt as error:
         return error
+    finally:
+        gc.enable()
     return None
 
 
 def points(call: Callable[[], object]) -> int:
     """Make a call and return at how many points it can be interrupted."""
     tracer = _Tracer({-1})
+    _trace(call, tracer)
+    return tracer.seen
+
+
+def _trace(call: Callable[[], object], tracer: _Tracer) -> None:
     outer = sys.gettrace()
-    sys.settrace(tracer.trace)
     try:
+        sys.settrace(tracer.trace)
         call()
     finally:
-        sys.settrace(outer)
-    return tracer.seen
+        sys.settrace(outer)  # raises what was asked for and not yet raised
 
 
 def request_interrupt(thread: int) -> None:

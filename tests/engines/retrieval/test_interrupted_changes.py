@@ -224,37 +224,44 @@ class TestMemoryRunsOut:
         check(index, CHANGES["both"].after(before))
 
 
-def test_memory_that_really_runs_out_leaves_an_index_that_answers() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_that_really_runs_out_leaves_an_index_that_answers(
+    kind: IndexKind, threads: int
+) -> None:
     code = """
-import resource
+import resource, sys
 import faiss
 import numpy as np
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
-faiss.omp_set_num_threads(1)
-index, size, failed = DocumentIndex(IndexSpec(1024)), 0, 0
-vectors = np.ones((4000, 1024), dtype=np.float32)
+faiss.omp_set_num_threads(int(sys.argv[2]))
+spec = IndexSpec(1024, kind=sys.argv[1], num_clusters=4, nprobe=4, train_size=1000)
+index, size, failed = DocumentIndex(spec), 0, 0
+vectors = np.random.default_rng(0).normal(size=(4000, 1024)).astype(np.float32)
 def add():
     index.add([Document(f"d{size + row}", "") for row in range(4000)], vectors)
+def limit(size_bytes):
+    resource.setrlimit(resource.RLIMIT_AS, (size_bytes, resource.RLIM_INFINITY))
 add(); size += 4000
 index.search(vectors[:1], 1)
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 160_000_000, resource.RLIM_INFINITY))
 while failed < 3:
+    limit(used + 160_000_000)
     try:
         add(); size += 4000
     except MemoryError:
         failed += 1
+    limit(resource.RLIM_INFINITY)
     assert size < 400_000
     assert len(index) == size, (len(index), size)
-    (row,) = index.search(vectors[:1], 3)
-    assert [hit.document.id for hit in row] == ["d0", "d1", "d2"], row
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    (row,) = index.search(vectors[:1], size // 4000)
+    assert [hit.document.id for hit in row] == [f"d{at}" for at in range(0, size, 4000)], row
 add(); size += 4000
 assert len(index.search(vectors[:1], size + 9)[0]) == len(index) == size
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, kind, str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

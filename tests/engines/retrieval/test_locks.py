@@ -175,12 +175,12 @@ def test_a_reader_comes_again_past_a_waiting_writer() -> None:
 
 def test_locks_of_a_thing_that_is_gone_are_forgotten() -> None:
     locks = [IndexLock() for _ in range(20)]
-    assert set(locks) <= set(_living.values())
-    known = weakref.WeakSet(locks)
+    references = set(map(weakref.ref, locks))
+    assert references <= _living
     locks.clear()
     gc.collect()
-    assert not set(known) & set(_living.values())
-    assert not known
+    assert all(reference() is None for reference in references)
+    assert all(reference() is not None for reference in _living)
 
 
 def _is_free(lock: IndexLock) -> bool:
