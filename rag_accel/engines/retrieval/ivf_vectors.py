@@ -87,6 +87,8 @@ class IvfVectors:
 
         Without memory FAISS would stop in the middle, some vectors in lists and known nowhere.
         """
+        if not len(rows):
+            return
         lists = self._index.invlists
         clusters, counts = np.unique(rows.clusters, return_counts=True)
         for cluster, count in zip(clusters.tolist(), counts.tolist(), strict=True):

@@ -53,7 +53,9 @@ def entry(rng: random.Random, id: str, mark: str = "") -> Entry:
     vector = tuple(rng.randint(-2, 2) for _ in range(DIMENSION))
     words = " ".join(rng.choices(WORDS, k=3))
     value: Any = rng.choice([0, 1, [0], None])
-    return vector, Document(id, f"{words} {mark}", {"x": value} if value is not None else {})
+    return vector, Document(
+        id, f"{words} {vector} {mark}", {"x": value} if value is not None else {}
+    )
 
 
 def filled(kind: IndexKind, count: int = 14) -> tuple[DocumentIndex, Contents]:
