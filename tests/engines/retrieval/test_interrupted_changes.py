@@ -26,7 +26,6 @@ from change_harness import (
     entry,
     filled,
     found,
-    spec,
 )
 from interrupting import Interrupt, interrupted, points, request_interrupt
 
@@ -114,7 +113,7 @@ def test_many_changes_interrupted_anywhere_leave_a_sound_index(
     kind: IndexKind, count: int, tmp_path: Path
 ) -> None:
     rng = random.Random(f"{kind} {count}")
-    changes, index, contents = Changes(rng), DocumentIndex(spec(kind)), Contents()
+    changes, (index, contents) = Changes(rng), filled(kind)
     lexical = LexicalIndex(index)
     errors: list[Any] = []
     while len(errors) < count:
@@ -161,7 +160,7 @@ def test_changes_interrupted_from_another_thread_leave_a_sound_index(
     kind: IndexKind, count: int
 ) -> None:
     rng = random.Random(f"{kind} {count}")
-    changes, index, contents = Changes(rng), DocumentIndex(spec(kind)), Contents()
+    changes, (index, contents) = Changes(rng), filled(kind)
     made, is_over = 0, threading.Event()
     with _interrupted_now_and_then(rng) as is_open:
         while made < count:

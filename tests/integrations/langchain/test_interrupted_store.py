@@ -102,7 +102,9 @@ def _held_by(store: RagAccelVectorStore, *possible: Texts) -> Texts:
 def _interrupted_changes(
     make: Callable[[], RagAccelVectorStore], count: int, rng: random.Random
 ) -> Iterator[tuple[RagAccelVectorStore, Texts]]:
-    store, held, number, done = make(), Texts(), 0, 0
+    store, number, done = make(), 0, 0
+    held = {f"d{place}": _text(rng) for place in range(14)}
+    store.add_texts(list(held.values()), ids=list(held))  # enough to find clusters
     errors: list[Any] = []  # kept, and with them every frame
     while done < count:
         number += 1
