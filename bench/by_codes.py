@@ -25,8 +25,8 @@ def searching(index: DocumentIndex, threads: int) -> Iterator[dict[str, CrowdSea
     coded = CodedSearches(index, MonotonicClock(), MAX_CODE_BYTES)
     shared = SharedScans(index, MonotonicClock(), MAX_CODE_BYTES)
     for kept in (coded.kept, shared.kept):
-        with index.viewing() as view:
-            kept.want(view)
+        with index.reading():
+            kept.want(index.view())
         kept.wait()
 
     def by_lists(crowd: Sequence[Search]) -> list[list[ScoredDocument]]:

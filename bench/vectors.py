@@ -86,13 +86,12 @@ def build_index(size: IndexSize, cache: Path) -> DocumentIndex:
         train_size=size.vectors,
     )
     index = DocumentIndex(spec)
-    held = IvfVectors(spec, centroids)
+    contents = index._contents  # a snapshot would hold all vectors a second time
+    contents.exchange(IvfVectors(spec, centroids))
     for start, vectors in _chunks(size):
-        labels = np.arange(start, start + len(vectors), dtype=np.int64)
-        held.add_assigned(labels, vectors, assignments[start : start + len(vectors)])
-        index._documents.put(labels, [Document(str(label), "", {}) for label in labels])
-    # A snapshot would hold all vectors a second time.
-    index._vectors = held
+        end = start + len(vectors)
+        documents = [Document(str(number), "", {}) for number in range(start, end)]
+        contents.make(contents.putting(documents, vectors, assignments[start:end]))
     return index
 
 
@@ -103,7 +102,8 @@ def stock_index(index: DocumentIndex, nprobe: int, parallel_mode: int = 1) -> An
     here; 0 is FAISS's own default. The lists are the same memory: not to be changed.
     """
     faiss = load_faiss()
-    with index.viewing() as view:
+    with index.reading():
+        view = index.view()
         assert isinstance(view.vectors, IvfVectors), "an index without clusters"
         lists = view.vectors.faiss_index
     stock = faiss.IndexIVFFlat(lists.quantizer, lists.d, lists.nlist, lists.metric_type)

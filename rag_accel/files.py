@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # a system without such locks
+    fcntl = None
+
+_SUFFIX = ".rag.tmp"
+_RANDOM = "[a-z0-9_]{8}"  # what mkstemp puts in between
 
 
 @contextmanager
@@ -17,13 +27,15 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
     It is written beside the target, flushed to disk and renamed, with mode 0600. Until then, and
     where the block raises, what is there stays untouched; of several writers the last one wins. A
-    process killed meanwhile leaves a hidden ``.NAME.*.tmp`` beside the target.
+    process killed meanwhile leaves a hidden ``.NAME.*.tmp`` beside the target, which the next
+    writer of ``path`` removes.
 
     Raises:
         OSError: the file cannot be written.
     """
-    # mkstemp creates a file that only its owner may read and write.
-    descriptor, temporary = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
+    _remove_left(path)
+    descriptor, temporary = _temporary(path)
+    locked = os.dup(descriptor)  # keeps the lock until the file has its name
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -34,7 +46,51 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(FileNotFoundError):  # interrupted right after the rename
             os.unlink(temporary)
         raise
+    finally:
+        os.close(locked)
     _sync_directory(path.parent)
+
+
+def _temporary(path: Path) -> tuple[int, str]:
+    """Make and lock a file that only its owner may read and write; return it open."""
+    while True:
+        descriptor, temporary = tempfile.mkstemp(_SUFFIX, f".{path.name}.", path.parent)
+        _lock(descriptor)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, temporary
+        os.close(descriptor)  # another writer came before the lock and took it for left
+
+
+def _lock(descriptor: int) -> None:
+    # The system releases it when the process ends, however it ends.
+    with contextlib.suppress(OSError):  # a file system without locks
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove files that writers of ``path`` have left: those that nobody holds locked."""
+    if fcntl is None:
+        return
+    left = re.compile(re.escape(f".{path.name}.") + _RANDOM + re.escape(_SUFFIX))
+    with contextlib.suppress(OSError):  # making the new file says what is wrong
+        for name in os.listdir(path.parent):
+            if left.fullmatch(name):
+                _remove_unlocked(path.parent / name)
+
+
+def _remove_unlocked(temporary: Path) -> None:
+    try:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # gone meanwhile, or not ours
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(temporary)
+    except OSError:  # somebody writes it
+        pass
+    finally:
+        os.close(descriptor)
 
 
 def _sync_directory(directory: Path) -> None:

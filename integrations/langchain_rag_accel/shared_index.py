@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +13,8 @@ from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, ScoredDocument, SearchQuery
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, RetrievalEngine
+from rag_accel.engines.retrieval.checks import checked_ids
+from rag_accel.engines.retrieval.locks import RenewedLock
 
 Hits = tuple[ScoredDocument, ...]
 
@@ -29,28 +30,40 @@ class SharedIndex:
     def __init__(self, index: DocumentIndex | None, normalize: bool) -> None:
         self.index = index
         self.normalize = normalize
-        self._lock = threading.Lock()
+        self._making = RenewedLock()
 
     def of_dimension(self, dimension: int) -> DocumentIndex:
         """Return the index; a flat one for cosine or inner product is made if there is none."""
-        with self._lock:
+        with self._making.lock:
             if self.index is None:
                 self.index = DocumentIndex(IndexSpec(dimension))
             return self.index
 
     def add(self, documents: Sequence[Document], vectors: Sequence[Sequence[float]]) -> None:
-        """Take documents, replacing those whose ids are present."""
-        if documents:
-            self.of_dimension(len(vectors[0])).add(documents, self._scaled(vectors))
+        """Take documents, replacing those whose ids are present; all or none."""
+        if not documents:
+            return
+        scaled, index = self.scaled(vectors), self.index
+        if index is None:
+            index = DocumentIndex(IndexSpec(scaled.shape[1] if scaled.ndim == 2 else 1))
+            index.add(documents, scaled)
+            with self._making.lock:
+                if self.index is None:
+                    self.index = index
+                    return
+                index = self.index
+        index.add(documents, scaled)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Forget documents; unknown ids are ignored."""
+        wanted = checked_ids(ids)
         if self.index is not None:
-            self.index.delete(ids)
+            self.index.delete(wanted)
 
     def get(self, ids: Iterable[str]) -> list[Document]:
         """Return the documents of these ids, leaving out unknown ids."""
-        return [] if self.index is None else self.index.get(ids)
+        wanted = checked_ids(ids)
+        return [] if self.index is None else self.index.get(wanted)
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Any]:
         """Return the vectors of these ids, leaving out unknown ids."""
@@ -96,15 +109,23 @@ class SharedIndex:
         )
 
     def _query(self, query: SearchQuery) -> SearchQuery:
-        vector = self._scaled([query.vector])[0]
+        vector = self.scaled([query.vector])[0]
         return SearchQuery(vector, query.k, query.where, query.nprobe)
 
-    def _scaled(self, vectors: Sequence[Sequence[float]]) -> Any:
+    def scaled(self, vectors: Sequence[Sequence[float]]) -> Any:
+        """Return vectors as they are held and looked for, ``[n, dim], float64``.
+
+        A zero vector stays one, and so does one that is not finite, which the index refuses.
+        """
         rows = np.asarray(vectors, dtype=np.float64)
         if not self.normalize or rows.ndim != 2:
             return rows
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        return rows / np.where(lengths > 0, lengths, 1.0)
+        # The square of 1e200 is no float64 any more. A power of two changes no digit.
+        exponents = np.frexp(np.abs(rows).max(axis=1, initial=0.0, keepdims=True))[1]
+        near_one = np.ldexp(rows, -exponents)
+        lengths = np.sqrt(np.square(near_one).sum(axis=1, keepdims=True))
+        is_usual = (lengths > 0) & np.isfinite(lengths)
+        return np.where(is_usual, near_one / np.where(is_usual, lengths, 1.0), rows)
 
 
 def _search_alone(index: DocumentIndex, query: SearchQuery) -> Hits:

@@ -19,6 +19,7 @@ from rag_accel.config import is_enabled
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engine_api import SearchQuery
 from rag_accel.engines.retrieval import Metric
+from rag_accel.errors import ConfigError
 
 Filter = Mapping[str, Any] | None
 Scored = list[tuple[Document, float]]
@@ -132,6 +133,8 @@ class StoreSearch(VectorStore):
     def _query(
         self, vector: list[float], k: int, where: Filter, options: dict[str, Any]
     ) -> SearchQuery:
+        for name in options.keys() - {"nprobe"}:
+            raise _unknown_argument(name, options[name])
         if not is_nested(self):
             note_leaf(self, (), "queued" if is_enabled() else None)
         return SearchQuery(vector, k, where, options.get("nprobe"))
@@ -146,10 +149,23 @@ class StoreSearch(VectorStore):
     ) -> list[Document]:
         vectors = self._shared.vectors(hit.document.id for hit in hits)
         kept = [hit.document for hit in hits if hit.document.id in vectors]
-        query = np.asarray(vector, dtype=np.float32)
+        query = self._shared.scaled([vector])[0].astype(np.float32)
         rows = [vectors[found.id] for found in kept]
         chosen = maximal_marginal_relevance(query, rows, lambda_mult, k) if rows else []
         return [document(kept[position]) for position in chosen]
+
+
+def _unknown_argument(name: str, value: object) -> ConfigError:
+    hint = "LangChain's own stores ignore it; leave it out if nothing should depend on it"
+    if name == "score_threshold":
+        hint = "make the retriever with search_type='similarity_score_threshold'"
+    return ConfigError(
+        "an argument that a search does not know",
+        where="search",
+        found=f"{name}={value!r}",
+        valid="k, filter, nprobe; fetch_k and lambda_mult too where results are to be diverse",
+        hint=hint,
+    )
 
 
 def document(found: IndexedDocument) -> Document:

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,16 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
+from langchain_rag_accel import stored_embedder
 from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.context import identity_for, start_in_pool
 from langchain_rag_accel.shared_index import SharedIndex
 from langchain_rag_accel.store_search import StoreSearch, document
+from langchain_rag_accel.stored_embedder import embedder_name
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engines.retrieval import DocumentIndex, Metric, load_index, save_index
+from rag_accel.engines.retrieval.checks import checked_ids
 
 
 class RagAccelVectorStore(StoreSearch):
@@ -93,11 +96,11 @@ class RagAccelVectorStore(StoreSearch):
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:
         """Forget the documents of these ids; unknown ids are ignored, and none is none."""
-        self._shared.delete(list(ids or ()))
+        self._shared.delete(() if ids is None else ids)
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:
         """Do as ``delete`` without blocking the loop."""
-        await self._off_loop(self._shared.delete, list(ids or ()))
+        await self._off_loop(self._shared.delete, checked_ids(() if ids is None else ids))
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return the documents of these ids in this order, leaving out unknown ids."""
@@ -151,20 +154,31 @@ class RagAccelVectorStore(StoreSearch):
         index = self._shared.index
         if index is None:  # a file says its dimension, so find it out
             index = self._shared.of_dimension(len(self._embedder.embed_query("")))
-        save_index(index, path, _fingerprint(self.embedding, self._shared.normalize))
+        save_index(index, path, embedder_name(self.embedding))
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], embedding: Embeddings, **options: Any
+        cls,
+        path: str | os.PathLike[str],
+        embedding: Embeddings,
+        *,
+        check_embedder: bool = True,
+        **options: Any,
     ) -> RagAccelVectorStore:
         """Return the store that was saved; ``options`` are the constructor's.
+
+        Up to three of its documents are embedded again, to see that the vectors are those of
+        ``embedding``; ``check_embedder=False`` leaves that out.
 
         Raises:
             IndexFileError: the file is damaged, or its vectors are of other embeddings.
             OSError: the file cannot be read.
         """
-        mark = _fingerprint(embedding, options.get("normalize", True))
-        return cls(embedding, load_index(path, fingerprint=mark), **options)
+        index = load_index(path)
+        store = cls(embedding, index, **options)
+        if check_embedder:
+            stored_embedder.check_embedder(index, path, embedding, store._shared.scaled)
+        return store
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         index = self._shared.index
@@ -177,20 +191,18 @@ def _at_least_zero(score: float) -> float:
     return max(0.0, score)
 
 
-def _with_ids(documents: Sequence[Document], ids: Sequence[str] | None) -> list[IndexedDocument]:
-    if ids is not None and len(ids) != len(documents):
+def _with_ids(
+    documents: Iterable[Document], ids: Iterable[str | None] | None
+) -> list[IndexedDocument]:
+    given = list(documents)
+    if isinstance(ids, str | bytes):
+        checked_ids(ids)  # raises: its letters would pass for ids
+    names = [document.id for document in given] if ids is None else list(ids)
+    if len(names) != len(given):
         raise ValueError(
-            f"ids must be the same length as texts. Got {len(ids)} ids and {len(documents)} texts."
+            f"ids must be the same length as texts. Got {len(names)} ids and {len(given)} texts."
         )
-    names = ids or [document.id for document in documents]
     return [
         IndexedDocument(name or str(uuid.uuid4()), document.page_content, document.metadata)
-        for name, document in zip(names, documents, strict=True)
+        for name, document in zip(names, given, strict=True)
     ]
-
-
-def _fingerprint(embedding: Embeddings, normalize: bool) -> str:
-    name = getattr(embedding, "model_name", None) or getattr(embedding, "model", None)
-    cls = type(embedding)
-    model = f" {name}" if isinstance(name, str) else ""
-    return f"{cls.__module__}.{cls.__qualname__}{model}, normalize={normalize}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,19 @@ def checked_query(value: Any, dimension: int) -> Vectors:
 def checked_documents(documents: Sequence[Document]) -> list[Document]:
     """Return copies that later changes by the caller do not reach; ConfigError on a bad one."""
     return [_checked_document(position, document) for position, document in enumerate(documents)]
+
+
+def checked_ids(ids: Iterable[str]) -> list[str]:
+    """Return ids as a list; ConfigError on one text, or on anything in it that is no text."""
+    if isinstance(ids, str | bytes):  # its letters would pass for ids
+        raise ConfigError(
+            "bad ids", where="ids", found=repr(ids), valid="several ids, not one text"
+        )
+    wanted = list(ids)
+    for place, id in enumerate(wanted):
+        if not isinstance(id, str):
+            raise ConfigError("bad id", where=f"ids[{place}]", found=repr(id), valid="text")
+    return wanted
 
 
 def check_filter(where: object, nprobe: object) -> None:
@@ -141,4 +154,6 @@ def _checked_document(position: int, document: object) -> Document:
                 found=type(value).__name__,
                 valid=kind.__name__,
             )
-    return copy_document(document)
+    # A subclass of text may compare and hash in ways of its own: an id becomes plain text.
+    id = str.__str__(document.id)
+    return copy_document(Document(id, document.text, document.metadata))

@@ -54,7 +54,8 @@ class CodedSearches:
 
     def search(self, crowd: Sequence[Search]) -> list[list[ScoredDocument]] | None:
         """Return the results of searches with equal filters; None if there are no codes now."""
-        with self._index.viewing() as view:
+        with self._index.reading():
+            view = self._index.view()
             codes = self.kept.codes(view)
             if codes is None:
                 return None

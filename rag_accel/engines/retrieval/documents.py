@@ -18,8 +18,8 @@ from rag_accel.engine_api import Document
 Labels = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+_MISSING = object()
 
 
 @dataclass(slots=True)
@@ -40,29 +40,55 @@ class _Postings:
             self.others.add(label)
 
     def remove(self, label: int, value: Any) -> None:
-        if not _is_plain(value):
-            self.others.remove(label)
+        """Forget a label, if it is there."""
+        self.others.discard(label)
+        labels = self.by_value.get(value) if _is_plain(value) else None
+        if labels is None:
             return
-        labels = self.by_value[value]
-        labels.remove(label)
+        labels.discard(label)
         if not labels:
             del self.by_value[value]
 
 
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Hold documents that a table can take, with all that can fail about it done.
+
+    Args:
+        documents: their ids do not repeat.
+        labels: one for each; that of the document with this id, or a new one.
+        is_known: whether the id is there already.
+        fields: all metadata fields of the table once it has them.
+    """
+
+    documents: Sequence[Document]
+    labels: Labels
+    is_known: Mask
+    fields: frozenset[str]
+
+
 class DocumentTable:
-    """Map ids to labels to documents. Not thread-safe but for concurrent reads."""
+    """Map ids to labels to documents. Not thread-safe but for concurrent reads.
+
+    A change that was broken off, wherever, is completed by making it again.
+    """
 
     def __init__(self) -> None:
         self._labels: dict[str, int] = {}
         self._documents: dict[int, Document] = {}
         self._postings: dict[str, _Postings] = {}
-        self._next_label = 0
+        self._fields: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self._documents)
 
     def __getitem__(self, label: int) -> Document:
         return self._documents[label]
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Return the metadata fields that some document has, or once had."""
+        return self._fields
 
     def in_order(self) -> tuple[Document, ...]:
         """Return all documents by insertion."""
@@ -76,33 +102,44 @@ class DocumentTable:
         """Return all labels by insertion."""
         return np.asarray(sorted(self._documents), dtype=np.int64)
 
-    def assign_labels(self, documents: Sequence[Document]) -> tuple[Labels, Mask]:
-        """Return a label for each document and whether its id is known; changes nothing.
+    def intake(self, documents: Sequence[Document], next_label: int = 0) -> Intake:
+        """Return what ``put`` takes; changes nothing. Ids must not repeat.
 
-        A known id keeps its label; new labels are above all others. Ids must not repeat.
+        A known id keeps its label; the others get ``next_label`` and those that follow.
         """
         is_known = np.asarray([document.id in self._labels for document in documents], dtype=bool)
-        labels = self._next_label + np.cumsum(~is_known, dtype=np.int64) - 1
+        labels = next_label + np.cumsum(~is_known, dtype=np.int64) - 1
         labels[is_known] = self.labels_of(document.id for document in documents)
-        return labels, is_known
+        names = {name for document in documents for name in document.metadata}
+        fields = self._fields if names <= self._fields else self._fields | names
+        return Intake(documents, labels, is_known, fields)
 
-    def put(self, labels: Labels, documents: Sequence[Document]) -> None:
-        """Store documents under labels from ``assign_labels``, replacing what was there."""
-        for label, document in zip(labels.tolist(), documents, strict=True):
-            if label in self._documents:
-                self._unpost(label)
+    def put(self, intake: Intake) -> None:
+        """Store documents, replacing those of the same labels."""
+        for label, document in zip(intake.labels.tolist(), intake.documents, strict=True):
+            old = self._documents.get(label)
+            if old is not None:
+                self._unpost(label, old)
             self._labels[document.id] = label
             self._documents[label] = document
             for name, postings in self._postings.items():
-                if name in document.metadata:
-                    postings.add(label, document.metadata[name])
-            self._next_label = max(self._next_label, label + 1)
+                value = _value(document, name)
+                if value is not _MISSING:
+                    postings.add(label, value)
+        self._fields = intake.fields
 
     def remove(self, labels: Iterable[int]) -> None:
         """Forget the documents of these labels."""
         for label in labels:
-            self._unpost(label)
-            del self._labels[self._documents.pop(label).id]
+            document = self._documents.get(label)
+            if document is not None:
+                self._unpost(label, document)
+                self._labels.pop(document.id, None)
+                del self._documents[label]
+
+    def forget_filters(self) -> None:
+        """Forget what was prepared for filters; the next ones prepare it anew."""
+        self._postings = {}
 
     def matching(self, where: Mapping[str, Any] | None) -> Labels | None:
         """Return the labels whose metadata equals every given value; None means all.
@@ -112,6 +149,8 @@ class DocumentTable:
         """
         if not where:
             return None
+        if not all(name in self._fields for name in where):
+            return np.empty(0, dtype=np.int64)
         found = sorted((self._holding(name, value) for name, value in where.items()), key=len)
         common = found[0].intersection(*found[1:])
         return np.fromiter(common, dtype=np.int64, count=len(common))
@@ -123,7 +162,7 @@ class DocumentTable:
         others = {
             label
             for label in postings.others
-            if _is_equal(self._documents[label].metadata[name], value)
+            if _is_equal(_value(self._documents[label], name), value)
         }
         try:
             plain = postings.by_value.get(value, set[int]())
@@ -136,16 +175,24 @@ class DocumentTable:
         # right, and the last one stays.
         postings = _Postings()
         for label, document in self._documents.items():
-            if name in document.metadata:
-                postings.add(label, document.metadata[name])
+            value = _value(document, name)
+            if value is not _MISSING:
+                postings.add(label, value)
         self._postings[name] = postings
         return postings
 
-    def _unpost(self, label: int) -> None:
-        metadata = self._documents[label].metadata
+    def _unpost(self, label: int, document: Document) -> None:
         for name, postings in self._postings.items():
-            if name in metadata:
-                postings.remove(label, metadata[name])
+            value = _value(document, name)
+            if value is not _MISSING:
+                postings.remove(label, value)
+
+
+def _value(document: Document, name: str) -> Any:
+    try:
+        return document.metadata.get(name, _MISSING)
+    except Exception:  # a key that cannot be compared with a name
+        return _MISSING
 
 
 def _is_plain(value: Any) -> bool:
@@ -154,6 +201,8 @@ def _is_plain(value: Any) -> bool:
 
 def _is_equal(left: Any, right: Any) -> bool:
     try:
-        return bool(left == right)
+        answer = left == right
+        # NumPy compares the members of a list with a number: that says nothing of the list.
+        return getattr(answer, "shape", ()) == () and bool(answer)
     except Exception:  # whatever one document's value does, other documents still match
         return False

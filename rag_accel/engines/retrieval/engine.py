@@ -134,11 +134,11 @@ class RetrievalEngine(EngineBase):
         For whoever would rather pay at the start than search more slowly for some seconds. The
         index should not change meanwhile.
         """
-        with self._index.viewing() as view:
-            self._ways.coded.kept.want(view)
+        with self._index.reading():
+            self._ways.coded.kept.want(self._index.view())
         self._ways.coded.kept.wait()
-        with self._index.viewing() as view:
-            return self._ways.coded.kept.codes(view) is not None
+        with self._index.reading():
+            return self._ways.coded.kept.codes(self._index.view()) is not None
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work; it is looked at in the next step."""

@@ -50,7 +50,8 @@ def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: 
 
     The file is written beside the target, flushed to disk and renamed; until then the old file is
     untouched, and of several savers the last one wins. A link is followed, not replaced. A
-    process killed meanwhile leaves a hidden ``.NAME.*.tmp`` beside the target; it may be removed.
+    process killed meanwhile leaves a hidden ``.NAME.*.tmp`` beside the target, which the next save
+    removes.
 
     Args:
         index: what to save, as it is now; changes made while it is written are not in the file.

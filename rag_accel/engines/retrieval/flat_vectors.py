@@ -9,6 +9,7 @@ from rag_accel.engines.retrieval.checks import Vectors, norms
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.index_spec import IndexSpec
 from rag_accel.engines.retrieval.vectors import (
+    Rows,
     Scope,
     Scores,
     faiss_metric,
@@ -37,28 +38,36 @@ class FlatVectors:
         """Return 1: everything is one cluster."""
         return 1
 
-    def add(self, labels: Labels, vectors: Vectors) -> None:
-        """Append vectors; labels must rise."""
-        if len(labels):
-            self.max_norm = max(self.max_norm, float(norms(vectors).max()))
-            self._index.add_with_ids(vectors, labels)
+    def rows(self, labels: Labels, vectors: Vectors) -> Rows:
+        """Say where vectors are to lie: all in the one cluster there is."""
+        return Rows(labels, vectors, np.zeros(len(labels), dtype=np.int64))
 
-    def replace(self, labels: Labels, vectors: Vectors) -> None:
+    def reserve(self, rows: Rows) -> None:
+        """Do nothing: vectors are overwritten where they lie."""
+
+    def add(self, rows: Rows) -> None:
+        """Append vectors; labels must rise."""
+        if len(rows):
+            self.max_norm = max(self.max_norm, float(norms(rows.vectors).max()))
+            self._index.add_with_ids(rows.vectors, rows.labels)
+
+    def replace(self, rows: Rows) -> None:
         """Overwrite vectors where they lie."""
-        if len(labels):
-            self.max_norm = max(self.max_norm, float(norms(vectors).max()))
-            self._matrix()[self._rows(labels)] = vectors
+        if len(rows):
+            self.max_norm = max(self.max_norm, float(norms(rows.vectors).max()))
+            self._matrix()[self._places(rows.labels)] = rows.vectors
 
     def remove(self, labels: Labels) -> None:
         """Remove vectors and close the gaps; the order stays."""
         if len(labels):
+            self._drop_unlabelled()
             self._index.remove_ids(labels)
 
     def gather(self, labels: Labels) -> Vectors:
         """Return copies of the vectors of these labels."""
         if not len(labels):
             return np.empty((0, self._dimension), dtype=np.float32)
-        return self._matrix()[self._rows(labels)]
+        return self._matrix()[self._places(labels)]
 
     def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
         """Scan everything the scope allows."""
@@ -75,6 +84,13 @@ class FlatVectors:
         view = self._faiss.rev_swig_ptr(self._flat.get_xb(), len(self) * self._dimension)
         return view.reshape(len(self), self._dimension)
 
-    def _rows(self, labels: Labels) -> npt.NDArray[np.intp]:
+    def _places(self, labels: Labels) -> npt.NDArray[np.intp]:
         rising = self._faiss.rev_swig_ptr(self._index.id_map.data(), len(self))
         return np.searchsorted(rising, labels)
+
+    def _drop_unlabelled(self) -> None:
+        # FAISS takes vectors first and their labels then: memory may have run out in between.
+        count = min(int(self._index.id_map.size()), int(self._flat.ntotal))
+        if count < self._flat.ntotal:
+            self._flat.remove_ids(self._faiss.IDSelectorRange(count, self._flat.ntotal))
+            self._index.ntotal = count

@@ -67,9 +67,6 @@ class HybridEngine(EngineBase):
         max_threads: most threads of a step; by default the cores this process may use. Ranking by
             words takes one.
         latency: first guess of a step's time.
-
-    Raises:
-        ImportError: bm25s is not installed.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from rag_accel.engines.retrieval.cluster_lists import ClusterLists
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.index_spec import IndexSpec, Metric
 from rag_accel.engines.retrieval.vectors import (
+    Rows,
     Scope,
     Scores,
     faiss_metric,
@@ -37,13 +38,14 @@ class IvfVectors:
         self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
         self.metric = spec.metric
         self._sizes: Labels | None = np.zeros(len(centroids), dtype=np.int64)
+        self._grown: tuple[int, int] | None = None  # a cluster that is growing, and its true size
         self.max_norm = 0.0
 
     @classmethod
     def train(cls, spec: IndexSpec, labels: Labels, vectors: Vectors) -> IvfVectors:
         """Find the clusters of these vectors by k-means, then hold the vectors."""
         trained = cls(spec, _train_centroids(spec, vectors))
-        trained.add(labels, vectors)
+        trained.add(trained.rows(labels, vectors))
         return trained
 
     @property
@@ -74,30 +76,54 @@ class IvfVectors:
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
-    def add(self, labels: Labels, vectors: Vectors) -> None:
-        """Put each vector into the cluster nearest to it."""
-        if len(labels):
-            self.add_assigned(labels, vectors, self._quantizer.search(vectors, 1)[1][:, 0])
-
-    def add_assigned(self, labels: Labels, vectors: Vectors, clusters: Labels) -> None:
-        """Put each vector into a given cluster, as a stored index recorded it."""
+    def rows(self, labels: Labels, vectors: Vectors) -> Rows:
+        """Say where vectors are to lie: each in the cluster nearest to it."""
         if not len(labels):
-            return
-        self.max_norm = max(self.max_norm, float(norms(vectors).max()))
-        labels = np.ascontiguousarray(labels, dtype=np.int64)
-        clusters = np.ascontiguousarray(clusters, dtype=np.int64)
-        pointer = self._faiss.swig_ptr
-        self._index.add_core(len(labels), pointer(vectors), pointer(labels), pointer(clusters))
-        if self._sizes is not None:
-            self._sizes = self._sizes + np.bincount(clusters, minlength=self.num_clusters)
+            return Rows(labels, vectors, np.empty(0, dtype=np.int64))
+        return Rows(labels, vectors, self._quantizer.search(vectors, 1)[1][:, 0])
 
-    def replace(self, labels: Labels, vectors: Vectors) -> None:
+    def reserve(self, rows: Rows) -> None:
+        """Let the lists of clusters grow and shrink: they keep the memory.
+
+        Without memory FAISS would stop in the middle, some vectors in lists and known nowhere.
+        """
+        if not len(rows):
+            return
+        lists = self._index.invlists
+        clusters, counts = np.unique(rows.clusters, return_counts=True)
+        for cluster, count in zip(clusters.tolist(), counts.tolist(), strict=True):
+            size = lists.list_size(cluster)
+            self._grown = cluster, size
+            lists.resize(cluster, size + count)
+            lists.resize(cluster, size)
+        self._grown = None
+
+    def add(self, rows: Rows) -> None:
+        """Put each vector into its cluster."""
+        if not len(rows):
+            return
+        self.reserve(rows)
+        self.max_norm = max(self.max_norm, float(norms(rows.vectors).max()))
+        labels, clusters = (
+            np.ascontiguousarray(numbers, dtype=np.int64)
+            for numbers in (rows.labels, rows.clusters)
+        )
+        sizes, self._sizes = self._sizes, None
+        arrays = map(self._faiss.swig_ptr, (rows.vectors, labels, clusters))
+        self._index.add_core(len(labels), *arrays)
+        if sizes is not None:
+            self._sizes = sizes + np.bincount(clusters, minlength=self.num_clusters)
+
+    def replace(self, rows: Rows) -> None:
         """Exchange vectors; each may change its cluster."""
-        self.remove(labels)
-        self.add(labels, vectors)
+        self.remove(rows.labels)
+        self.add(rows)
 
     def remove(self, labels: Labels) -> None:
         """Remove vectors from their clusters."""
+        if self._grown is not None:
+            self._index.invlists.resize(*self._grown)
+            self._grown = None
         if len(labels):
             self._sizes = None
             self._index.remove_ids(self._faiss.IDSelectorArray(labels))

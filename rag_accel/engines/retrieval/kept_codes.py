@@ -158,8 +158,8 @@ class KeptCodes(Generic[T]):
         count = max(1, ENCODED_AT_ONCE // self._index.spec.dimension)
         while not (encoder and encoder.is_done):
             started = self._clock.now()
-            with self._index.viewing() as view:
-                if not state.is_of(view):
+            with self._index.reading():
+                if not state.is_of(self._index.view()):
                     return None
                 encoder = encoder or self._kind.encoder(state.vectors)
                 encoder.take(count)

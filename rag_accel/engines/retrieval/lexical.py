@@ -8,30 +8,27 @@ and never more than once in one, however often the documents change meanwhile; s
 for the same state share one build. A loop that adds one document between any two searches
 therefore pays for all documents each time: add in batches.
 
-Tokenising and scoring are those of bm25s, which keeps every (term, document) score precomputed;
-a query adds up the scores of its terms in float64, 12 bytes for each term of each document. Texts
-that were deleted stay in memory, never found, until the next build.
+Every (term, document) score is kept, 12 bytes for each term of each document, and a query adds up
+those of its terms in float64, see ``term_scores.py``. Texts that were deleted stay in memory, never
+found, until the next build.
 """
 
 from __future__ import annotations
 
-import importlib
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rag_accel.engine_api import ScoredDocument
 from rag_accel.engines.retrieval.checks import check_count, check_filter, copy_document
 from rag_accel.engines.retrieval.documents import DocumentTable, Labels
-from rag_accel.engines.retrieval.lexical_spec import LexicalSpec, normalized
+from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.locks import RenewedLock
 from rag_accel.engines.retrieval.store import DocumentIndex
+from rag_accel.engines.retrieval.term_scores import Scores, TermScores, terms_of
 from rag_accel.errors import ConfigError
-
-TermScores = npt.NDArray[np.float64]
 
 GROWTH = 4  # how many times more hits the next look takes when some were deleted meanwhile
 
@@ -44,16 +41,12 @@ class LexicalIndex:
     Args:
         index: whose documents to search; changed through any path.
         spec: how to tokenise and score.
-
-    Raises:
-        ImportError: bm25s is not installed.
     """
 
     def __init__(self, index: DocumentIndex, spec: LexicalSpec | None = None) -> None:
-        load_bm25s()
         self._index = index
         self._spec = LexicalSpec() if spec is None else spec
-        self._building = threading.Lock()
+        self._building = RenewedLock()
         self._snapshot: LexicalSnapshot | None = None
 
     @property
@@ -75,7 +68,7 @@ class LexicalIndex:
         if snapshot is not None and snapshot.version == self._index.version:
             return snapshot
         wanted = self._index.version
-        with self._building:
+        with self._building.lock:
             # Whoever waited here takes what was built meanwhile, if it is as new as his search.
             snapshot = self._snapshot
             if snapshot is None or snapshot.version < wanted:
@@ -134,15 +127,13 @@ class LexicalSnapshot:
         version: of the index.
         spec: how queries are tokenised.
         documents: under labels 0, 1, ... by insertion.
-        terms: the number of each term.
-        scorer: a built ``bm25s.BM25``; None where no document has a term.
+        scores: of the terms in the documents.
     """
 
     version: int
     spec: LexicalSpec
     documents: DocumentTable = field(repr=False)
-    terms: Mapping[str, int] = field(repr=False)
-    scorer: Any = field(repr=False)
+    scores: TermScores = field(repr=False)
 
     def search(
         self, text: str, k: int, where: Mapping[str, Any] | None = None
@@ -155,12 +146,9 @@ class LexicalSnapshot:
         check_text(text, "text")
         check_count(k)
         check_filter(where, None)
-        if k <= 0 or self.scorer is None:
+        scores = self.scores.of_query(terms_of(text, self.spec)) if k > 0 else None
+        if scores is None:
             return []
-        numbers = [self.terms[term] for term in _terms(text, self.spec) if term in self.terms]
-        if not numbers:
-            return []
-        scores: TermScores = self.scorer.get_scores_from_ids(numbers)
         best = _best(scores, k, self.documents.matching(where))
         return [ScoredDocument(copy_document(self.documents[i]), float(scores[i])) for i in best]
 
@@ -183,50 +171,17 @@ def check_text(text: object, where: str) -> None:
         )
 
 
-def load_bm25s() -> Any:
-    """Import bm25s; ImportError naming the extra that brings it."""
-    try:
-        return importlib.import_module("bm25s")
-    except ImportError as error:
-        raise ImportError(
-            "lexical search needs bm25s: pip install 'rag-accel[local]'", name="bm25s"
-        ) from error
-
-
 def _build(index: DocumentIndex, spec: LexicalSpec) -> LexicalSnapshot:
-    with index.viewing() as view:
+    with index.reading():
+        view = index.view()
         version, documents = view.version, view.documents.in_order()
     table = DocumentTable()
-    table.put(np.arange(len(documents), dtype=np.int64), documents)
-    tokenized = _tokenize([document.text for document in documents], spec, return_ids=True)
-    scorer = _scorer(spec, tokenized.ids, tokenized.vocab) if tokenized.vocab else None
-    return LexicalSnapshot(version, spec, table, tokenized.vocab, scorer)
+    table.put(table.intake(documents))
+    scores = TermScores.of((document.text for document in documents), spec)
+    return LexicalSnapshot(version, spec, table, scores)
 
 
-def _scorer(spec: LexicalSpec, numbers: list[list[int]], terms: Mapping[str, int]) -> Any:
-    scorer = load_bm25s().BM25(k1=spec.k1, b=spec.b, method="lucene", dtype="float64")
-    # Not ``scorer.index``: it logs each build, and adds an empty term to the caller's vocabulary.
-    scorer.scores = scorer.build_index_from_ids(list(terms.values()), numbers, show_progress=False)
-    return scorer
-
-
-def _terms(text: str, spec: LexicalSpec) -> list[str]:
-    """Return the terms of a query in their order, repetitions included."""
-    return _tokenize([text], spec, return_ids=False)[0]
-
-
-def _tokenize(texts: list[str], spec: LexicalSpec, return_ids: bool) -> Any:
-    return load_bm25s().tokenize(
-        [normalized(text) for text in texts],
-        lower=False,
-        token_pattern=spec.token_pattern,
-        stopwords=spec.stopwords,
-        return_ids=return_ids,
-        show_progress=False,
-    )
-
-
-def _best(scores: TermScores, k: int, allowed: Labels | None) -> list[int]:
+def _best(scores: Scores, k: int, allowed: Labels | None) -> list[int]:
     """Return the places of the ``k`` highest positive scores; equal scores by place."""
     if allowed is None:
         found = np.flatnonzero(scores > 0)

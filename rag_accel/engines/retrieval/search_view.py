@@ -19,7 +19,7 @@ from rag_accel.engines.retrieval.vectors import Scope
 class IndexView:
     """Hold vectors and documents that belong together.
 
-    Valid inside the ``with`` block of ``DocumentIndex.viewing`` that gave it; afterwards a change
+    Valid inside the block of ``DocumentIndex.reading`` in which it was made; afterwards a change
     may be half done.
 
     Args:

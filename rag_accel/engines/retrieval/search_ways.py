@@ -58,7 +58,8 @@ class SearchWays:
         if self._seen < MIN_SEARCHES:
             return
         may_share = len(crowd) >= MIN_CROWD and self.shared.is_at_hand
-        with self._index.viewing() as view:
+        with self._index.reading():
+            view = self._index.view()
             if self.coded.kept.codes(view) is None:
                 self.coded.kept.want(view)
             if may_share and self.shared.kept.codes(view) is None:
@@ -66,7 +67,8 @@ class SearchWays:
 
     def way(self, crowd: Sequence[Search], compared: int) -> Way:
         """Return how a crowd that ``pays`` is searched next."""
-        with self._index.viewing() as view:
+        with self._index.reading():
+            view = self._index.view()
             coded, shared = self.coded.kept.codes(view), self.shared.kept.codes(view)
         self._has_codes = coded is not None
         ways = [Way.EACH]

@@ -71,7 +71,8 @@ class SharedScans:
 
     def search(self, crowd: Sequence[Search], threads: int) -> list[list[ScoredDocument]] | None:
         """Return the results of each search; None if there are no codes now."""
-        with self._index.viewing() as view:
+        with self._index.reading():
+            view = self._index.view()
             codes = self.kept.codes(view)
             if codes is None:
                 return None

@@ -141,8 +141,8 @@ class SteppedSearches:
         return any(one.search.query.where for one in held)
 
     def _has_codes(self) -> bool:
-        with self._index.viewing() as view:
-            return self._codes_of(view) is not None
+        with self._index.reading():
+            return self._codes_of(self._index.view()) is not None
 
     def _most_read(self) -> float:
         return np.inf if len(self) < 2 else MAX_SHARED_BYTES / (4 * self._index.spec.dimension)
@@ -150,7 +150,8 @@ class SteppedSearches:
     def _piece(self, cost: ScanCost, limits: PieceLimits) -> tuple[list[EngineOutput], bool]:
         """Read one piece; return what has ended, and False if no cluster fitted into the limits."""
         has_read = False
-        with self._index.viewing() as view:
+        with self._index.reading():
+            view = self._index.view()
             outputs = self._begin(view)
             oldest = next(iter(self._running.values()), None)
             is_urgent = oldest is not None and oldest.restarts >= MAX_RESTARTS

@@ -1,18 +1,17 @@
 """Search documents by vector: FAISS vectors with the documents beside them.
 
 A search holds the read side of a lock from its first look at the vectors to the last document it
-takes, so that it sees the index either before or after a change. Copying the index for each change
-would free searches from waiting, but a loop of one-document adds would then cost the square of
-the index; a change is short, and the one long thing, training clusters, is done beside the
-searches, which wait only for the swap.
+takes, so that it sees the index either before or after a change. A change is made whole or not at
+all, see ``contents.py``; it is short, and the long things, training clusters and finding them, are
+done beside the searches.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,16 @@ from rag_accel.engines.retrieval.checks import (
     check_count,
     check_filter,
     checked_documents,
+    checked_ids,
     checked_vectors,
     copy_document,
 )
-from rag_accel.engines.retrieval.documents import DocumentTable, Labels
+from rag_accel.engines.retrieval.contents import Change, Contents
+from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.flat_vectors import FlatVectors
 from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.locks import ReadWriteLock
+from rag_accel.engines.retrieval.locks import IndexLock
 from rag_accel.engines.retrieval.nearest import nearest
 from rag_accel.engines.retrieval.search_view import IndexView
 from rag_accel.errors import ConfigError
@@ -71,26 +72,18 @@ class DocumentIndex:
 
     def __init__(self, spec: IndexSpec) -> None:
         self._spec = spec
-        self._documents = DocumentTable()
-        self._vectors: FlatVectors | IvfVectors = FlatVectors(spec)
-        self._version = 0
-        self._fields: frozenset[str] = frozenset()
-        self._lock = ReadWriteLock()
-        self._changing = threading.Lock()  # one change at a time, training included
+        self._contents = Contents(FlatVectors(spec))
+        self._lock = IndexLock()
 
     @classmethod
     def from_snapshot(cls, snapshot: IndexSnapshot) -> DocumentIndex:
         """Build an index in the state of a snapshot, without training again."""
         index = cls(snapshot.spec)
-        labels = np.arange(len(snapshot.documents), dtype=np.int64)
-        index._documents.put(labels, snapshot.documents)
-        index._note_fields(snapshot.documents)
-        if snapshot.clusters is None:
-            index._vectors.add(labels, snapshot.vectors)
-        else:
-            ivf = IvfVectors(snapshot.spec, snapshot.clusters.centroids)
-            ivf.add_assigned(labels, snapshot.vectors, snapshot.clusters.assignments)
-            index._vectors = ivf
+        contents, assignments = index._contents, None
+        if snapshot.clusters is not None:
+            contents.exchange(IvfVectors(snapshot.spec, snapshot.clusters.centroids))
+            assignments = snapshot.clusters.assignments
+        contents.make(contents.putting(snapshot.documents, snapshot.vectors, assignments))
         return index
 
     @property
@@ -101,20 +94,20 @@ class DocumentIndex:
     @property
     def version(self) -> int:
         """Return a number that grows with each change of the contents."""
-        return self._version
+        return self._contents.state.version
 
     @property
     def fields(self) -> frozenset[str]:
         """Return the metadata fields that some document has, or once had."""
-        return self._fields
+        return self._contents.state.documents.fields
 
     @property
     def is_trained(self) -> bool:
         """Tell whether searches go through clusters; False for a flat or still small index."""
-        return isinstance(self._vectors, IvfVectors)
+        return isinstance(self._contents.state.vectors, IvfVectors)
 
     def __len__(self) -> int:
-        return len(self._documents)
+        return self._contents.state.count
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
         """Take documents with ``vectors: [len(documents), dim], float32``, all or none.
@@ -137,36 +130,44 @@ class DocumentIndex:
         if not last:
             return
         chosen = list(last.values())
-        with self._changing:
-            self._put([taken[position] for position in chosen], checked[chosen])
+        put = partial(self._contents.putting, [taken[place] for place in chosen], checked[chosen])
+        with self._lock.changing():
+            self._change(put)
             self._train_when_due()
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Remove the documents of these ids and return how many there were; ignore unknown ids."""
-        wanted = _as_list(ids)
-        with self._changing:
-            labels = list(dict.fromkeys(self._documents.labels_of(wanted)))
-            if labels:
-                with self._lock.writing():
-                    self._vectors.remove(np.asarray(labels, dtype=np.int64))
-                    self._documents.remove(labels)
-                    self._version += 1
-            return len(labels)
+        """Remove the documents of these ids and return how many there were; ignore unknown ids.
+
+        Raises:
+            ConfigError: ``ids`` is one text, or holds something that is no text.
+        """
+        wanted = checked_ids(ids)
+        with self._lock.changing():
+            return len(self._change(partial(self._contents.removing, wanted)).removed)
 
     def get(self, ids: Iterable[str]) -> list[Document]:
-        """Return the documents of these ids in this order, leaving out unknown ids."""
-        wanted = _as_list(ids)
-        with self._lock.reading():
-            labels = self._documents.labels_of(wanted)
-            return [copy_document(self._documents[label]) for label in labels]
+        """Return the documents of these ids in this order, leaving out unknown ids.
+
+        Raises:
+            ConfigError: ``ids`` is one text, or holds something that is no text.
+        """
+        wanted = checked_ids(ids)
+        with self.reading():
+            documents = self.view().documents
+            return [copy_document(documents[label]) for label in documents.labels_of(wanted)]
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Vectors]:
-        """Return copies of the vectors of these ids, ``[dim]`` each, leaving out unknown ids."""
-        wanted = _as_list(ids)
-        with self._lock.reading():
-            labels = self._documents.labels_of(wanted)
-            rows = self._vectors.gather(np.asarray(labels, dtype=np.int64))
-            return {self._documents[label].id: row for label, row in zip(labels, rows, strict=True)}
+        """Return copies of the vectors of these ids, ``[dim]`` each, leaving out unknown ids.
+
+        Raises:
+            ConfigError: ``ids`` is one text, or holds something that is no text.
+        """
+        wanted = checked_ids(ids)
+        with self.reading():
+            view = self.view()
+            labels = view.documents.labels_of(wanted)
+            rows = view.vectors.gather(np.asarray(labels, dtype=np.int64))
+            return {view.documents[label].id: row for label, row in zip(labels, rows, strict=True)}
 
     def search(
         self,
@@ -196,63 +197,73 @@ class DocumentIndex:
         queries = checked_vectors(vectors, self._spec.dimension, _query_name)
         counts = _counts(k, len(queries))
         check_filter(where, nprobe)
-        with self.viewing() as view:
+        with self.reading():
+            view = self.view()
             hits = nearest(view.vectors, queries, counts, view.scope(where, nprobe))
             return [view.scored(found) for found in hits]
 
-    @contextmanager
-    def viewing(self) -> Generator[IndexView]:
-        """Hold off changes while the block looks at the index; searches go on beside it.
+    def reading(self) -> AbstractContextManager[object]:
+        """Return what holds off changes, beside other readers: ``with index.reading(): ...``.
 
-        Not reentrant: inside the block call no method of this index.
+        Inside the block the index may be read, and not be changed.
+
+        Raises:
+            ConfigError: this thread is changing the index.
         """
-        with self._lock.reading():
-            yield IndexView(self._version, self._vectors, self._documents)
+        return self._lock.reading()
+
+    def view(self) -> IndexView:
+        """Return the present state, to be used inside a block of ``reading()``."""
+        if not self._contents.is_settled:
+            # All readers come through here, so nobody looks while one of them settles it.
+            with self._lock.touching:
+                self._contents.settle()
+        state = self._contents.state
+        return IndexView(state.version, state.vectors, state.documents)
 
     def num_compared(self, where: Mapping[str, Any] | None, nprobe: int | None) -> int:
         """Estimate how many vectors a search compares with, clusters taken as equally large."""
-        vectors = self._vectors
-        return len(vectors) * vectors.num_visited(bool(where), nprobe) // vectors.num_clusters
+        state = self._contents.state
+        visited = state.vectors.num_visited(bool(where), nprobe)
+        return state.count * visited // state.vectors.num_clusters
 
     def snapshot(self) -> IndexSnapshot:
         """Copy the present state, for saving."""
-        with self._changing:  # no change can run, and searches go on
-            vectors = self._vectors.gather(self._documents.labels())
-            clusters = None
-            if isinstance(self._vectors, IvfVectors):
-                assignments = self._vectors.assignments()[1]
-                clusters = TrainedClusters(self._vectors.centroids, assignments)
-            return IndexSnapshot(self._spec, self._documents.in_order(), vectors, clusters)
+        with self._lock.changing():  # no change can run, and searches go on
+            view = self._settled()
+            held, clusters = view.vectors, None
+            vectors = held.gather(view.documents.labels())
+            if isinstance(held, IvfVectors):
+                clusters = TrainedClusters(held.centroids, held.assignments()[1])
+            return IndexSnapshot(self._spec, view.documents.in_order(), vectors, clusters)
 
-    def _put(self, documents: list[Document], vectors: Vectors) -> None:
-        labels, is_known = self._documents.assign_labels(documents)
-        with self._lock.writing():
-            self._vectors.add(labels[~is_known], vectors[~is_known])
-            self._vectors.replace(labels[is_known], vectors[is_known])
-            self._documents.put(labels, documents)
-            self._note_fields(documents)
-            self._version += 1
+    # The rest is called by whoever holds ``changing``.
 
-    def _note_fields(self, documents: Iterable[Document]) -> None:
-        self._fields = self._fields.union(*(document.metadata for document in documents))
+    def _change(self, prepare: Callable[[], Change]) -> Change:
+        self._settled()
+        change = prepare()
+        if change.is_empty:
+            return change
+        try:
+            self._lock.writing(partial(self._contents.make, change))
+        except BaseException:
+            self._settled()  # should this be interrupted too, the next one to come does it
+            raise
+        return change
+
+    def _settled(self) -> IndexView:
+        with self.reading():
+            return self.view()
 
     def _train_when_due(self) -> None:
         if self._spec.kind is IndexKind.FLAT or self.is_trained:
             return
         if len(self) < self._spec.train_size:
             return
-        labels = self._documents.labels()
-        trained = IvfVectors.train(self._spec, labels, self._vectors.gather(labels))
-        with self._lock.writing():
-            self._vectors = trained
-
-
-def _as_list(ids: Iterable[str]) -> list[str]:
-    if isinstance(ids, str):  # its letters would pass for ids
-        raise ConfigError(
-            "bad ids", where="ids", found=repr(ids), valid="several ids, not one text"
-        )
-    return list(ids)
+        view = self._settled()
+        labels = view.documents.labels()
+        trained = IvfVectors.train(self._spec, labels, view.vectors.gather(labels))
+        self._contents.exchange(trained)
 
 
 def _query_name(row: int) -> str:

@@ -8,12 +8,17 @@ one without a filter never needs a selector. A flat index closes the gaps (memor
 each call, not for each vector); an IVF index moves the last vector of the cluster into the gap,
 found through a hash table, in constant time.
 
-Nothing here locks: concurrent reads are safe, a change needs the index to itself.
+Nothing here locks: concurrent reads are safe, a change needs the index to itself. Where an
+exception breaks a change off, wherever it comes, ``replace`` and ``remove`` are completed by
+calling them again, and ``reserve`` and ``add`` are undone by removing the labels.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +52,31 @@ class Scope:
     nprobe: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Hold vectors and where they are to lie.
+
+    Args:
+        labels: ``[n]``.
+        vectors: ``[n, dim]``.
+        clusters: ``[n]``; all 0 in a flat index.
+    """
+
+    labels: Labels
+    vectors: Vectors
+    clusters: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def where(self, is_chosen: npt.NDArray[np.bool_]) -> Rows:
+        """Return the chosen rows."""
+        if is_chosen.all():  # the usual case, and there may be gigabytes of them
+            return self
+        chosen = (self.labels[is_chosen], self.vectors[is_chosen], self.clusters[is_chosen])
+        return Rows(*chosen)
+
+
 class VectorIndex(Protocol):
     """Hold vectors under increasing labels."""
 
@@ -67,16 +97,24 @@ class VectorIndex(Protocol):
 
     def __len__(self) -> int: ...
 
-    def add(self, labels: Labels, vectors: Vectors) -> None:
-        """Take vectors ``[n, dim]`` under labels above all present ones."""
+    def rows(self, labels: Labels, vectors: Vectors) -> Rows:
+        """Say where vectors ``[n, dim]`` are to lie; changes nothing."""
         ...
 
-    def replace(self, labels: Labels, vectors: Vectors) -> None:
+    def reserve(self, rows: Rows) -> None:
+        """Take the memory that ``replace`` will need for these, so that it does not fail."""
+        ...
+
+    def add(self, rows: Rows) -> None:
+        """Take vectors under labels above all present ones."""
+        ...
+
+    def replace(self, rows: Rows) -> None:
         """Exchange the vectors of present labels."""
         ...
 
     def remove(self, labels: Labels) -> None:
-        """Forget present labels."""
+        """Forget labels; unknown ones are ignored."""
         ...
 
     def gather(self, labels: Labels) -> Vectors:
@@ -115,12 +153,32 @@ def higher_is_nearer(metric: Metric, scores: Scores) -> Scores:
 def thread_count(threads: int) -> Generator[None]:
     """Let FAISS compute on ``threads`` threads in the calling thread until the block ends.
 
-    OpenMP keeps this number for each thread, so no other thread notices.
+    OpenMP keeps this number for each thread, so no other thread notices. In a forked child the
+    thread that forked computes on one.
     """
     faiss = load_faiss()
     before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(max(1, threads))
+    is_alone = threading.get_ident() in _alone
+    faiss.omp_set_num_threads(1 if is_alone else max(1, threads))
     try:
         yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+_alone: set[int] = set()
+"""In a forked child: the thread that forked."""
+
+
+def _compute_alone() -> None:
+    # OpenMP's threads are not in the child, and the one that had worked with them before the fork
+    # would wait for them for ever. Threads that begin in the child get new ones.
+    faiss = sys.modules.get("faiss")
+    if faiss is not None:
+        _alone.clear()
+        _alone.add(threading.get_ident())
+        faiss.omp_set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_compute_alone)

@@ -55,9 +55,10 @@ def encoded(vectors: IvfVectors, at_once: int = 50) -> CodedVectors:
 
 
 def held_by(index: DocumentIndex) -> IvfVectors:
-    with index.viewing() as view:
-        assert isinstance(view.vectors, IvfVectors)
-        return view.vectors
+    with index.reading():
+        vectors = index.view().vectors
+        assert isinstance(vectors, IvfVectors)
+        return vectors
 
 
 @settings(max_examples=80, deadline=None)

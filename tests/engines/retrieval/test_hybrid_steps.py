@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import bm25s
 import numpy as np
 import pytest
 from hybrid_harness import WORDS, wordy_index
@@ -26,6 +25,8 @@ from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid import HybridEngine
 from rag_accel.engines.retrieval.hybrid_query import HybridQuery
 from rag_accel.engines.retrieval.lexical import LexicalIndex, LexicalSnapshot
+from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.term_scores import TermScores
 from rag_accel.errors import ConfigError, EngineOutputError
 from rag_accel.testing import EngineContract
 
@@ -215,15 +216,15 @@ def test_the_ranking_by_words_is_built_once_in_a_step(
     engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builds: list[int] = []
-    tokenize = bm25s.tokenize
+    score = TermScores.of
 
-    def change(texts: list[str], *, return_ids: bool, **rest: Any) -> Any:
-        if return_ids:  # documents; queries are wanted as words
-            builds.append(len(texts))
-            engine.index.add([Document(f"new{len(builds)}", "ant")], np.ones((1, 6)))
-        return tokenize(texts, return_ids=return_ids, **rest)
+    def change(texts: Iterable[str], spec: LexicalSpec) -> TermScores:
+        taken = list(texts)
+        builds.append(len(taken))
+        engine.index.add([Document(f"new{len(builds)}", "ant")], np.ones((1, 6)))
+        return score(taken, spec)
 
-    monkeypatch.setattr(bm25s, "tokenize", change)
+    monkeypatch.setattr(TermScores, "of", change)
     work = [_search(str(i), "ant", np.ones(6)) for i in range(4)]
     _step(engine, *work)
     assert builds == [60]

@@ -7,10 +7,9 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import bm25s
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.lexical import LexicalIndex
 from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.term_scores import TermScores
 from rag_accel.errors import ConfigError
 
 Make = Callable[..., LexicalIndex]
@@ -228,14 +228,14 @@ def test_a_bad_argument_is_named_and_nothing_is_built(
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record of how many documents each ranking is built."""
     sizes: list[int] = []
-    tokenize = bm25s.tokenize
+    score = TermScores.of
 
-    def record(texts: list[str], *, return_ids: bool, **rest: Any) -> Any:
-        if return_ids:  # documents; queries are wanted as words
-            sizes.append(len(texts))
-        return tokenize(texts, return_ids=return_ids, **rest)
+    def record(texts: Iterable[str], spec: LexicalSpec) -> TermScores:
+        taken = list(texts)
+        sizes.append(len(taken))
+        return score(taken, spec)
 
-    monkeypatch.setattr(bm25s, "tokenize", record)
+    monkeypatch.setattr(TermScores, "of", record)
     return sizes
 
 
@@ -272,12 +272,19 @@ def test_it_logs_nothing_and_shows_no_documents_in_its_repr(
     assert "secret" not in repr(lexical.current())
 
 
-def test_importing_it_does_not_import_the_library() -> None:
-    code = "import sys, rag_accel.engines.retrieval.hybrid; sys.exit('bm25s' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(ImportError, match=r"pip install 'rag-accel\[local\]'"):
-        LexicalIndex(DocumentIndex(IndexSpec(1)))
+def test_it_starts_no_thread_and_brings_no_library() -> None:
+    code = """
+import sys, threading
+import numpy as np
+from rag_accel.engine_api import Document
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
+from rag_accel.engines.retrieval.lexical import LexicalIndex
+index = DocumentIndex(IndexSpec(1))
+index.add([Document("a", "ant")], np.ones((1, 1)))
+before = set(sys.modules)
+assert len(LexicalIndex(index).search(["ant"], 1)[0]) == 1
+assert threading.active_count() == 1
+assert not {name.partition(".")[0] for name in set(sys.modules) - before} & {"bm25s", "tqdm"}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import bm25s
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -17,6 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.lexical import LexicalIndex, LexicalSnapshot
+from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.term_scores import TermScores
 
 WAIT_S = 60.0
 
@@ -123,14 +124,14 @@ def test_a_document_replaced_during_a_search_is_found_as_it_was_and_then_as_it_i
 
 def _while_building(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) -> None:
     """Call ``act`` with the number of documents when a build has taken them from the index."""
-    tokenize = bm25s.tokenize
+    score = TermScores.of
 
-    def act_first(texts: list[str], *, return_ids: bool, **rest: Any) -> Any:
-        if return_ids:  # documents; queries are wanted as words
-            act(len(texts))
-        return tokenize(texts, return_ids=return_ids, **rest)
+    def act_first(texts: Iterable[str], spec: LexicalSpec) -> TermScores:
+        taken = list(texts)
+        act(len(taken))
+        return score(taken, spec)
 
-    monkeypatch.setattr(bm25s, "tokenize", act_first)
+    monkeypatch.setattr(TermScores, "of", act_first)
 
 
 def test_a_change_during_a_build_is_seen_by_the_next_search(
@@ -181,7 +182,7 @@ def test_searches_that_wait_for_the_same_documents_share_a_build(
             self._lock.release()
 
     _while_building(monkeypatch, build_late)
-    monkeypatch.setattr(lexical, "_building", Lock())
+    monkeypatch.setattr(lexical._building, "lock", Lock())
     with ThreadPoolExecutor(5) as pool:
         assert list(pool.map(search, range(5))) == [["d0", "d1", "d2"]] * 5
     assert builds == [4]

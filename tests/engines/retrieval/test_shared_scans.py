@@ -138,7 +138,8 @@ def test_outdated_codes_leave_the_memory(metric: Metric) -> None:
 def test_an_index_that_changes_while_codes_are_made_has_none(metric: Metric) -> None:
     index = make_index(metric, 100)
     with shared(index) as (engine, sizes):
-        encoded = mock.Mock(wraps=index._vectors.cluster_rows)  # type: ignore[union-attr]
+        vectors = index.view().vectors
+        encoded = mock.Mock(wraps=vectors.cluster_rows)  # type: ignore[union-attr]
         closing = engine._ways.shared.kept._closing
 
         def change(seconds: float) -> None:
@@ -146,7 +147,7 @@ def test_an_index_that_changes_while_codes_are_made_has_none(metric: Metric) -> 
 
         with (
             mock.patch("rag_accel.engines.retrieval.kept_codes.ENCODED_AT_ONCE", 1),
-            mock.patch.object(index._vectors, "cluster_rows", encoded),
+            mock.patch.object(vectors, "cluster_rows", encoded),
             mock.patch.object(closing, "wait", side_effect=change),
             mock.patch.object(engine._ways.coded.kept, "want"),
         ):
@@ -183,8 +184,8 @@ def test_codes_need_what_is_said(metric: Metric) -> None:
         prepare(engine, sizes)
         check(engine, *crowd())
         assert sizes == [6]
-        with engine.index.viewing() as view:
-            codes = engine._ways.shared.kept.codes(view)
+        with engine.index.reading():
+            codes = engine._ways.shared.kept.codes(engine.index.view())
         assert codes is not None
         assert codes.rows.nbytes + codes.labels.nbytes == 100 * (DIMENSION + 28)
 
@@ -255,8 +256,8 @@ def test_a_closed_engine_holds_no_codes(metric: Metric) -> None:
         prepare(engine)
         check(engine, *crowd())
         engine.close()
-        with engine.index.viewing() as view:
-            assert engine._ways.shared.kept.codes(view) is None
+        with engine.index.reading():
+            assert engine._ways.shared.kept.codes(engine.index.view()) is None
 
 
 def test_the_way_that_costs_less_is_taken(metric: Metric) -> None:

@@ -194,7 +194,8 @@ def test_searches_that_keep_beginning_again_end_one_after_the_other(stepper: Ste
 
 
 def test_a_scan_is_of_no_other_version_and_of_no_other_clusters(stepper: Stepper) -> None:
-    with stepper.index.viewing() as view:
+    with stepper.index.reading():
+        view = stepper.index.view()
         filter = ScanFilter.of(view, None, None)
         scan = ClusterScan(view, np.ones(CLUSTERS, dtype=np.float32), 1, 1, filter)
         assert scan.is_of(view)

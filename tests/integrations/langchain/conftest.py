@@ -15,6 +15,7 @@ from rag_accel import Accelerator
 from rag_accel.accelerator import shutdown
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2] / "engines" / "retrieval"))  # how to interrupt
 
 from lc_waiting import is_idle, wait_until
 

@@ -24,7 +24,7 @@ from langchain_rag_accel import (
     accelerate,
 )
 from langchain_rag_accel.coverage import coverage
-from rag_accel import Accelerator, ConfigError, IndexFileError
+from rag_accel import Accelerator, ConfigError
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
 
 TEXTS = [f"text number {number}" for number in range(40)]
@@ -203,16 +203,6 @@ def test_an_empty_store_can_be_saved(tmp_path: Path, accelerator: Accelerator) -
     assert loaded.similarity_search("x") == []
     loaded.add_texts(["one"])
     assert len(loaded.similarity_search("x")) == 1
-
-
-def test_a_store_saved_with_other_embeddings_is_refused(
-    store: RagAccelVectorStore, tmp_path: Path
-) -> None:
-    store.save(tmp_path / "store")
-    with pytest.raises(IndexFileError, match="another embedder"):
-        RagAccelVectorStore.load(tmp_path / "store", AsyncEmbeddings())
-    with pytest.raises(IndexFileError, match="another embedder"):
-        RagAccelVectorStore.load(tmp_path / "store", FakeEmbeddings(), normalize=False)
 
 
 def test_the_master_switch_makes_searches_plain(
