@@ -81,7 +81,7 @@ async def test_every_counted_call_is_scheduled_under_activate(
     with bench_accelerator() as accelerator, activate(accelerator), coverage() as meter:
         await _ask_all(program, 2)
     assert sum(row.scheduled for row in meter.rows()) == program.calls.total
-    assert meter.passed_through == 0
+    assert meter.passed_by == 0
 
 
 @each_program
