@@ -58,7 +58,8 @@ def _say(found: Found) -> str | None:
         return None
     function = found.obj.func if isinstance(found.obj, functools.partial) else found.obj
     name = getattr(function, "__qualname__", repr(function))
-    return f"{name}, your own code: opaque, runs as it is on your thread or loop"
+    kind = type(found.obj).__name__
+    return f"{kind}: {name}, your own code: opaque, runs as it is on your thread or loop"
 
 
 def _how(leaf: Any) -> str:

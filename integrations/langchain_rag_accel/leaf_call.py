@@ -45,6 +45,7 @@ class LeafCall:
 
     __slots__ = (
         "_args",
+        "_before",
         "_begun",
         "_held",
         "_identity",
@@ -64,6 +65,7 @@ class LeafCall:
         self._args = args
         self._begun: BegunCall | None = None
         self._permit: Permit | None = None
+        self._before = current_request.get()
         self.is_active = True
 
     def covers(self, obj: Any) -> bool:
@@ -97,34 +99,45 @@ class LeafCall:
 
     def wait(self) -> None:
         """Wait in this thread until the scheduler lets it begin; ``end`` must follow."""
-        permit = self._taken()
+        assert self._permit is not None, "only a call that did not begin at once waits"
         try:
-            permit.wait()
+            self._permit.wait()
         except Exception as error:
+            self._permit = None
             self._refused(error)
         else:
-            self._permit = permit
             note_leaf(self._obj, self._args, "queued")
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop."""
-        permit = self._taken()
+        assert self._permit is not None, "only a call that did not begin at once waits"
         try:
-            await permit.wait_on_loop()
+            await self._permit.wait_on_loop()
         except Exception as error:
+            self._permit = None
             self._refused(error)
         else:
-            self._permit = permit
             note_leaf(self._obj, self._args, "queued")
 
     def end(self, ok: bool) -> None:
         """Note that it has returned, or raised."""
         self.is_active = False
         self._obj, self._args = None, ()  # contexts that were copied meanwhile may live on
+        # Only then forgotten: to say it twice, after an interrupt, does no harm.
         if self._begun is not None:
             self._identity.accelerator.leaves.end(self._begun, ok)
-        elif self._permit is not None:
+            self._begun = None
+        if self._permit is not None:
             self._permit.give_back(ok)
+            self._permit = None
+
+    def leave(self) -> None:
+        """Do what an interrupt may have kept from being done: end, and leave the context."""
+        self.is_active = False
+        if self._begun is not None or self._permit is not None:
+            self.end(ok=False)
+        if self._before is not self._identity and current_request.get() is self._identity:
+            current_request.set(self._before)
 
     def __enter__(self) -> None:
         self._held = held.set((*held.get(), self))
@@ -137,11 +150,6 @@ class LeafCall:
     def inside(self) -> inside:
         """Return a scope in which code runs as part of this call and of its run."""
         return inside(self, self._identity)
-
-    def _taken(self) -> Permit:
-        permit, self._permit = self._permit, None
-        assert permit is not None, "only a call that did not begin at once waits"
-        return permit
 
     def _refused(self, error: Exception) -> None:
         fail_open(self._identity.accelerator, error, engine_name(type(self._obj)))

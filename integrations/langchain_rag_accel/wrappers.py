@@ -162,10 +162,13 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
             with inside(None, identity):
                 return spreading(original)(self, *args, **kwargs)
         call = LeafCall(identity, self, leaf, args)
-        if not call.begin():
-            call.wait()
-        with call:
-            return original(self, *args, **kwargs)
+        try:
+            if not call.begin():
+                call.wait()
+            with call:
+                return original(self, *args, **kwargs)
+        finally:
+            call.leave()
 
     return scheduled
 
@@ -176,10 +179,13 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
             with inside(None, identity):
                 return await original(self, *args, **kwargs)
         call = LeafCall(identity, self, leaf, args)
-        if not call.begin():
-            await call.wait_on_loop()
-        with call:
-            return await original(self, *args, **kwargs)
+        try:
+            if not call.begin():
+                await call.wait_on_loop()
+            with call:
+                return await original(self, *args, **kwargs)
+        finally:
+            call.leave()
 
     return scheduled
 

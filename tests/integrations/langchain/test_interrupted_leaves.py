@@ -1,0 +1,61 @@
+"""An interrupt at any line of ours leaves nothing behind in the context of the call."""
+
+from __future__ import annotations
+
+import sys
+from contextvars import copy_context
+from types import FrameType
+from typing import Any
+
+import pytest
+from lc_fakes import SyncChat, SyncRetriever
+from lc_waiting import is_idle, wait_until
+
+from langchain_rag_accel import activate
+from langchain_rag_accel.leaf_call import is_inside_leaf
+from rag_accel import Accelerator
+from rag_accel.accelerator import current_request
+
+OURS = ("langchain_rag_accel/leaf_call.py", "langchain_rag_accel/wrappers.py")
+
+
+class Interrupting:
+    """Raise KeyboardInterrupt at the n-th line of ours that a call comes to."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(OURS):
+            return None
+        if event == "line" and frame.f_code.co_name != "leave":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("leaf", [SyncChat(), SyncRetriever()], ids=["chat", "retriever"])
+def test_an_interrupt_leaves_no_leaf_and_no_run_behind(leaf: Any, accelerator: Accelerator) -> None:
+    def interrupted(line: int) -> bool:
+        trace = Interrupting(line)
+        sys.settrace(trace)
+        try:
+            leaf.invoke("x")
+        except KeyboardInterrupt:
+            assert not is_inside_leaf()
+            assert current_request.get() is None
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    before = sys.gettrace()
+    with activate(accelerator):
+        line = 1
+        while copy_context().run(interrupted, line):
+            line += 1
+    sys.settrace(before)
+    assert line > 10
+    wait_until(lambda: is_idle(accelerator), "nothing that runs")
