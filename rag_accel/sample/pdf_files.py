@@ -73,7 +73,7 @@ class _Work:
             raise UnreadableFileError(f"forms nest more than {_MAX_FORM_LEVELS} deep")
         if id(form) not in self._known:
             self._known[id(form)] = 0  # a form that shows itself is read once
-            self._known[id(form)] = self._of(form, form.get_data(), level)
+            self._known[id(form)] = self._of(form, _data(form), level)
         return self._known[id(form)]
 
     def _of(self, holder: Any, contents: bytes, level: int) -> int:
@@ -91,18 +91,36 @@ class _Work:
 def _font_work(font: Any) -> int:
     encoding = _dictionary(font, "/Encoding")
     streams = (_dictionary(font, "/ToUnicode"), encoding)
-    lists = (font.get("/Widths"), encoding.get("/Differences"))
-    num_bytes = sum(len(one.get_data()) for one in streams if hasattr(one, "get_data"))
-    num_bytes += sum(len(one.get_object()) for one in lists if one is not None)
+    lists = (_resolved(font, "/Widths"), _resolved(encoding, "/Differences"))
+    num_bytes = sum(len(_data(one)) for one in streams if hasattr(one, "get_data"))
+    num_bytes += sum(len(one) for one in lists if isinstance(one, list))
     return _FONT_WORK + num_bytes // _FONT_BYTES_PER_WORK
 
 
+def _values(holder: Any, key: str) -> Iterator[Any]:
+    values = _dictionary(holder, key)
+    for name in values:
+        yield _dictionary(values, name)
+
+
 def _dictionary(holder: Any, key: str) -> Any:
-    found = holder.get(key)
-    found = found.get_object() if found is not None else None
+    found = _resolved(holder, key)
     return found if isinstance(found, dict) else {}
 
 
-def _values(holder: Any, key: str) -> Iterator[Any]:
-    for name in _dictionary(holder, key):
-        yield _dictionary(_dictionary(holder, key), name)
+# What is damaged counts for nothing here: pypdf passes over some of it, and tells the rest when it
+# reads the page.
+
+
+def _resolved(holder: Any, key: str) -> Any:
+    try:
+        return holder[key]
+    except Exception:
+        return None
+
+
+def _data(stream: Any) -> bytes:
+    try:
+        return stream.get_data()
+    except Exception:
+        return b""

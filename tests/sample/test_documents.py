@@ -281,6 +281,20 @@ def test_forms_of_a_pdf_are_read(tmp_path: Path) -> None:
     assert _texts(load_folder(tmp_path))["a.pdf"].split() == ["a:", "a", "a"]
 
 
+def test_a_pdf_with_damaged_fonts_and_forms_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    data = _pdf_objects(
+        "<</Type/Catalog/Pages 2 0 R>>",
+        "<</Type/Pages/Count 1/Kids[3 0 R]>>",
+        "<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 4 0 R"
+        "/Resources<</Font<</F1 5 0 R>>/XObject<</X 6 0 R>>>>>>",
+        _stream("BT /F1 9 Tf (a b c) Tj ET /X Do"),
+        "<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Widths 5/Encoding<</Differences 5>>>>",
+        _stream("broken", "/Subtype/Form/BBox[0 0 9 9]/Filter/FlateDecode/Resources<<>>"),
+    )
+    (tmp_path / "a.pdf").write_bytes(data)
+    assert _texts(load_folder(tmp_path)) == {"a.pdf": "a: a b c"}
+
+
 def test_unreadable_files_are_named_with_a_reason_and_the_rest_is_read(
     tmp_path: Path, image_pdf: bytes
 ) -> None:
