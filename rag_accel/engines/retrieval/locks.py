@@ -58,7 +58,7 @@ class IndexLock(ForkedAnew):
     Three locks, in the order in which a thread may take them: ``changing``, held for the whole of a
     change by its thread, beside readers; ``reading``, or ``writing``, which excludes each other;
     and ``touching``, for as long as data is in between two states. Up to ``MAX_READERS`` threads
-    read at once.
+    read at once; the others wait, as more than cores would.
     """
 
     def renew(self) -> None:

@@ -2,8 +2,8 @@
 
 A search holds the read side of a lock from its first look at the vectors to the last document it
 takes, so that it sees the index either before or after a change. A change is made whole or not at
-all, see ``contents.py``; it is short, and the long things, training clusters and finding them, are
-done beside the searches.
+all, see ``contents.py``. It is short: training clusters, and finding those of new vectors, is done
+beside the searches.
 """
 
 from __future__ import annotations
