@@ -90,6 +90,8 @@ class LeafCall:
                 self._permit = permit
                 if not permit.begin():
                     return False
+            else:
+                self._begun.start()
         except Exception as error:
             self._permit = None
             self._refused(error)

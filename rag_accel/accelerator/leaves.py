@@ -67,8 +67,16 @@ class Leaves:
         fn: Callable[[], T],
     ) -> T:
         """Run ``fn`` here once a permit is there. Its exceptions pass through untouched."""
-        with self.permit(identity, engine, kind):
-            return fn()
+        permit = self.permit(identity, engine, kind)
+        ok = False
+        try:
+            if not permit.begin():
+                permit.wait()
+            value = fn()
+            ok = True
+        finally:
+            permit.give_back(ok)  # also where an interrupt came before the call
+        return value
 
     async def acall(
         self,
@@ -84,7 +92,7 @@ class Leaves:
     def begin(
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> BegunCall | None:
-        """Begin a borrowed call here and now if it need not wait; ``end`` must follow then."""
+        """Return a borrowed call to start here and now if it need not wait; then ``end`` it."""
         return self._driver.begin_call(
             identity.request,
             identity.next_leaf(),
@@ -207,7 +215,10 @@ class Permit:
     def begin(self) -> bool:
         """Begin the call if it need not wait; ``give_back`` must follow then."""
         self._begun = self._leaves.begin(self._identity, self._engine, self._kind)
-        return self._begun is not None
+        if self._begun is None:
+            return False
+        self._begun.start()
+        return True
 
     def wait(self) -> None:
         """Wait in this thread until the call is let in; ``give_back`` must follow."""

@@ -7,7 +7,9 @@ from rag_accel.scheduler.messages import CallMade, EngineName, RequestId
 
 
 class BegunCall:
-    """A borrowed call that need not wait for a permit, from its beginning on.
+    """A borrowed call that need not wait for a permit.
+
+    Its caller keeps it before he lets it ``start``: whatever interrupts him, he can ``end`` it.
 
     Args:
         running: where it is counted while it runs, since when; single operations on a dict need
@@ -37,7 +39,10 @@ class BegunCall:
         self.arrived_at = arrived_at
         self.began_at = began_at
         self._running = running
-        running[id(self)] = began_at
+
+    def start(self) -> None:
+        """Count it among those that run."""
+        self._running[id(self)] = self.began_at
 
     def end(self) -> bool:
         """Count it no longer; tell whether it was counted."""
@@ -49,7 +54,3 @@ class BegunCall:
             *(self.request, self.name, self.engine, self.kind),
             *(self.arrived_at, self.began_at, now, ok),
         )
-
-    def __del__(self) -> None:
-        # Whoever was interrupted between beginning and calling has left nobody to end it.
-        self._running.pop(id(self), None)

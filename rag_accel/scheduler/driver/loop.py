@@ -166,7 +166,7 @@ class Driver:
         arrived_at: float,
         deadline: float | None,
     ) -> BegunCall | None:
-        """Begin a borrowed call if it need not wait for a permit: nothing could refuse it.
+        """Return a borrowed call to start if it need not wait: nothing could refuse it.
 
         ``end_call`` must follow. Half of ``max_requests`` is kept for calls that do wait, so that
         all who look at the same moment still fit.
