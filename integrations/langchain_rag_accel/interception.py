@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_rag_accel.context import find_identity, find_lender, lent
+from langchain_rag_accel.context import find_identity, find_lender, lent, logger
 from langchain_rag_accel.leaf_methods import (
     LEAVES,
     LeafMethod,
@@ -60,19 +60,23 @@ class Patches:
         """Patch, unless others have; return what is to be given back."""
         use = object()
         with self._lock:
-            self._users[use] = None
-            if not self._stand:
-                self._stand = True
-                watch(_patch)
-                for cls in _leaf_classes():
-                    _patch(cls)
+            try:
+                self._users[use] = None
+                if not self._stand:
+                    watch(_patch)
+                    for cls in _leaf_classes():
+                        _patch(cls)
+                    self._stand = True
+            except BaseException:  # an interrupt: nobody would give it back
+                self.release(use)
+                raise
         return use
 
     def release(self, use: object) -> None:
         """Give a use back; restore what stood there before if it was the last."""
         with self._lock:
             self._users.pop(use, None)
-            if self._stand and not self._users:
+            if not self._users:
                 self._stand = False
                 unwatch()
                 # Where somebody replaced ours, his stays; he may call ours, which lets him through.
@@ -144,9 +148,13 @@ def _places_of(cls: type) -> Iterator[tuple[type, LeafMethod]]:
 
 
 def _patch(cls: type) -> None:
-    for definer, leaf in _places_of(cls):
-        if wrapped_in(definer, leaf.name) is None:
-            setattr(definer, leaf.name, _gated(definer, leaf))
+    """Patch a class, which may be anybody's: one that cannot be patched harms no other program."""
+    try:
+        for definer, leaf in _places_of(cls):
+            if wrapped_in(definer, leaf.name) is None:
+                setattr(definer, leaf.name, _gated(definer, leaf))
+    except Exception as error:
+        logger.debug("calls of %s are not scheduled: %s", cls.__qualname__, repr(error))
 
 
 def _gated(cls: type, leaf: LeafMethod) -> Any:

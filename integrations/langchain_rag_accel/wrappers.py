@@ -193,10 +193,10 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
 def _generator(original: Method, leaf: LeafMethod) -> Method:
     def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         call = LeafCall(identity, self, leaf, args)
-        if not call.begin():
-            call.wait()
         ok = False
         try:
+            if not call.begin():
+                call.wait()
             with call.inside():
                 items = iter(original(self, *args, **kwargs))
             yield from stepped(items, call.inside)
@@ -212,10 +212,10 @@ def _async_generator(original: Method, leaf: LeafMethod) -> Method:
         identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[Any]:
         call = LeafCall(identity, self, leaf, args)
-        if not call.begin():
-            await call.wait_on_loop()
         ok = False
         try:
+            if not call.begin():
+                await call.wait_on_loop()
             with call.inside():
                 items = aiter(original(self, *args, **kwargs))
             async with aclosing(astepped(items, call.inside)) as steps:

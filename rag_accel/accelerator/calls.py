@@ -70,7 +70,7 @@ class CallPool:
         future: Future[T] = Future()
         with self._lock:
             self._require_open()
-            if self._idle <= 0 and self._threads >= self._max_threads and not may_wait:
+            if self._is_full and not may_wait:
                 _start("rag-accel-call-inner", lambda: _run(future, call))
             else:
                 self._put(future, call)
@@ -87,7 +87,7 @@ class CallPool:
         call = _inside(contextvars.copy_context(), lambda: _shielded(fn))
         with self._lock:
             self._require_open()
-            must_wait = self._idle <= 0 and self._threads >= self._max_threads
+            must_wait = self._is_full
             queued: Future[T] | None = None
             if not (must_wait and _is_inside.get()):
                 queued = Future()
@@ -137,6 +137,10 @@ class CallPool:
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the accelerator is closed", hint="make a new one")
+
+    @property
+    def _is_full(self) -> bool:
+        return self._idle <= 0 and self._threads >= self._max_threads
 
     def _put(self, future: Future[Any], call: Callable[[], Any]) -> None:
         """Queue a call, and start a thread for it if none is idle; under the lock."""

@@ -23,12 +23,11 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.graph.kinds import PrimitiveKind
-from rag_accel.scheduler.driver.begun_call import BegunCall
 from rag_accel.scheduler.driver.clients import GraphClient
 from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.joining import EngineNames, owned_engine_added
-from rag_accel.scheduler.driver.leaf import LeafClient
+from rag_accel.scheduler.driver.leaf import BegunCall, LeafClient
 from rag_accel.scheduler.driver.mailbox import Mailbox, Message
 from rag_accel.scheduler.driver.outcome import Result
 from rag_accel.scheduler.driver.worker import Check, EngineWorker

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import threading
+from abc import ABCMeta
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -24,7 +25,7 @@ from lc_fakes import (
 from lc_programs import QUESTION, model_chain, retrieval_chain
 from lc_waiting import is_idle, wait_until
 
-from langchain_rag_accel import accelerate, activate
+from langchain_rag_accel import accelerate, activate, interception
 from langchain_rag_accel.activation import activated
 from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.interception import patches, places
@@ -339,3 +340,51 @@ def _in_block(call: Callable[[], Any], accelerator: Accelerator) -> Any:
 def test_a_model_made_in_a_block_works_after_it(accelerator: Accelerator) -> None:
     chain = _in_block(model_chain, accelerator)
     assert chain.invoke(INPUT) == model_chain().invoke(INPUT)
+
+
+class Sealed(ABCMeta):
+    """Make classes whose methods nobody may set."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if "embed" in name:
+            raise TypeError("sealed")
+        super().__setattr__(name, value)
+
+
+def test_a_class_that_cannot_be_patched_harms_no_program(accelerator: Accelerator) -> None:
+    class Closed(FakeEmbeddings, metaclass=Sealed):
+        def embed_query(self, text: str) -> list[float]:
+            return [1.0]
+
+    fast = accelerate(model_chain(), accelerator=accelerator)
+
+    class LaterClosed(FakeEmbeddings, metaclass=Sealed):
+        def embed_query(self, text: str) -> list[float]:
+            return [2.0]
+
+    with coverage() as meter:
+        fast.invoke(INPUT)
+    assert meter.passed_by == 0
+    assert [Closed().embed_query("x"), LaterClosed().embed_query("x")] == [[1.0], [2.0]]
+
+
+def test_an_interrupt_while_classes_are_patched_leaves_none_patched(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[type] = []
+
+    def interrupted(cls: type) -> None:
+        done.append(cls)
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        patch(cls)
+
+    patch = interception._patch
+    with monkeypatch.context() as broken:
+        broken.setattr(interception, "_patch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            accelerate(model_chain(), accelerator=accelerator)
+    assert patches.patched() == []
+    with coverage() as meter:
+        accelerate(model_chain(), accelerator=accelerator).invoke(INPUT)
+    assert meter.passed_by == 0
