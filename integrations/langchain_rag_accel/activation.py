@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextvars import ContextVar
 
@@ -40,6 +41,14 @@ class Activation:
 
 
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # who held it there before is gone
 _open: list[Activation] = []
 _here: ContextVar[Activation | None] = ContextVar("rag_accel_activation", default=None)
 

@@ -9,6 +9,7 @@ kept in the wrapper itself, so nothing here grows with the number of classes.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -51,10 +52,14 @@ class Patches:
     """Keep the leaf methods of all classes patched while anybody uses them."""
 
     def __init__(self) -> None:
-        # Re-entrant: a program may be collected, and so release, while its thread patches.
-        self._lock = threading.RLock()
+        self.renew_lock()
         self._users: dict[object, None] = {}
         self._stand = False
+
+    def renew_lock(self) -> None:
+        """Make the lock anew, also in a forked child: who held it there before is gone."""
+        # Re-entrant: a program may be collected, and so release, while its thread patches.
+        self._lock = threading.RLock()
 
     def acquire(self) -> object:
         """Patch, unless others have; return what is to be given back."""
@@ -91,6 +96,7 @@ class Patches:
 
 
 patches = Patches()
+os.register_at_fork(after_in_child=patches.renew_lock)
 
 
 class Interception:

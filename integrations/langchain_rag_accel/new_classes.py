@@ -1,8 +1,7 @@
-"""Hear of leaf classes that are defined while somebody watches."""
+"""Hear of leaf classes that are defined while somebody watches; whoever calls holds a lock."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ Watcher = Callable[[type], None]
 #: Bases whose subclasses are watched; an ``LLM`` is a ``BaseLLM``.
 _BASES = [base for base in LEAVES if base is not LLM]
 
-_lock = threading.RLock()
 _watcher: Watcher | None = None
 _saved: dict[type, Any] = {}
 
@@ -23,20 +21,18 @@ _saved: dict[type, Any] = {}
 def watch(watcher: Watcher) -> None:
     """Call ``watcher`` with every leaf class defined from now on."""
     global _watcher
-    with _lock:
-        _watcher = watcher
-        for base in _BASES:
-            if base not in _saved:
-                _install(base)
+    _watcher = watcher
+    for base in _BASES:
+        if base not in _saved:
+            _install(base)
 
 
 def unwatch() -> None:
     """Restore what stood in the classes before."""
     global _watcher
-    with _lock:
-        _watcher = None
-        for base in list(_saved):
-            _remove(base)
+    _watcher = None
+    for base in list(_saved):
+        _remove(base)
 
 
 def _install(base: type) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -26,6 +27,14 @@ from rag_accel_adapters.langchain import leaves
 _OWN = "__rag_accel_own__"
 
 _lock = threading.RLock()  # making a class runs code of its bases, which may accelerate something
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # who held it there before is gone
 #: what a twin was made of, and the patches on what that holds, by the twin's id
 _origins: dict[int, tuple[Any, Interception | None]] = {}
 _classes: weakref.WeakValueDictionary[tuple[int, int], type] = weakref.WeakValueDictionary()
