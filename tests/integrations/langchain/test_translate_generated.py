@@ -41,7 +41,8 @@ def as_text(given: Any) -> str:
 
 def as_dict(given: Any) -> dict[str, Any]:
     """Return anything as the dict that prompts and assigns take."""
-    return {"text": as_text(given), "a": 1, **(given if isinstance(given, dict) else {})}
+    # Last, over a message of that name: its id would be another one in every run.
+    return {"a": 1, **(given if isinstance(given, dict) else {}), "text": as_text(given)}
 
 
 def fail(given: Any) -> Any:
