@@ -92,7 +92,12 @@ class Options:
     profile_dir: str = _option(
         "", "directory of measured profiles: engines are measured when they join, once each"
     )
-    trace_events: int = _option(8192, "trace events kept in memory", 0, 10_000_000)
+    trace_events: int = _option(
+        8192,
+        "trace entries kept in memory; a borrowed call that did not wait is one",
+        0,
+        10_000_000,
+    )
 
     def __post_init__(self) -> None:
         hints = _hints()

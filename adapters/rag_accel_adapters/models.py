@@ -33,6 +33,11 @@ class AdoptedEmbeddings:
     prepare: Callable[[str], str]
 
 
+def may_be_adopted(cls: type) -> bool:
+    """Tell whether objects that are exactly a ``cls`` may be run by an owned engine."""
+    return f"{cls.__module__}.{cls.__qualname__}" in _EMBEDDINGS
+
+
 def adopt_embeddings(obj: Any, cls: type) -> AdoptedEmbeddings | None:
     """Return how an owned engine can run ``obj``, which is exactly a ``cls``; ``None`` if not."""
     adopter = _EMBEDDINGS.get(f"{cls.__module__}.{cls.__qualname__}")

@@ -37,14 +37,13 @@ MEANT = (BusyError, DeadlineError, ForkedError, RequestCancelledError)
 def current_run(own: Accelerator | None = None) -> RequestIdentity | None:
     """Return the run this context is part of, if any, and if it is one of ``own``'s."""
     run = current_request.get()
-    if run is None or run.has_ended or not _is_served(run, own):
-        return None
-    return run
+    return None if run is None or run.has_ended or _is_foreign(run, own) else run
 
 
-def _is_served(run: RequestIdentity, own: Accelerator | None) -> bool:
+def _is_foreign(run: RequestIdentity, own: Accelerator | None) -> bool:
     # A forked child is no part of its parent's runs.
-    return not run.accelerator.forked and own in (None, run.accelerator)
+    accelerator = run.accelerator
+    return (own is not None and own is not accelerator) or accelerator.forked
 
 
 def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
@@ -56,7 +55,7 @@ def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
     if not is_enabled():
         return None
     run = current_request.get()
-    if run is not None and _is_served(run, own):
+    if run is not None and not _is_foreign(run, own):
         return run.accelerator.anonymous() if run.has_ended else run
     accelerator = activated()
     if accelerator is None or (own is not None and accelerator is not own):

@@ -11,7 +11,7 @@ from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.context import fail_open
 from langchain_rag_accel.coverage import note_leaf
-from langchain_rag_accel.leaf_methods import DECODING, SEARCHING, LeafMethod, engine_name
+from langchain_rag_accel.leaf_methods import DECODING, SEARCHING, LeafMethod
 from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.accelerator.leaves import BegunCall, Permit
 from rag_accel.scheduler.messages import EngineName
@@ -47,6 +47,7 @@ class LeafCall:
         "_args",
         "_before",
         "_begun",
+        "_engine",
         "_held",
         "_identity",
         "_kind",
@@ -54,19 +55,28 @@ class LeafCall:
         "_permit",
         "_run",
         "is_active",
+        "is_settled",
     )
 
     def __init__(
-        self, identity: RequestIdentity, obj: Any, leaf: LeafMethod, args: Sequence[Any]
+        self,
+        identity: RequestIdentity,
+        obj: Any,
+        leaf: LeafMethod,
+        engine: str,
+        args: Sequence[Any],
     ) -> None:
         self._identity = identity
         self._obj = obj
         self._kind = leaf.kind
+        self._engine = engine
         self._args = args
         self._begun: BegunCall | None = None
         self._permit: Permit | None = None
         self._before = current_request.get()
         self.is_active = True
+        #: whether it is over, and the context is as it was
+        self.is_settled = False
 
     def covers(self, obj: Any) -> bool:
         """Tell whether a call of ``obj`` is part of this one; contexts copied may outlive it."""
@@ -79,25 +89,27 @@ class LeafCall:
     def begin(self) -> bool:
         """Begin, if nothing has to be waited for; ``end`` must follow then."""
         identity, kind = self._identity, self._kind
-        name = engine_name(type(self._obj))
         accelerator = identity.accelerator
-        leaves = accelerator.leaves
         try:
-            self._begun = leaves.begin(identity, EngineName(name), kind)
-            if self._begun is None:  # it has to wait, or it is the first of its class
-                engine = accelerator.borrow(name, kind)
-                permit = leaves.permit(identity, engine, kind)
-                self._permit = permit
-                if not permit.begin():
-                    return False
-            else:
-                self._begun.start()
+            begun = accelerator.leaves.begin(identity, EngineName(self._engine), kind)
+            if begun is not None:
+                self._begun = begun
+                begun.start()
+            elif not self._begin_known():
+                return False
         except Exception as error:
             self._permit = None
             self._refused(error)
             return True
         note_leaf(self._obj, self._args, "admitted")
         return True
+
+    def _begin_known(self) -> bool:
+        """Begin a call that is perhaps the first of its class, or that has to wait."""
+        accelerator = self._identity.accelerator
+        engine = accelerator.borrow(self._engine, self._kind)
+        self._permit = accelerator.leaves.permit(self._identity, engine, self._kind)
+        return self._permit.begin()
 
     def wait(self) -> None:
         """Wait in this thread until the scheduler lets it begin; ``end`` must follow."""
@@ -127,7 +139,7 @@ class LeafCall:
         self._obj, self._args = None, ()  # contexts that were copied meanwhile may live on
         # Only then forgotten: to say it twice, after an interrupt, does no harm.
         if self._begun is not None:
-            self._identity.accelerator.leaves.end(self._begun, ok)
+            self._begun.end(ok)
             self._begun = None
         if self._permit is not None:
             self._permit.give_back(ok)
@@ -147,14 +159,14 @@ class LeafCall:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.end(kind is None)
-        _reset(self._run, self._held)
+        self.is_settled = _is_reset(self._run, self._held)
 
     def inside(self) -> inside:
         """Return a scope in which code runs as part of this call and of its run."""
         return inside(self, self._identity)
 
     def _refused(self, error: Exception) -> None:
-        fail_open(self._identity.accelerator, error, engine_name(type(self._obj)))
+        fail_open(self._identity.accelerator, error, self._engine)
         note_leaf(self._obj, self._args, None)
 
 
@@ -174,10 +186,13 @@ class inside:  # noqa: N801 - used as a function
         self._run = current_request.set(self._identity)
 
     def __exit__(self, *raised: object) -> None:
-        _reset(self._run, self._held)
+        _is_reset(self._run, self._held)
 
 
-def _reset(run: Token[RequestIdentity | None], calls: Token[tuple[LeafCall, ...]] | None) -> None:
+def _is_reset(
+    run: Token[RequestIdentity | None], calls: Token[tuple[LeafCall, ...]] | None
+) -> bool:
+    """Leave the scope; False if it was gone."""
     try:
         current_request.reset(run)
         if calls is not None:
@@ -185,4 +200,5 @@ def _reset(run: Token[RequestIdentity | None], calls: Token[tuple[LeafCall, ...]
     except ValueError:
         # A coroutine that nobody ends is closed by the garbage collector, in whatever context that
         # happens to run; the context in which these were set is gone with its task.
-        return
+        return False
+    return True

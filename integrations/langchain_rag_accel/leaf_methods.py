@@ -23,6 +23,7 @@ from langchain_core.vectorstores import VectorStore
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel_adapters.langchain_composites import composite_of
+from rag_accel_adapters.models import may_be_adopted
 
 Flavour = Literal["plain", "coroutine", "generator", "async_generator", "composite"]
 
@@ -127,11 +128,13 @@ class LeafClass:
         base: the LangChain base class whose leaf methods it has, if any.
         engine: the borrowed engine's name for its objects.
         parts: what an object of it may hold that then does the work.
+        may_be_adopted: whether an owned engine may run its objects.
     """
 
     base: type | None
     engine: str
     parts: tuple[type, ...]
+    may_be_adopted: bool
 
 
 #: What an object that only has others do the work holds, by base class. A model is never composite:
@@ -152,7 +155,7 @@ def leaf_class(cls: type) -> LeafClass:
         base = next((base for base in LEAVES if issubclass(cls, base)), None)
         plain = plain_class(cls)
         engine = f"{plain.__module__}.{plain.__qualname__}"
-        found = _known[cls] = LeafClass(base, engine, _PARTS.get(base, ()))
+        found = _known[cls] = LeafClass(base, engine, _PARTS.get(base, ()), may_be_adopted(plain))
     return found
 
 
@@ -182,12 +185,16 @@ def is_composite(obj: Any) -> bool:
     Those are the leaves then.
     """
     parts = leaf_class(type(obj)).parts
-    if parts:
-        for value in vars(obj).values():
-            if isinstance(value, parts) or (
-                isinstance(value, list | tuple) and value and isinstance(value[0], parts)
-            ):
-                return True
+    return bool(parts) and holds(obj, parts)
+
+
+def holds(obj: Any, parts: tuple[type, ...]) -> bool:
+    """Tell whether an attribute of ``obj`` is one of these, or a sequence of them."""
+    for value in vars(obj).values():
+        if isinstance(value, parts) or (
+            isinstance(value, list | tuple) and value and isinstance(value[0], parts)
+        ):
+            return True
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -100,28 +100,18 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     # One request per call -------------------------------------------------------------------
 
-    @contextmanager
-    def _run(self) -> Iterator[Scope]:
+    def _run(self) -> AbstractContextManager[Scope]:
         """Run a call as a request or as part of one; give the scope that its code runs in."""
         identity, is_new = self._identity()
         if identity is None:
-            yield nullcontext
-            return
-        if is_new and self._lent:
-            lent[identity] = self._lent
-        try:
-            yield partial(self._inside, identity)
-        finally:
-            if is_new:
-                lent.pop(identity, None)
-                if not identity.accelerator.forked:
-                    identity.accelerator.close_request(identity)
-
-    def _inside(self, identity: RequestIdentity) -> AbstractContextManager[None]:
-        """Run code of a request; a plan of what is around this program is the better one."""
-        if self._skeleton is None or not identity.accelerator.options.use_skeleton:
-            return inside(None, identity)
-        return _planned(identity, self._skeleton)
+            return nullcontext(nullcontext)
+        plan = self._skeleton
+        # A plan of what is around this program is the better one.
+        if plan is None or not identity.accelerator.options.use_skeleton:
+            scope = partial(inside, None, identity)
+        else:
+            scope = partial(_planned, identity, plan)
+        return _Request(identity, scope, self._lent) if is_new else nullcontext(scope)
 
     def _merged(self, config: Any, size: int | None) -> Any:
         """Return the config that the bound runnable gets in a plain program."""
@@ -295,11 +285,46 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         return self._kept(super().with_retry(**kwargs))
 
 
-@contextmanager
-def _planned(identity: RequestIdentity, plan: Skeleton) -> Iterator[None]:
-    tell = leaf_depth.get() or plan.here
-    with inside(None, identity), scoped(leaf_depth, tell):
-        yield
+class _Request:
+    """Be one request of its own while the block runs, and close it."""
+
+    __slots__ = ("_identity", "_lent", "_scope")
+
+    def __init__(self, identity: RequestIdentity, scope: Scope, lent_ids: frozenset[int]) -> None:
+        self._identity = identity
+        self._scope = scope
+        self._lent = lent_ids
+
+    def __enter__(self) -> Scope:
+        if self._lent:
+            lent[self._identity] = self._lent
+        return self._scope
+
+    def __exit__(self, *raised: object) -> None:
+        identity = self._identity
+        if self._lent:
+            lent.pop(identity, None)
+        if not identity.accelerator.forked:
+            identity.accelerator.close_request(identity)
+
+
+class _planned(inside):  # noqa: N801 - used as a function
+    """Let what runs in the block be part of a run whose shape is known."""
+
+    __slots__ = ("_depth", "_plan")
+
+    def __init__(self, identity: RequestIdentity, plan: Skeleton) -> None:
+        super().__init__(None, identity)
+        self._plan = plan
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._depth = scoped(leaf_depth, leaf_depth.get() or self._plan.here)
+        self._depth.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        self._depth.__exit__(*raised)
+        super().__exit__(*raised)
 
 
 def _of_graph(look: Callable[[Any], T], runnable: Runnable[Any, Any]) -> T | None:

@@ -21,14 +21,16 @@ from langchain_rag_accel.composite_calls import spreading
 from langchain_rag_accel.context import start_in_pool
 from langchain_rag_accel.coverage import note_leaf
 from langchain_rag_accel.embedding import recognising
-from langchain_rag_accel.leaf_call import LeafCall, inside, is_nested
+from langchain_rag_accel.leaf_call import LeafCall, held, inside, is_nested
 from langchain_rag_accel.leaf_methods import (
     EMBEDDING,
     Flavour,
     LeafMethod,
     engine_name,
+    holds,
     is_composite,
     is_default,
+    leaf_class,
     mark,
     plain_method,
 )
@@ -53,7 +55,7 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
     if not is_inherited:
         scheduled = borrowed(original, leaf)
     elif leaf.sync is not None:
-        scheduled = _off_loop(original, leaf.sync)
+        scheduled = _off_loop(original, leaf, leaf.sync)
     else:
         return None
     if leaf.kind is EMBEDDING:
@@ -77,7 +79,7 @@ def borrowed(original: Method, leaf: LeafMethod) -> Method:
 
 def _leafs_run(find: FindIdentity, obj: Any) -> RequestIdentity | None:
     """Return the run of a call that is a leaf of its own."""
-    if is_nested(obj):
+    if held.get() and is_nested(obj):
         return None
     identity = find(obj)
     if identity is None and not is_composite(obj):
@@ -158,41 +160,45 @@ def _composite(original: Method) -> Method:
 
 def _plain(original: Method, leaf: LeafMethod) -> Method:
     def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_composite(self):  # others hold the permits; the run is theirs too
+        known = leaf_class(type(self))
+        if known.parts and holds(self, known.parts):  # they hold the permits; the run is theirs too
             with inside(None, identity):
                 return spreading(original)(self, *args, **kwargs)
-        call = LeafCall(identity, self, leaf, args)
+        call = LeafCall(identity, self, leaf, known.engine, args)
         try:
             if not call.begin():
                 call.wait()
             with call:
                 return original(self, *args, **kwargs)
         finally:
-            call.leave()
+            if not call.is_settled:
+                call.leave()
 
     return scheduled
 
 
 def _coroutine(original: Method, leaf: LeafMethod) -> Method:
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_composite(self):
+        known = leaf_class(type(self))
+        if known.parts and holds(self, known.parts):
             with inside(None, identity):
                 return await original(self, *args, **kwargs)
-        call = LeafCall(identity, self, leaf, args)
+        call = LeafCall(identity, self, leaf, known.engine, args)
         try:
             if not call.begin():
                 await call.wait_on_loop()
             with call:
                 return await original(self, *args, **kwargs)
         finally:
-            call.leave()
+            if not call.is_settled:
+                call.leave()
 
     return scheduled
 
 
 def _generator(original: Method, leaf: LeafMethod) -> Method:
     def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        call = LeafCall(identity, self, leaf, args)
+        call = LeafCall(identity, self, leaf, engine_name(type(self)), args)
         ok = False
         try:
             if not call.begin():
@@ -211,7 +217,7 @@ def _async_generator(original: Method, leaf: LeafMethod) -> Method:
     async def scheduled(
         identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        call = LeafCall(identity, self, leaf, args)
+        call = LeafCall(identity, self, leaf, engine_name(type(self)), args)
         ok = False
         try:
             if not call.begin():
@@ -228,31 +234,27 @@ def _async_generator(original: Method, leaf: LeafMethod) -> Method:
     return scheduled
 
 
-def _off_loop(original: Method, sync_name: str) -> Method:
+def _off_loop(original: Method, leaf: LeafMethod, sync_name: str) -> Method:
     """Return the scheduled version of an async method that its class inherits.
 
     The work is the sync method's. The default runs it in the loop's default executor, six threads
     on two cores; here it runs in the accelerator's own pool, as part of the run that was found.
     """
+    takes_manager = leaf.kind is not EMBEDDING
 
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         sync = getattr(self, sync_name)
         its_own = None if is_nested(self) else getattr(sync, _SCHEDULED, None)
         if its_own is not None:
             sync = functools.partial(its_own, identity, self)
-        call = functools.partial(sync, *_sync_args(args), **_sync_kwargs(kwargs))
+        if takes_manager:
+            args = tuple(map(_sync_manager, args))
+            kwargs = {key: _sync_manager(value) for key, value in kwargs.items()}
+        call = functools.partial(sync, *args, **kwargs)
         running = start_in_pool(identity.accelerator, call, engine_name(type(self)))
         return await (original(self, *args, **kwargs) if running is None else running)
 
     return scheduled
-
-
-def _sync_args(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_sync_manager(arg) for arg in args)
-
-
-def _sync_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {key: _sync_manager(value) for key, value in kwargs.items()}
 
 
 def _sync_manager(value: Any) -> Any:

@@ -14,9 +14,11 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context, ContextVar
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from rag_accel.errors import ClosedError, ForkedError
 
@@ -46,7 +48,7 @@ class CallPool:
         self._max_threads = max_threads
         self._stall_s = stall_s
         self._lock = threading.Lock()
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads = 0
         #: idle threads less calls that wait for one
         self._idle = 0
@@ -65,16 +67,15 @@ class CallPool:
             ForkedError: in a forked child, where none of the threads exists.
         """
         self._require_own_process()
-        call = fn if context is None else _inside(context, fn)
         may_wait = context is None or not context.get(_is_inside, False)
-        future: Future[T] = Future()
+        call = _Submitted(fn if context is None else partial(context.run, partial(_marked, fn)))
         with self._lock:
             self._require_open()
             if self._is_full and not may_wait:
-                _start("rag-accel-call-inner", lambda: _run(future, call))
+                _start("rag-accel-call-inner", call.run)
             else:
-                self._put(future, call)
-        return future
+                self._put(call)
+        return call.future
 
     def start(self, fn: Callable[[], T]) -> asyncio.Future[T]:
         """Start ``fn()`` in a thread with a copy of the caller's context; await the result.
@@ -83,34 +84,28 @@ class CallPool:
         Raises like ``submit``, at once; awaiting raises what ``fn`` raised.
         """
         self._require_own_process()
-        loop = asyncio.get_running_loop()
-        call = _inside(contextvars.copy_context(), lambda: _shielded(fn))
+        call = _Awaited(fn)
         with self._lock:
             self._require_open()
             must_wait = self._is_full
-            queued: Future[T] | None = None
             if not (must_wait and _is_inside.get()):
-                queued = Future()
-                self._put(queued, call)
-        if queued is None:
-            return loop.run_in_executor(None, call)
-        waiting = asyncio.wrap_future(queued)
-        if not must_wait:
-            return waiting
-        task = asyncio.ensure_future(self._unstalled(queued, waiting, call))
-        task.add_done_callback(lambda _: waiting.cancel())  # also where it never began
+                self._put(call)
+                if not must_wait:
+                    return call.future
+        if _is_inside.get():
+            return call.loop.run_in_executor(None, call.compute)
+        task = asyncio.ensure_future(self._unstalled(call))
+        task.add_done_callback(lambda _: call.future.cancel())  # also where it never began
         return task
 
-    async def _unstalled(
-        self, queued: Future[T], waiting: asyncio.Future[T], call: Callable[[], T]
-    ) -> T:
+    async def _unstalled(self, call: _Awaited[T]) -> T:
         """Wait for a queued call; one that stays queued while nothing ends leaves the queue."""
-        while not waiting.done():
+        while not call.future.done():
             ended = self._ended
-            await asyncio.wait([waiting], timeout=self._stall_s)
-            if ended == self._ended and not queued.running() and queued.cancel():
-                return await asyncio.get_running_loop().run_in_executor(None, call)
-        return await waiting
+            await asyncio.wait([call.future], timeout=self._stall_s)
+            if ended == self._ended and call.take():
+                return await call.loop.run_in_executor(None, call.compute)
+        return await call.future
 
     async def run(self, fn: Callable[[], T]) -> T:
         """Return ``fn()``, run in a thread with a copy of the caller's context."""
@@ -142,18 +137,18 @@ class CallPool:
     def _is_full(self) -> bool:
         return self._idle <= 0 and self._threads >= self._max_threads
 
-    def _put(self, future: Future[Any], call: Callable[[], Any]) -> None:
+    def _put(self, call: _Call) -> None:
         """Queue a call, and start a thread for it if none is idle; under the lock."""
         if self._idle <= 0 and self._threads < self._max_threads:
             _start(f"rag-accel-call-{self._threads + 1}", self._work)
             self._threads += 1
             self._idle += 1
         self._idle -= 1
-        self._calls.put((future, call))
+        self._calls.put(call)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            _run(*call)
+            call.run()
             # The next get() may block for long: the call must not stay alive with it.
             del call
             with self._lock:
@@ -161,21 +156,86 @@ class CallPool:
                 self._ended += 1
 
 
+class _Call(Protocol):
+    """Be run by a thread of the pool; keeps what it raises to itself."""
+
+    def run(self) -> None: ...
+
+
+class _Submitted(Generic[T]):
+    """A call whose caller is any thread."""
+
+    __slots__ = ("_fn", "future")
+
+    def __init__(self, fn: Callable[[], T]) -> None:
+        self._fn = fn
+        self.future: Future[T] = Future()
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            value = self._fn()
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)
+        finally:
+            # The error's traceback leads here, and from the future back to the error.
+            del self
+
+
+class _Awaited(Generic[T]):
+    """A call that a task awaits; it sees a copy of the task's context.
+
+    ``asyncio.wrap_future`` would do, at several times the cost.
+    """
+
+    __slots__ = ("_untaken", "compute", "future", "loop")
+
+    def __init__(self, fn: Callable[[], T]) -> None:
+        shielded = partial(_shielded, fn)
+        self.compute: Callable[[], T] = partial(contextvars.copy_context().run, shielded)
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+        #: emptied by the one who runs the call; single operations on a list need no lock
+        self._untaken = [True]
+
+    def take(self) -> bool:
+        """Tell whether the call is still to be run, by whoever asks first."""
+        try:
+            return self._untaken.pop()
+        except IndexError:
+            return False
+
+    def run(self) -> None:
+        if self.future.cancelled() or not self.take():
+            return
+        loop = self.loop
+        try:
+            settle = partial(_settle, self.future, self.compute())
+        except BaseException as error:
+            settle = partial(_fail, self.future, error)
+        try:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle)
+        finally:
+            # The error's traceback leads here, and from here back to the error.
+            del self, settle
+
+
 def _start(name: str, work: Callable[[], None]) -> None:
     threading.Thread(target=work, name=name, daemon=True).start()
 
 
-def _inside(context: Context, fn: Callable[[], T]) -> Callable[[], T]:
-    """Return a call of ``fn`` in a context that says it is one of a pool's."""
-
-    def marked() -> T:
-        _is_inside.set(True)
-        return fn()
-
-    return lambda: context.run(marked)
+def _marked(fn: Callable[[], T]) -> T:
+    """Return ``fn()``, run as a call of a pool."""
+    _is_inside.set(True)
+    return fn()
 
 
 def _shielded(fn: Callable[[], T]) -> T:
+    _is_inside.set(True)
     # A StopIteration cannot pass through a future: it would hang the awaiting task.
     try:
         return fn()
@@ -183,15 +243,11 @@ def _shielded(fn: Callable[[], T]) -> T:
         raise RuntimeError from error
 
 
-def _run(future: Future[T], fn: Callable[[], T]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        value = fn()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
+def _settle(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
         future.set_result(value)
-    finally:
-        # The error's traceback leads here, and from the future back to the error.
-        del future, fn
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -24,11 +24,11 @@ class RequestIdentity:
     """
 
     __slots__ = (
-        "_has_ended",
         "_ordinals",
         "accelerator",
         "arrived_at",
         "deadline",
+        "has_ended",
         "program",
         "request",
     )
@@ -47,16 +47,12 @@ class RequestIdentity:
         self.deadline = deadline
         self.program = program
         self._ordinals = count(1)
-        self._has_ended = False
-
-    @property
-    def has_ended(self) -> bool:
-        """Tell whether the run is over; what it started beside itself may still go on."""
-        return self._has_ended
+        #: whether the run is over; what it started beside itself may still go on
+        self.has_ended = False
 
     def end(self) -> None:
         """Note that the run is over."""
-        self._has_ended = True
+        self.has_ended = True
 
     def next_leaf(self) -> str:
         """Return a name for the next leaf, unique within the run."""

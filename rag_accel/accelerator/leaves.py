@@ -92,7 +92,7 @@ class Leaves:
     def begin(
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> BegunCall | None:
-        """Return a borrowed call to start here and now if it need not wait; then ``end`` it."""
+        """Return a borrowed call to start here and now if it need not wait; it must be ended."""
         return self._driver.begin_call(
             identity.request,
             identity.next_leaf(),
@@ -101,10 +101,6 @@ class Leaves:
             identity.arrived_at,
             identity.deadline,
         )
-
-    def end(self, call: BegunCall, ok: bool) -> None:
-        """Say that a call which began at once has returned, or raised."""
-        self._driver.end_call(call, ok)
 
     def permit(self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind) -> Permit:
         """Return a permit of a borrowed engine for one call, to hold while a block runs."""
@@ -248,7 +244,7 @@ class Permit:
     def give_back(self, ok: bool) -> None:
         """Say that the call has returned, or raised."""
         if self._begun is not None:
-            self._driver.end_call(self._begun, ok)
+            self._begun.end(ok)
         elif self._key is not None:
             self._driver.post(CallEnded(self._key, self._engine, ok))
 

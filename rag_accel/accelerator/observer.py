@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rag_accel.scheduler.commands import (
@@ -92,24 +92,10 @@ class SchedulerObserver:
 
     def _call_made(self, event: CallMade, now: float, state: SchedulerState) -> None:
         duration_s = event.ended_at - event.began_at
-        cells = self._metrics.engine(event.engine)
-        cells.record_step(1, duration_s)
-        if not event.ok:
-            cells.failures.add()
-        wanted = self._tracer.wanted
-        if not wanted:
-            return
-        if trace.RequestStarted in wanted and state.find(event.request) is None:
-            self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "leaf"))
-        request, name, engine, kind = event[:4]
-        if trace.NodeDispatched in wanted:
-            begun = trace.NodeDispatched(event.began_at, request, name, engine, 0.0, kind)
-            self._tracer.emit(begun)
-        if trace.NodeFinished in wanted:
-            outcome = "done" if event.ok else "failed"
-            self._tracer.emit(
-                trace.NodeFinished(event.ended_at, request, name, engine, outcome, duration_s)
-            )
+        self._metrics.engine(event.engine).record_step(1, duration_s, event.ok)
+        if self._tracer.wanted:
+            is_alone = state.find(event.request) is None
+            self._tracer.emit_later(_lone_call_events if is_alone else _call_events, event)
 
     def _leaf_arrived(self, event: LeafArrived, now: float, state: SchedulerState) -> None:
         wanted = self._tracer.wanted
@@ -159,10 +145,7 @@ class SchedulerObserver:
         started = self._calls.pop(event.node, None)
         if started is None:
             return
-        cells = self._metrics.engine(event.engine)
-        cells.record_step(1, now - started)
-        if not event.ok:
-            cells.failures.add()
+        self._metrics.engine(event.engine).record_step(1, now - started, event.ok)
 
     # Commands ----------------------------------------------------------------------------------
 
@@ -271,6 +254,18 @@ class SchedulerObserver:
         if trace.RequestEnded in self._tracer.wanted:
             node = command.node.node if command.node else None
             self._tracer.emit(trace.RequestEnded(now, command.request, command.outcome, node))
+
+
+def _call_events(call: CallMade) -> Iterator[trace.TraceEvent]:
+    node = (call.request, call.name, call.engine)
+    yield trace.NodeDispatched(call.began_at, *node, 0.0, call.kind)
+    outcome = "done" if call.ok else "failed"
+    yield trace.NodeFinished(call.ended_at, *node, outcome, call.ended_at - call.began_at)
+
+
+def _lone_call_events(call: CallMade) -> Iterator[trace.TraceEvent]:
+    yield trace.RequestStarted(call.arrived_at, call.request, "leaf")
+    yield from _call_events(call)
 
 
 def _is_joining_of(event: trace.TraceEvent, engine: str) -> bool:

@@ -162,14 +162,13 @@ def call_made(state: SchedulerState, event: CallMade, now: float, out: list[Comm
     run = state.requests.get(event.request)
     if run is None or not run.open:
         return
-    is_idle = run.unfinished == 0
-    if is_idle:
-        leave_idle(state, run)
-        if event.began_at >= run.idle_since:  # else it ran beside another
-            learn_gap(state, run, engine.name, event.began_at)
-    if event.ended_at >= run.idle_since:
+    if event.ended_at < run.idle_since:  # it ran beside another
+        return
+    if run.unfinished:
         run.last_engine, run.idle_since = engine.name, event.ended_at
-    if is_idle:
+    else:
+        leave_idle(state, run)
+        run.last_engine, run.idle_since = engine.name, event.ended_at
         enter_idle(state, run)
 
 

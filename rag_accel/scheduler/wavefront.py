@@ -63,8 +63,11 @@ def may_still_come(state: SchedulerState, request: RequestId | None) -> bool:
 
 
 def learn_gap(state: SchedulerState, run: RequestRun, engine: EngineName, now: float) -> None:
-    """Remember how long this program took from its last leaf (or its start) to this engine."""
-    if not run.program:
+    """Remember how long this program took from its last leaf (or its start) to an owned engine.
+
+    Nobody waits for those who come to another.
+    """
+    if not run.program or engine not in state.owned:
         return
     if run.program not in state.gaps and len(state.gaps) >= MAX_PROGRAMS:
         del state.gaps[next(iter(state.gaps))]

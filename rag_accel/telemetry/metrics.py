@@ -163,12 +163,14 @@ class EngineMetrics:
         self.queue_wait_s = metrics.histogram(*path, "queue_wait_s")
         self.step_s = metrics.histogram(*path, "step_s")
 
-    def record_step(self, items: int, duration_s: float) -> None:
-        """Record one finished step over ``items`` items."""
+    def record_step(self, items: int, duration_s: float, ok: bool = True) -> None:
+        """Record one finished step over ``items`` items, or one that raised."""
         self.steps.add()
         self.items.add(items)
         self.batch_size.observe(items)
         self.step_s.observe(duration_s)
+        if not ok:
+            self.failures.add()
 
 
 Cell = TypeVar("Cell", Counter, Histogram)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from rag_accel.errors import ClosedError, ConfigError
 from rag_accel.telemetry.events import EVENT_TYPES, TraceEvent
@@ -19,6 +20,11 @@ from rag_accel.telemetry.ring import RingBuffer
 from rag_accel.telemetry.sinks import Sink
 
 logger = logging.getLogger("rag_accel.telemetry")
+
+T = TypeVar("T")
+
+#: what makes events of a fact, and the fact
+_Unmade = tuple[Callable[[Any], Iterable[TraceEvent]], Any]
 
 
 @dataclass(slots=True)
@@ -35,7 +41,8 @@ class Tracer:
     ring buffer or the other sinks, and is offered later events all the same.
 
     Args:
-        capacity: events kept in memory; 0 keeps none (option ``trace_events``).
+        capacity: events kept in memory; 0 keeps none (option ``trace_events``). Those that one
+            ``emit_later`` stands for count as one.
         sinks: sinks that take every kind of event; the tracer closes them.
 
     Attributes:
@@ -52,7 +59,9 @@ class Tracer:
             raise ConfigError(
                 "bad trace capacity", where="trace_events", found=capacity, valid="from 0"
             )
-        self._ring: RingBuffer[TraceEvent] | None = RingBuffer(capacity) if capacity else None
+        self._ring: RingBuffer[TraceEvent | _Unmade] | None = (
+            RingBuffer(capacity) if capacity else None
+        )
         # Re-entrant: a finalizer that runs while the table changes may emit into a failing sink.
         self._lock = threading.RLock()
         self._closed = False
@@ -69,6 +78,18 @@ class Tracer:
             self._ring.append(event)
         for feed in self._routes.get(type(event), ()):
             self._write(feed, event)
+
+    def emit_later(self, make: Callable[[T], Iterable[TraceEvent]], fact: T) -> None:
+        """Record the events that ``make(fact)`` gives, made when somebody reads them.
+
+        For what happens often and is read seldom; ``make`` must not depend on when it is called.
+        """
+        if self._ring is not None:
+            self._ring.append((make, fact))
+        if self._routes:
+            for event in make(fact):
+                for feed in self._routes.get(type(event), ()):
+                    self._write(feed, event)
 
     def keep(self, event: TraceEvent) -> None:
         """Record an event that stays readable however many follow; never raises an ``Exception``.
@@ -119,7 +140,7 @@ class Tracer:
 
     def events(self) -> tuple[TraceEvent, ...]:
         """Return the events still in memory: those to keep, then the newest, oldest first."""
-        return (*self._kept, *self._ring.snapshot()) if self._ring is not None else ()
+        return (*self._kept, *_made(self._ring.snapshot())) if self._ring is not None else ()
 
     @property
     def records(self) -> bool:
@@ -174,3 +195,12 @@ class Tracer:
                 type(feed.sink).__name__,
                 exc_info=exc,
             )
+
+
+def _made(entries: Iterable[TraceEvent | _Unmade]) -> Iterator[TraceEvent]:
+    for entry in entries:
+        if isinstance(entry, tuple):
+            make, fact = entry
+            yield from make(fact)
+        else:
+            yield entry

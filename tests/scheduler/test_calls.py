@@ -23,18 +23,20 @@ def test_a_program_has_been_where_it_made_its_last_call() -> None:
     core.open(1, at=0.0)
     core.made(1, 0.25, 1.0)
     core.leaf(1, "a", at=1.5)
-    assert core.state.gaps["p"] == {None: {"b": 0.25}, "b": {"e": 0.5}}
+    assert core.state.gaps["p"] == {"b": {"e": 0.5}}
 
 
-def test_calls_made_beside_each_other_teach_no_gap() -> None:
+def test_of_calls_made_beside_each_other_the_one_that_ended_last_counts() -> None:
     core = Core()
+    core.own()
     core.borrow()
     core.borrow("c")
     core.open(1, at=0.0)
-    core.made(1, 0.5, 1.0)
     core.made(1, 0.25, 2.0, "c")
-    assert core.state.gaps["p"] == {None: {"b": 0.5}}
+    core.made(1, 0.5, 1.0)
     assert core.state.requests[RequestId(1)].idle_since == 2.0
+    core.leaf(1, "a", at=2.5)
+    assert core.state.gaps["p"] == {"c": {"e": 0.5}}
 
 
 def test_a_call_made_beside_owned_work_leaves_its_request_busy() -> None:

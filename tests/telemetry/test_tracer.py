@@ -248,3 +248,37 @@ def test_a_new_trace_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 def test_a_trace_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="absent"):
         JsonLinesSink(tmp_path / "absent" / "trace.jsonl")
+
+
+def _started_and_dispatched(number: int) -> list[TraceEvent]:
+    return [RequestStarted(1.0, number), NodeDispatched(2.0, number, "search", "index")]
+
+
+def test_events_emitted_later_are_made_when_they_are_read() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> list[TraceEvent]:
+        made.append(number)
+        return _started_and_dispatched(number)
+
+    tracer = Tracer(capacity=2)
+    for number in (5, 6, 7):
+        tracer.emit_later(make, number)
+    assert not made
+    assert tracer.events() == (*_started_and_dispatched(6), *_started_and_dispatched(7))
+    assert tracer.dropped == 1
+
+
+def test_sinks_get_events_emitted_later_at_once_by_kind() -> None:
+    tracer, sink = Tracer(capacity=0), MemorySink()
+    tracer.add_sink(sink, kinds=[NodeDispatched])
+    tracer.emit_later(_started_and_dispatched, 7)
+    assert sink.events == (DISPATCHED,)
+    assert tracer.events() == ()
+
+
+def test_what_cannot_be_made_for_a_sink_costs_its_owner_nothing() -> None:
+    tracer = Tracer(capacity=2)
+    tracer.add_sink(FailingSink())
+    tracer.emit_later(_started_and_dispatched, 7)
+    assert tracer.sink_failures == 2

@@ -23,11 +23,12 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.scheduler.driver.begun_calls import BegunCall, BegunCalls
 from rag_accel.scheduler.driver.clients import GraphClient
 from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.joining import EngineNames, owned_engine_added
-from rag_accel.scheduler.driver.leaf import BegunCall, LeafClient
+from rag_accel.scheduler.driver.leaf import LeafClient
 from rag_accel.scheduler.driver.mailbox import Mailbox, Message
 from rag_accel.scheduler.driver.outcome import Result
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
@@ -74,13 +75,12 @@ class Driver:
         self._check = check
         self._handler = EventHandler(options, self._clock, observer)
         self._mailbox = Mailbox()
-        #: since when each borrowed call runs that did not wait for a permit
-        self._calls: dict[int, float] = {}
+        self._calls = BegunCalls(self._clock.now, self._mailbox.put_quietly)
         self._names = EngineNames()
         self._unlimited: set[EngineName] = set()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
-        self._closing = threading.Event()
+        self._closing = False
         self._ended = False
         self._drain_lock = threading.RLock()
         self._gathered = Gathered(self._send)
@@ -167,22 +167,17 @@ class Driver:
     ) -> BegunCall | None:
         """Return a borrowed call to start if it need not wait: nothing could refuse it.
 
-        ``end_call`` must follow. Half of ``max_requests`` is kept for calls that do wait, so that
-        all who look at the same moment still fit.
+        It must be ended. Half of ``max_requests`` is kept for calls that do wait, so that all who
+        look at the same moment still fit.
         """
-        if engine not in self._unlimited or self._closing.is_set():
+        if engine not in self._unlimited or self._closing:
             return None
         now = self._clock.now()
-        state = self._handler.state
-        live = len(state.requests) + len(state.pending) + len(self._mailbox) + len(self._calls)
+        state, calls = self._handler.state, self._calls
+        live = len(state.requests) + len(state.pending) + len(self._mailbox) + len(calls.running)
         if 2 * live >= state.options.max_requests or (deadline is not None and deadline <= now):
             return None
-        return BegunCall(self._calls, request, name, engine, kind, arrived_at, now)
-
-    def end_call(self, call: BegunCall, ok: bool) -> None:
-        """Report a call that ``begin_call`` let begin; in a forked child it is the parent's."""
-        if call.end() and os.getpid() == self._pid:
-            self._mailbox.put_quietly((call.made(self._clock.now(), ok), None))
+        return BegunCall(calls, request, name, engine, kind, arrived_at, now)
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
@@ -242,7 +237,7 @@ class Driver:
     @property
     def is_idle(self) -> bool:
         """Tell whether nothing lives: no request, no queue, no running step, nobody who waits."""
-        return self.ask(lambda: self._handler.is_idle and not len(self._calls))
+        return self.ask(lambda: self._handler.is_idle and not self._calls.running)
 
     @property
     def internal_errors(self) -> int:
@@ -252,7 +247,7 @@ class Driver:
     @property
     def closed(self) -> bool:
         """Tell whether ``close`` was called."""
-        return self._closing.is_set()
+        return self._closing
 
     def close(self, timeout_s: float) -> bool:
         """End every request with ClosedError, stop all threads; tell whether they all ended.
@@ -262,8 +257,8 @@ class Driver:
         """
         if os.getpid() != self._pid:
             return True
-        if not self._closing.is_set():
-            self._closing.set()
+        if not self._closing:
+            self._closing = True
             self._put(Closing())
             self._put(None)
         if threading.current_thread() is self._thread:
@@ -285,7 +280,7 @@ class Driver:
 
     def _require_usable(self) -> None:
         self._require_own_process()
-        if self._closing.is_set():
+        if self._closing:
             raise ClosedError("the accelerator is closed", hint="make a new one")
 
     def _put(self, event: Event | None, attached: Any = None) -> None:
