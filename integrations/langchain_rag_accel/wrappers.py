@@ -248,9 +248,10 @@ def _off_loop(original: Method, leaf: LeafMethod, sync_name: str) -> Method:
         if its_own is not None:
             sync = functools.partial(its_own, identity, self)
         if takes_manager:
-            args = tuple(map(_sync_manager, args))
-            kwargs = {key: _sync_manager(value) for key, value in kwargs.items()}
-        call = functools.partial(sync, *args, **kwargs)
+            named = {key: _sync_manager(value) for key, value in kwargs.items()}
+            call = functools.partial(sync, *map(_sync_manager, args), **named)
+        else:
+            call = functools.partial(sync, *args, **kwargs)
         running = start_in_pool(identity.accelerator, call, engine_name(type(self)))
         return await (original(self, *args, **kwargs) if running is None else running)
 

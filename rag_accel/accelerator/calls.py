@@ -18,7 +18,7 @@ from contextlib import suppress
 from contextvars import Context, ContextVar
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rag_accel.errors import ClosedError, ForkedError
 
@@ -48,7 +48,7 @@ class CallPool:
         self._max_threads = max_threads
         self._stall_s = stall_s
         self._lock = threading.Lock()
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._threads = 0
         #: idle threads less calls that wait for one
         self._idle = 0
@@ -74,8 +74,21 @@ class CallPool:
             if self._is_full and not may_wait:
                 _start("rag-accel-call-inner", call.run)
             else:
-                self._put(call)
+                self._put(call.run)
         return call.future
+
+    def start_if_free(self, fn: Callable[[], None], context: Context) -> bool:
+        """Start ``fn()``, which must not raise, in ``context`` unless it would have to wait.
+
+        Raises like ``submit``.
+        """
+        self._require_own_process()
+        with self._lock:
+            self._require_open()
+            if self._is_full:
+                return False
+            self._put(partial(context.run, partial(_marked, fn)))
+        return True
 
     def start(self, fn: Callable[[], T]) -> asyncio.Future[T]:
         """Start ``fn()`` in a thread with a copy of the caller's context; await the result.
@@ -89,7 +102,7 @@ class CallPool:
             self._require_open()
             must_wait = self._is_full
             if not (must_wait and _is_inside.get()):
-                self._put(call)
+                self._put(call.run)
                 if not must_wait:
                     return call.future
         if _is_inside.get():
@@ -137,7 +150,7 @@ class CallPool:
     def _is_full(self) -> bool:
         return self._idle <= 0 and self._threads >= self._max_threads
 
-    def _put(self, call: _Call) -> None:
+    def _put(self, call: Callable[[], object]) -> None:
         """Queue a call, and start a thread for it if none is idle; under the lock."""
         if self._idle <= 0 and self._threads < self._max_threads:
             _start(f"rag-accel-call-{self._threads + 1}", self._work)
@@ -148,18 +161,12 @@ class CallPool:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            call.run()
+            call()
             # The next get() may block for long: the call must not stay alive with it.
             del call
             with self._lock:
                 self._idle += 1
                 self._ended += 1
-
-
-class _Call(Protocol):
-    """Be run by a thread of the pool; keeps what it raises to itself."""
-
-    def run(self) -> None: ...
 
 
 class _Submitted(Generic[T]):

@@ -150,19 +150,50 @@ class AsyncHost:
             await asyncio.wait(unwinding, timeout=UNWIND_S)
 
     def run(self, call: Call, report: Report) -> None:
-        """Start the call as a task of the caller's loop."""
+        """Start the call as a task of the caller's loop, or in a thread that is free for it."""
         with self._lock:
             is_left = self._is_left
             if not is_left:
                 self._owed.add(report)
         if is_left:
             report(None, _left_error())
-            return
+        elif is_async(call) or not self._run_in_pool(call, report):
+            self._start_later(call, report)
+
+    def _start_later(self, call: Call, report: Report) -> None:
         self._driver.later(
             self._loop,
             lambda: self._start(call, report),
             lambda: self._settle(report, None, _left_error()),
         )
+
+    def _run_in_pool(self, call: Call, report: Report) -> bool:
+        """Spare a sync call the way over the loop and back; False if it would have to wait."""
+
+        def run() -> None:
+            if self._is_left:
+                return
+            try:
+                value = call()
+            except BaseException as error:
+                self._settle(report, None, error)
+            else:
+                if inspect.isawaitable(value):
+                    self._await_later(value, report)
+                else:
+                    self._settle(report, value, None)
+
+        try:
+            return self._pool.start_if_free(run, self._context.copy())
+        except Exception as error:
+            self._settle(report, None, error)
+            return True
+
+    def _await_later(self, value: Awaitable[Any], report: Report) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._start, partial(_awaited, value), report)
+        except RuntimeError:  # the caller's loop is closed: nobody waits any more
+            self._settle(report, None, _left_error())
 
     def wake(self) -> None:
         """Let the waiting task look; any thread."""
@@ -248,6 +279,10 @@ class PoolHost:
     def wake(self) -> None:
         """Tell whoever holds the handle."""
         self._woken()
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def is_async(call: Call) -> bool:

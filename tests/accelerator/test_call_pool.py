@@ -232,3 +232,74 @@ async def test_whoever_leaves_a_stalled_queue_leaves_no_call_behind() -> None:
     assert await pool.run(lambda: 5) == 5
     assert not ran
     pool.close()
+
+
+def test_a_call_that_would_have_to_wait_is_not_taken() -> None:
+    pool = CallPool(1)
+    user: ContextVar[str] = ContextVar("user")
+    user.set("alice")
+    ran: list[str] = []
+    with Gate() as gate:
+        assert pool.start_if_free(lambda: ran.append(user.get()) or gate(), copy_context())
+        gate.wait_until_entered()
+        assert not pool.start_if_free(lambda: ran.append("no"), copy_context())
+        gate.open()
+    assert pool.submit(lambda: 5).result(PATIENCE_S) == 5
+    assert ran == ["alice"]
+    pool.close()
+    with pytest.raises(ClosedError):
+        pool.start_if_free(lambda: None, copy_context())
+
+
+async def test_a_call_whose_loop_is_closed_meanwhile_ends_in_silence(pool: CallPool) -> None:
+    with Gate() as gate:
+
+        def leave() -> None:
+            loop = asyncio.new_event_loop()
+
+            async def begin() -> None:
+                pool.start(gate)
+
+            loop.run_until_complete(begin())
+            gate.wait_until_entered()
+            loop.close()
+
+        await asyncio.get_running_loop().run_in_executor(None, leave)
+        gate.open()
+    assert await pool.run(lambda: 5) == 5
+
+
+@pytest.mark.parametrize("error", [LookupError("no"), SystemExit(1)])
+async def test_what_an_awaited_call_raises_reaches_the_task(
+    pool: CallPool, error: BaseException
+) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await pool.run(fail)
+    assert caught.value is error
+    assert await pool.run(lambda: 5) == 5
+
+
+async def test_nothing_of_an_awaited_call_stays_with_its_thread(pool: CallPool) -> None:
+    class Payload:
+        pass
+
+    def call(payload: Payload) -> None:
+        raise LookupError
+
+    gc.collect()
+    gc.disable()
+    try:
+        payload = Payload()
+        ref = weakref.ref(payload)
+        future = pool.start(partial(call, payload))
+        await asyncio.wait([future])
+        assert isinstance(future.exception(), LookupError)
+        while pool._idle < 1:  # pyright: ignore[reportPrivateUsage]
+            pass
+        del payload, future
+        assert ref() is None
+    finally:
+        gc.enable()
