@@ -175,10 +175,11 @@ class AsyncHost:
                 return
             try:
                 value = call()
+                is_awaitable = inspect.isawaitable(value)  # asks the value, which may raise
             except BaseException as error:
                 self._settle(report, None, error)
             else:
-                if inspect.isawaitable(value):
+                if is_awaitable:
                     self._await_later(value, report)
                 else:
                     self._settle(report, value, None)

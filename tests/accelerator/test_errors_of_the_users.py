@@ -157,6 +157,20 @@ def test_what_ends_programs_passes_through_run(error: BaseException) -> None:
 
 
 @anyhow
+def test_a_value_that_cannot_be_looked_at_ends_its_request(way: Way) -> None:
+    class Hidden:
+        @property
+        def __class__(self) -> type:
+            raise LookupError("nothing to see")
+
+    with opened() as acc:
+        for _ in range(3):  # and leaves the threads as they were
+            with pytest.raises((LookupError, EngineError)):
+                way(acc, function_graph(lambda text: Hidden()), input="x")
+        assert way(acc, function_graph(str), input="x") == "x"
+
+
+@anyhow
 def test_a_stop_iteration_ends_its_request(way: Way) -> None:
     def stop(text: str) -> None:
         raise StopIteration(5)
