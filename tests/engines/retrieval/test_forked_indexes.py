@@ -70,14 +70,16 @@ def test_a_fork_waits_for_whoever_is_between_two_states_and_holds_off_the_next()
 
 
 def test_a_fork_from_within_a_write_waits_for_nothing() -> None:
-    lock = IndexLock()
+    lock, done = IndexLock(), list[str]()
 
     def fork() -> None:
         _before_fork()
         _after_in_parent()
+        done.append("forked")
 
     _write(lock, fork)
-    _write(lock, lambda: None)
+    _write(lock, lambda: done.append("written"))
+    assert done == ["forked", "written"]
 
 
 def test_what_a_thread_holds_is_free_in_a_child(kind: IndexKind) -> None:
