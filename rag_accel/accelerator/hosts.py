@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Protocol
 
 from rag_accel.accelerator.calls import CallPool
@@ -157,7 +158,7 @@ class AsyncHost:
                 self._owed.add(report)
         if is_left:
             report(None, _left_error())
-        elif is_async(call) or not self._run_in_pool(call, report):
+        elif not (_is_sync_function(call) and self._run_in_pool(call, report)):
             self._start_later(call, report)
 
     def _start_later(self, call: Call, report: Report) -> None:
@@ -280,6 +281,21 @@ class PoolHost:
     def wake(self) -> None:
         """Tell whoever holds the handle."""
         self._woken()
+
+
+def _is_sync_function(call: Call) -> bool:
+    """Tell whether calling runs a plain function, without asking an object that may have code.
+
+    The driver's thread, which wants to know, must run none of the user's.
+    """
+    function: Any = getattr(call, "func", call)
+    while type(function) is partial:
+        function = function.func
+    if type(function) is MethodType:
+        function = function.__func__
+    if type(function) is FunctionType:
+        return not inspect.iscoroutinefunction(function)
+    return type(function) is BuiltinFunctionType
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

@@ -124,6 +124,25 @@ def test_arun_calls_sync_code_in_our_threads_not_in_the_loops_executor() -> None
     assert names
 
 
+@anyhow
+def test_no_code_of_a_callable_object_runs_on_the_schedulers_thread(way: Way) -> None:
+    names: list[str] = []
+
+    class Asked:
+        def __getattribute__(self, name: str) -> Any:
+            names.append(threading.current_thread().name)
+            return object.__getattribute__(self, name)
+
+        def __call__(self, text: str) -> str:
+            names.append(threading.current_thread().name)
+            return text
+
+    with opened() as acc:
+        assert way(acc, function_graph(Asked()), input="x") == "x"
+    assert names
+    assert "rag-accel-driver" not in names
+
+
 def test_a_sync_function_that_returns_an_awaitable_is_awaited_on_the_callers_loop() -> None:
     inner = FakeAsyncCall()
 
