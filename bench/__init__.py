@@ -3,8 +3,13 @@
 ``python -m bench SUITE|all [--quick] [--processes N] [--json FILE] [--plots DIR]`` runs suites,
 ``python -m bench.compare OLD NEW`` shows what changed between two result files and
 ``python -m bench.table`` writes the results table of the README. With ``--processes`` each suite
-runs in that many fresh processes, one after another; of every ratio the median, the lowest and the
-highest are given, and the file keeps what each process found (``bench/results.py``).
+runs in that many fresh processes, one after another; of every figure the median, the lowest and
+the highest are given, and the file keeps what each process found (``bench/results.py``). With
+``--append`` they join those that FILE has, if commit, sizes and surroundings are the same, so that
+the processes of one figure can be hours apart.
+
+A suite whose answers are not what they must be (``bench/answers.py``) ends with exit code 1, and
+its result is not written.
 
 A suite is one module in ``bench/suites`` with a function ``run(quick) -> SuiteResult`` and a
 docstring whose section ``Ratios:`` defines every ratio it returns.

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from bench.environment import read_environment
 from bench.plots import draw
+from bench.processes import appendable, appended, combined
 from bench.report import report
-from bench.results import SuiteResult, load, over_processes, save
+from bench.results import SuiteResult, load, save
 from bench.suites import load_suite, suite_names
 from rag_accel.errors import ConfigError, RagAccelError
 
@@ -26,14 +27,23 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the arguments name; return 0, 1 if a process of a suite failed, 2 on an error."""
-    arguments = _parser().parse_args(argv)
+    """Run what the arguments name.
+
+    Returns:
+        0; 1 if an answer was wrong or a process of a suite failed; 2 on an error.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.append and (arguments.suite == ALL or not arguments.json):
+        parser.error("--append needs one SUITE and --json FILE")
     # Nothing is fetched, and both arms run under the same settings: those the environment records.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.WARNING, format="  %(message)s", stream=sys.stderr)
     logging.getLogger("bench").setLevel(logging.INFO)
     try:
+        if arguments.append:
+            return _run_more(arguments)
         if arguments.suite == ALL:
             return _run_processes(suite_names(), arguments)
         if arguments.processes > 1:
@@ -55,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="run a suite in N fresh processes, one after another; medians and ranges are kept",
     )
+    parser.add_argument(
+        "--append",
+        action="store_true",
+        help="add the processes to those in FILE, if they measure the same code in the same place",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the figures there")
     return parser
@@ -71,7 +86,7 @@ def _count(text: str) -> int:
     return number
 
 
-def _run_one(arguments: argparse.Namespace) -> int:
+def _run_one(arguments: argparse.Namespace, old: SuiteResult | None = None) -> int:
     suite = load_suite(arguments.suite)
     environment = read_environment(arguments.quick)
     started = time.monotonic()
@@ -79,7 +94,24 @@ def _run_one(arguments: argparse.Namespace) -> int:
     environment["duration_s"] = round(time.monotonic() - started, 1)
     result = replace(found, environment=environment)
     print(report(result), flush=True)
-    _keep([result], arguments)
+    if result.wrong:
+        lines = "\n".join(f"  {one}" for one in result.wrong)
+        print(f"bench: wrong answers in {arguments.suite}:\n{lines}", file=sys.stderr)
+        return 1
+    _keep([result] if old is None else [appended(arguments.json, old, result)], arguments)
+    return 0
+
+
+def _run_more(arguments: argparse.Namespace) -> int:
+    """Add processes to those that a file holds; whether it may be done is known before they run."""
+    here = read_environment(arguments.quick)
+    old = appendable(arguments.json, arguments.suite, here)
+    if arguments.processes == 1:
+        return _run_one(arguments, old)
+    found = _run_suite(arguments.suite, arguments)
+    if found is None:
+        return 1
+    _keep([found if old is None else appended(arguments.json, old, found)], arguments)
     return 0
 
 
@@ -109,10 +141,9 @@ def _run_suite(name: str, arguments: argparse.Namespace) -> SuiteResult | None:
             if not _run_process(name, arguments.quick, path):
                 return None
             found += load(path)
-    if len(found) == 1:
-        return found[0]
-    result = over_processes(found)
-    print(report(result), flush=True)
+    result = combined(found)
+    if result.processes:
+        print(report(result), flush=True)
     return result
 
 

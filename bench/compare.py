@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.environment import SAME_PLACE
 from bench.report import figure
 from bench.results import SuiteResult, load
 from rag_accel.errors import RagAccelError
-
-_SAME_PLACE = ("cpu", "cores", "python", "versions", "variables", "quick")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def warnings(old: Sequence[SuiteResult], new: Sequence[SuiteResult]) -> list[str
         f"{result.environment.get(key)} and {after[result.suite].get(key)}"
         for result in old
         if result.suite in after
-        for key in _SAME_PLACE
+        for key in SAME_PLACE
         if result.environment.get(key) != after[result.suite].get(key)
     ]
 

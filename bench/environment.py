@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from rag_accel.machine import cpu_model, usable_cores
@@ -17,11 +19,20 @@ PACKAGES = (
     "langgraph",
 )
 
+#: What must be the same where figures of two runs are put together or compared.
+SAME_PLACE = ("cpu", "cores", "python", "versions", "variables", "quick")
+#: What is not measured; a new result or a sentence of the README makes no other code.
+_NOT_MEASURED = ("bench/results", "tests", "changes", "*.md")
+_ROOT = Path(__file__).resolve().parent.parent
+
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
 
 
 def read_environment(quick: bool) -> dict[str, Any]:
-    """Return Python, versions, processor, cores, load average now, date (UTC) and settings."""
+    """Return Python, versions, processor, cores, load average now, date (UTC), settings and code.
+
+    ``commit`` and ``is_dirty`` are those of ``measured_code``, ``num_processes`` is 1.
+    """
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -32,7 +43,33 @@ def read_environment(quick: bool) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "variables": settings(os.environ),
         "quick": quick,
+        **measured_code(),
+        "num_processes": 1,
     }
+
+
+def measured_code(root: Path = _ROOT) -> dict[str, Any]:
+    """Return the last commit that changed what is measured, and whether files differ from it.
+
+    Results, tests and documents do not count. Both are None where git knows nothing of ``root``.
+    """
+    paths = ["--", ".", *(f":(exclude){one}" for one in _NOT_MEASURED)]
+    commit = _git(root, "log", "-1", "--format=%H", *paths)
+    status = _git(root, "status", "--porcelain", *paths)
+    if not commit or status is None:
+        return {"commit": None, "is_dirty": None}
+    return {"commit": commit, "is_dirty": bool(status)}
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """Return what git says; None if it is missing or fails."""
+    try:
+        ended = subprocess.run(
+            ["git", *words], cwd=root, check=False, capture_output=True, text=True
+        )
+    except OSError:
+        return None
+    return ended.stdout.strip() if ended.returncode == 0 else None
 
 
 def installed_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:

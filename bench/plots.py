@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.report import EMULATED
+from bench.report import labels
 from bench.results import Row, SuiteResult
 
 _WIDTH = 0.8
@@ -19,7 +19,7 @@ def draw(result: SuiteResult, folder: Path) -> list[Path]:
         ImportError: if matplotlib is missing; names the extra.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    title = f"{result.suite} {EMULATED}" if result.emulated else result.suite
+    title = " ".join([result.suite, *labels(result)])
     return [
         _draw_metric(metric, [row for row in result.rows if row.metric == metric], title, path)
         for metric in dict.fromkeys(row.metric for row in result.rows)

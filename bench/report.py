@@ -10,21 +10,27 @@ from bench.suites import ratio_definitions
 from rag_accel.engines.llm.emulated_table import MODELLED
 
 EMULATED = f"with an emulated accelerator ({MODELLED})"
+SCRIPTED = "with engines and models that sleep as a script says"
 _HEAD = ("workload", "metric", "system", "median", "p99", "n")
 
 
 def report(result: SuiteResult) -> str:
     """Return the whole result as text."""
-    title = f"{result.suite} {EMULATED}" if result.emulated else result.suite
+    title = " ".join([result.suite, *labels(result)])
     lines = [title, "=" * len(title), surroundings(result), ""]
     if result.processes:
-        lines += [f"Ratios: {medians(result)}. Figures: of the first process.", ""]
+        lines += [f"Ratios and figures: {medians(result)}.", ""]
     definitions = ratio_definitions(result.suite)
     for name, value in result.ratios.items():
         lines.append(f"{name} = {figure(value)}{spread(result, name)}")
         meaning = definitions.get(name, "not defined any more")
         lines += textwrap.wrap(meaning, 96, initial_indent="    ", subsequent_indent="    ")
     return "\n".join([*lines, "", *_columns(result.rows)])
+
+
+def labels(result: SuiteResult) -> list[str]:
+    """Return what a reader must know of a result before its figures: what was no real machine."""
+    return [EMULATED] * result.emulated + [SCRIPTED] * result.scripted
 
 
 def surroundings(result: SuiteResult) -> str:
@@ -38,6 +44,8 @@ def surroundings(result: SuiteResult) -> str:
         f"Python {found.get('python', '?')}",
         f"load average at start {(found.get('load_average') or ['?'])[0]}",
     ]
+    if commit := found.get("commit"):
+        parts.append(f"commit {commit[:10]}{' with changes' if found.get('is_dirty') else ''}")
     if result.processes:
         parts.append(f"the first of {len(result.processes)} processes")
     return ", ".join(parts)
@@ -52,6 +60,13 @@ def spread(result: SuiteResult, ratio: str) -> str:
     """Return the range of a ratio over several processes, in brackets; nothing for one process."""
     found = result.range_of(ratio)
     return f" ({figure(found.low)} to {figure(found.high)})" if found else ""
+
+
+def range_text(row: Row) -> str:
+    """Return the range of a row over several processes, in brackets; nothing for one process."""
+    if row.low is None or row.high is None or row.low == row.high:
+        return ""
+    return f" [{figure(row.low)} to {figure(row.high)}]"
 
 
 def figure(value: float | None) -> str:
@@ -77,5 +92,5 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         *(row.workload, row.metric, row.system),
-        *(figure(row.median), figure(row.p99), str(row.n)),
+        *(f"{figure(row.median)}{range_text(row)}", figure(row.p99), str(row.n)),
     )

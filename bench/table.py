@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.report import EMULATED, figure, medians, spread, surroundings
+from bench.report import figure, labels, medians, range_text, spread, surroundings
 from bench.results import Row, SuiteResult, load_folder
 from bench.suites import ratio_definitions
 from rag_accel.errors import ConfigError, RagAccelError
@@ -59,21 +59,27 @@ def table(results: Sequence[SuiteResult]) -> str:
 
 
 def _suite(result: SuiteResult) -> str:
-    label = f", {EMULATED}" if result.emulated else ""
-    whose = " of the first process" if result.processes else ""
+    label = "".join(f", {one}" for one in labels(result))
+    whose = f" of {len(result.processes)} processes" if result.processes else ""
     return "\n".join(
         [
             f"**{result.suite}**{label}: {_cell(surroundings(result))}",
             "",
             *_ratios(result),
             "",
-            f"<details><summary>All figures{whose}: median (99th percentile)</summary>",
+            f"<details><summary>All figures{whose}: {_what(result)}</summary>",
             "",
             *_figures(result.rows),
             "",
             "</details>",
         ]
     )
+
+
+def _what(result: SuiteResult) -> str:
+    if result.processes:
+        return "median [lowest to highest] (99th percentile)"
+    return "median (99th percentile)"
 
 
 def _ratios(result: SuiteResult) -> list[str]:
@@ -95,7 +101,7 @@ def _figures(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         p99 = "" if row.p99 is None else f" ({figure(row.p99)})"
         line = lines.setdefault((row.workload, row.metric), {})
-        line[row.system] = f"{figure(row.median)}{p99}, n={row.n}"
+        line[row.system] = f"{figure(row.median)}{range_text(row)}{p99}, n={row.n}"
     blocks: dict[tuple[str, ...], list[str]] = {}
     for (workload, metric), line in lines.items():
         cells = " | ".join([_cell(workload), _cell(metric), *line.values()])

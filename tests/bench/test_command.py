@@ -55,6 +55,69 @@ def test_one_suite_is_run_printed_and_kept(
     assert (tmp_path / "sample_latency_ms.png").is_file()
 
 
+def test_a_wrong_answer_fails_the_run_and_is_not_kept(
+    suite: _Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite.result = replace(suite.result, wrong=("ours, 64 users: it said no",))
+    path = tmp_path / "demo.json"
+    assert main(["demo", "--json", str(path), "--plots", str(tmp_path / "plots")]) == 1
+    assert not path.exists()
+    assert not (tmp_path / "plots").exists()
+    printed = capsys.readouterr()
+    assert "sample_throughput_64 = 2" in printed.out
+    assert "ours, 64 users: it said no" in printed.err
+
+
+def _commit(monkeypatch: pytest.MonkeyPatch, **code: Any) -> None:
+    known = {"commit": "c0ffee", "is_dirty": False, **code}
+    monkeypatch.setattr("bench.environment.measured_code", lambda: known)
+
+
+def test_processes_of_different_times_join_one_file(
+    monkeypatch: pytest.MonkeyPatch, suite: _Suite, result: SuiteResult, tmp_path: Path
+) -> None:
+    _commit(monkeypatch)
+    path = tmp_path / "demo.json"
+    line = ["demo", "--quick", "--append", "--json", str(path)]
+    suite.result = replace(result, suite="demo")
+    assert main(line) == 0
+    assert load(path)[0].processes == ()
+    suite.result = replace(suite.result, ratios={**result.ratios, "sample_p99_64": 0.9})
+    assert main(line) == 0
+    monkeypatch.setattr(command, "_run_suite", lambda *_: load(path)[0])
+    assert main([*line, "--processes", "2"]) == 0
+    (kept,) = load(path)
+    assert [one.ratios["sample_p99_64"] for one in kept.processes] == [0.5, 0.9, 0.5, 0.9]
+    assert kept.environment["num_processes"] == 4
+
+
+def test_a_process_of_other_code_is_not_even_run(
+    monkeypatch: pytest.MonkeyPatch,
+    suite: _Suite,
+    result: SuiteResult,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = ["demo", "--append", "--json", str(tmp_path / "demo.json")]
+    suite.result = replace(result, suite="demo")
+    _commit(monkeypatch)
+    assert main(line) == 0
+    suite.quick = None
+    _commit(monkeypatch, commit="decade")
+    assert main(line) == 2
+    assert suite.quick is None
+    assert "commit decade" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", [["demo", "--append"], ["all", "--append", "--json", "all.json"]])
+def test_processes_can_only_join_the_file_of_one_suite(
+    line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(line)
+    assert "--append needs" in capsys.readouterr().err
+
+
 def test_a_run_is_full_unless_it_is_told_to_be_quick(suite: _Suite) -> None:
     assert main(["demo"]) == 0
     assert suite.quick is False

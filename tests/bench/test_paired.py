@@ -7,7 +7,7 @@ import pytest
 
 from bench.measure import Pairs
 from bench.paired import PairedTimes, time_pairs
-from bench.results import Row
+from bench.results import Row, row_of
 
 
 class Recorder:
@@ -66,10 +66,10 @@ def test_the_limit_is_3_percent_but_at_least_half_a_millisecond(
 def test_the_rows_hold_both_arms_their_difference_and_their_ratio() -> None:
     rows = PairedTimes("chain", Pairs((2.0, 2.0), (3.0, 3.0))).rows()
     assert rows == [
-        Row("plain", "chain", "latency_ms", 2.0, 2.0, 2),
-        Row("accelerated", "chain", "latency_ms", 3.0, 3.0, 2),
-        Row("accelerated - plain", "chain", "latency_ms", 1.0, 1.0, 2),
-        Row("accelerated / plain", "chain", "latency_ratio", 1.5, None, 2),
+        row_of("plain", "chain", "latency_ms", [2.0, 2.0]),
+        row_of("accelerated", "chain", "latency_ms", [3.0, 3.0]),
+        row_of("accelerated - plain", "chain", "latency_ms", [1.0, 1.0]),
+        Row("accelerated / plain", "chain", "latency_ratio", 1.5, None, 2, samples=(1.5, 1.5)),
         Row("its 95 % interval from", "chain", "latency_ratio", 1.5, None, 2),
         Row("to", "chain", "latency_ratio", 1.5, None, 2),
     ]

@@ -84,7 +84,13 @@ def test_the_ratios_of_several_processes_stand_with_their_range(of_three: SuiteR
     lines = table([of_three]).splitlines()
     assert "| ratio | median (lowest to highest) of 3 processes | what it is |" in lines
     assert any(line.startswith("| `sample_throughput_64` | 2 (1.5 to 4) |") for line in lines)
-    assert any("All figures of the first process" in line for line in lines)
+    assert any("All figures of 3 processes: median [lowest" in line for line in lines)
+
+
+def test_figures_of_several_processes_stand_with_their_range(result: SuiteResult) -> None:
+    rows = (replace(result.rows[0], low=11.0, high=14.0),)
+    lines = table([replace(result, rows=rows)]).splitlines()
+    assert "| 64 users | latency_ms | 12.5 [11 to 14] (40), n=256 |" in lines
 
 
 def test_bars_in_names_do_not_break_the_table() -> None:

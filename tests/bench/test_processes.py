@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.processes import appendable, appended, combined
+from bench.results import SuiteResult, save
+from rag_accel.errors import ConfigError
+
+CODE = {"commit": "c0ffee", "is_dirty": False}
+
+
+@pytest.fixture
+def here(result: SuiteResult) -> dict[str, Any]:
+    return {**result.environment, **CODE, "versions": {}, "variables": {}}
+
+
+@pytest.fixture
+def kept(result: SuiteResult, here: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "sample.json"
+    save(path, [replace(result, environment=here, sizes={"repeats": 3})])
+    return path
+
+
+def _at(result: SuiteResult, speed: float) -> SuiteResult:
+    return replace(result, ratios={"speed": speed})
+
+
+def test_one_process_stays_what_it_is(result: SuiteResult) -> None:
+    assert combined([result]) == result
+
+
+def test_processes_are_put_together_however_they_came(result: SuiteResult) -> None:
+    first, second, third = (_at(result, speed) for speed in (1.0, 5.0, 2.0))
+    found = combined([combined([first, second]), third])
+    assert found.ratios == {"speed": 2.0}
+    assert [one.ratios["speed"] for one in found.processes] == [1.0, 5.0, 2.0]
+    assert all(not one.processes for one in found.processes)
+    assert found.environment["num_processes"] == 3
+
+
+def test_a_process_is_added_to_a_file(
+    result: SuiteResult, here: dict[str, Any], kept: Path
+) -> None:
+    later = {**here, "date": "2026-01-02T00:00:00+00:00", "load_average": [9.0, 9.0, 9.0]}
+    old = appendable(kept, "sample", later)
+    assert old is not None
+    found = appended(kept, old, replace(result, environment=later, sizes={"repeats": 3}))
+    assert [one.environment["date"][:10] for one in found.processes] == ["2026-01-01", "2026-01-02"]
+
+
+def test_without_a_file_there_is_nothing_to_add_to(here: dict[str, Any], tmp_path: Path) -> None:
+    assert appendable(tmp_path / "new.json", "sample", here) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"commit": "decade"}, "commit decade"),
+        ({"cores": 64}, "cores 64"),
+        ({"quick": False}, "quick False"),
+        ({"versions": {"torch": "9"}}, "versions"),
+        ({"variables": {"RAG_ACCEL_MAX_BATCH": "1"}}, "variables"),
+    ],
+)
+def test_what_measured_something_else_is_refused_before_it_runs(
+    here: dict[str, Any], kept: Path, change: dict[str, Any], found: str
+) -> None:
+    with pytest.raises(ConfigError, match="measured something else") as caught:
+        appendable(kept, "sample", {**here, **change})
+    assert found in str(caught.value.found)
+
+
+@pytest.mark.parametrize("code", [{"is_dirty": True}, {"commit": None}, {"is_dirty": None}])
+def test_code_that_no_commit_names_is_refused(
+    result: SuiteResult, here: dict[str, Any], kept: Path, code: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="no commit names") as caught:
+        appendable(kept, "sample", {**here, **code})
+    assert caught.value.where == "sample here"
+    save(kept, [replace(result, environment={**here, **code})])
+    with pytest.raises(ConfigError, match="no commit names") as caught:
+        appendable(kept, "sample", here)
+    assert caught.value.where == str(kept)
+
+
+def test_other_sizes_are_refused(result: SuiteResult, here: dict[str, Any], kept: Path) -> None:
+    old = appendable(kept, "sample", here)
+    assert old is not None
+    with pytest.raises(ConfigError, match="measured something else") as caught:
+        appended(kept, old, replace(result, sizes={"repeats": 9}))
+    assert "repeats" in str(caught.value.found)
+
+
+def test_another_suite_or_several_are_refused(
+    result: SuiteResult, here: dict[str, Any], kept: Path
+) -> None:
+    with pytest.raises(ConfigError, match="another suite"):
+        appendable(kept, "demo", here)
+    save(kept, [result, result])
+    with pytest.raises(ConfigError, match="another suite"):
+        appendable(kept, "sample", here)
