@@ -288,7 +288,7 @@ def _speed(pairs: Pairs[float], workload: str, system: str, rows: list[Row]) -> 
     """Return FAISS's time / ours, the median over pairs, and add both times."""
     in_ms = pairs.map(lambda seconds: 1000 * seconds)
     rows += [
-        row_of("stock FAISS", workload, "latency_ms", in_ms.plain),
+        row_of(f"stock FAISS beside {system}", workload, "latency_ms", in_ms.plain),
         row_of(system, workload, "latency_ms", in_ms.other),
     ]
     speed = 1 / median(ratios(pairs))

@@ -47,12 +47,14 @@ def test_both_arms_of_every_size_are_timed(result: SuiteResult) -> None:
         (system, f"{count} searches")
         for count in stepping.STEPPED
         for ours in ("in steps", "in steps, vectors")
-        for system in ("stock FAISS", ours)
+        for system in (f"stock FAISS beside {ours}", ours)
     ]
     for where in ("", ", 64 clusters"):
         for ours, count in crowds:
-            expected += [(one, f"{count} queries{where}") for one in ("stock FAISS", ours)]
+            both = (f"stock FAISS beside {ours}", ours)
+            expected += [(one, f"{count} queries{where}") for one in both]
     assert timed == expected
+    assert len({row.key for row in result.rows}) == len(result.rows)
 
 
 def test_searches_are_really_cut(result: SuiteResult) -> None:
