@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from bench.measure import Pairs, median, ratios
-from bench.results import Row, row_of
+from bench.measure import Pairs, median, percentile, ratios
+from bench.results import Row, median_row, row_of
 from langchain_rag_accel.demo.load import Load
 from rag_accel.accelerator import Accelerator
 
@@ -37,6 +37,27 @@ def throughput_ratio(pairs: Pairs[Load]) -> float:
 def p99_ratio(pairs: Pairs[Load]) -> float:
     """Return accelerated / plain p99 latency, each of one run: the median over pairs of runs."""
     return median(ratios(pairs.map(lambda load: load.percentile_ms(0.99))))
+
+
+def pooled_p99_ratio(pairs: Pairs[Load]) -> float:
+    """Return accelerated / plain p99 latency, each over the calls of all runs."""
+    tails = (
+        percentile([seconds for load in loads for seconds in load.latencies_s], 0.99)
+        for loads in (pairs.other, pairs.plain)
+    )
+    return next(tails) / next(tails)
+
+
+def ratio_rows(pairs: Pairs[Load], workload: str) -> list[Row]:
+    """Return what each pair of runs says of throughput and of p99 latency."""
+    found = {
+        "throughput_ratio": ratios(pairs.map(lambda load: load.throughput_rps)),
+        "p99_ratio": ratios(pairs.map(lambda load: load.percentile_ms(0.99))),
+    }
+    return [
+        median_row("accelerated / plain", workload, metric, values)
+        for metric, values in found.items()
+    ]
 
 
 def batch_rows(accelerator: Accelerator, workload: str) -> list[Row]:

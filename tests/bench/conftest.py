@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
+from bench import command
 from bench.results import Row, SuiteResult, over_processes
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document
@@ -35,6 +39,27 @@ def material() -> Material:
         store=store,
         index_was_cached=True,
     )
+
+
+Ended = Callable[[SuiteResult], int]
+"""Tells how ``python -m bench`` ends where a suite finds this."""
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ended:
+    """Return the exit code of the command; a result is on disk if and only if that is 0."""
+    for name in ("HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "1")  # the command sets them where they are missing
+
+    def end(found: SuiteResult) -> int:
+        suite = SimpleNamespace(run=lambda quick: found)
+        monkeypatch.setattr(command, "load_suite", lambda _: suite)
+        path = tmp_path / "ended.json"
+        code = command.main([found.suite, "--json", str(path)])
+        assert path.exists() is (code == 0)
+        return code
+
+    return end
 
 
 @pytest.fixture

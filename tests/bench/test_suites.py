@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
 from bench.no_op_graph import ENGINE, NoOpEngine, answer_nothing, line_graph
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import demo, embedding_concurrency, overhead, ratio_definitions
+from langchain_rag_accel.chat_models import ExtractiveChatModel
 from langchain_rag_accel.demo.material import Material, local_embeddings
 from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError, EngineError
+
+Ended = Callable[[SuiteResult], int]
 
 TINY_OVERHEAD = overhead.Sizes(
     leaf_pairs=3,
@@ -33,7 +37,7 @@ TINY_OVERHEAD = overhead.Sizes(
     nested_callers=2,
     nested_pairs=1,
 )
-TINY_DEMO = demo.Sizes(users=(1, 64), questions=4, tuning_questions=2, repeats=2)
+TINY_DEMO = demo.Sizes(*((1, 16, 64), 4, 2, 2), model_call_s=0.001, model_call_repeats=1)
 TINY_EMBEDDING = embedding_concurrency.Sizes(
     threads=(1, 64), texts=(2, 4), tuning_texts=2, repeats=2
 )
@@ -101,23 +105,55 @@ def test_the_ratios_of_overhead_are_the_worst_of_its_rows(measured_overhead: Sui
 def test_demo_compares_every_answer_in_both_shapes(material: Material) -> None:
     found = demo.run(True, TINY_DEMO, material)
     _check(found)
-    for users in (1, 64):
+    levels = [("1 user", "", 2), ("16 users", "", 2), ("64 users", "", 2)]
+    for users, what, repeats in (*levels, ("64 users", ", model call of 1 ms", 1)):
         for shape in ("invoke from threads", "ainvoke from tasks"):
-            workload = f"{users} {'user' if users == 1 else 'users'}, {shape}"
-            assert _only(found, "plain", workload, "latency_ms").n == 8
-            assert _only(found, "accelerated", workload, "answers_per_s").n == 2
+            workload = f"{users}, {shape}{what}"
+            assert _only(found, "plain", workload, "latency_ms").n == 4 * repeats
+            assert _only(found, "accelerated", workload, "answers_per_s").n == repeats
             same = _only(found, "accelerated", workload, "identical_answers")
-            assert (same.median, same.n) == (8, 8)
+            assert (same.median, same.n) == (4 * repeats, 4 * repeats)
             assert _only(found, "accelerated", workload, "different_answers").median == 0
+    assert found.wrong == ()
     share = _only(found, "plain", "1 user, invoke from threads", "reader_share")
     assert 0 < share.median < 1
+
+
+def test_the_ratios_of_the_demo_are_those_of_the_worse_shape(material: Material) -> None:
+    found = demo.run(True, TINY_DEMO, material)
+    for name, what in (("demo", ""), ("demo_model_call", ", model call of 1 ms")):
+        speeds, tails = (
+            [
+                _only(found, "accelerated / plain", f"64 users, {shape}{what}", metric).median
+                for shape in ("invoke from threads", "ainvoke from tasks")
+            ]
+            for metric in ("throughput_ratio", "p99_ratio")
+        )
+        assert found.ratios[f"{name}_throughput_64"] == min(speeds)
+        assert found.ratios[f"{name}_p99_64"] == max(tails)
+    for users, workload in ((1, "1 user"), (16, "16 users")):
+        tails = [
+            _only(found, "accelerated", f"{workload}, {shape}", "latency_ms").p99
+            / _only(found, "plain", f"{workload}, {shape}", "latency_ms").p99
+            for shape in ("invoke from threads", "ainvoke from tasks")
+        ]
+        assert found.ratios[f"demo_p99_{users}"] == pytest.approx(max(tails))
+
+
+async def test_a_reader_with_a_model_call_waits_for_it_and_answers_as_the_other_does() -> None:
+    asked = "Context:\n[1] (fog) Fog forms near the ground.\n\nQuestion: When is fog?"
+    plain, calling = ExtractiveChatModel(), demo.CallingReader(call_s=0.01)
+    started = time.monotonic()
+    found = [calling.invoke(asked).content, (await calling.ainvoke(asked)).content]
+    assert time.monotonic() - started >= 0.02
+    assert found == [plain.invoke(asked).content] * 2
 
 
 def test_a_reader_that_takes_too_much_of_the_time_is_warned_of(
     material: Material, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "MAX_READER_SHARE", 0.0)
-    demo.run(True, demo.Sizes((1,), 2, 1, 1), material)
+    demo.run(True, demo.Sizes((1,), 2, 1, 1, 0.0), material)
     assert "the reader takes" in caplog.text
 
 
@@ -132,14 +168,15 @@ def test_embedding_compares_every_vector() -> None:
     assert _only(found, "accelerated", "64 threads", "texts_per_s").n == 2
 
 
-def test_an_answer_that_differs_is_counted(
-    material: Material, monkeypatch: pytest.MonkeyPatch
+def test_an_answer_that_differs_is_counted_and_fails_the_suite(
+    material: Material, monkeypatch: pytest.MonkeyPatch, ended: Ended
 ) -> None:
     def change(chain: Runnable[str, dict[str, Any]], accelerator: object) -> Any:
         return chain | RunnablePassthrough.assign(answer=lambda _: "something else")
 
     monkeypatch.setattr(demo, "accelerate", change)
-    found = demo.run(True, demo.Sizes((1,), 3, 1, 2), material)
+    assert ended(demo.run(True, demo.Sizes((1,), 1, 1, 1, 0.0), material)) == 1
+    found = demo.run(True, demo.Sizes((1,), 3, 1, 2, 0.0), material)
     workload = "1 user, invoke from threads"
     assert _only(found, "accelerated", workload, "identical_answers").median == 0
     assert _only(found, "accelerated", workload, "different_answers").median == 6
