@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -52,8 +53,16 @@ class Outer(BaseRetriever):
         return asyncio.run(self.inner.ainvoke(query))
 
 
-def time_nested(callers: int, pairs: int, limit_s: float) -> Pairs[float]:
-    """Return the seconds that all callers take together, plain and accelerated.
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Hold the seconds that all callers take together, and how many got a wrong answer."""
+
+    total_s: Pairs[float]
+    num_different: int
+
+
+def time_nested(callers: int, pairs: int, limit_s: float) -> Nested:
+    """Time all callers together, plain and accelerated.
 
     Raises:
         EngineError: if the process fails, or has not ended after ``limit_s`` seconds.
@@ -74,7 +83,8 @@ def time_nested(callers: int, pairs: int, limit_s: float) -> Pairs[float]:
     if ended.returncode != 0:
         raise EngineError("nested callers failed", where=where, found=ended.stderr.strip())
     found = json.loads(ended.stdout)
-    return Pairs(tuple(found["plain"]), tuple(found["accelerated"]))
+    total_s = Pairs(tuple(found["plain"]), tuple(found["accelerated"]))
+    return Nested(total_s, found["num_different"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,28 +98,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RagAccelError as error:
         print(error, file=sys.stderr)
         return 2
-    print(json.dumps({"plain": found.plain, "accelerated": found.other}))
+    total_s = {"plain": found.total_s.plain, "accelerated": found.total_s.other}
+    print(json.dumps({**total_s, "num_different": found.num_different}))
     return 0
 
 
-async def _measure(callers: int, pairs: int) -> Pairs[float]:
+async def _measure(callers: int, pairs: int) -> Nested:
     asked = [f"question {number}" for number in range(callers)]
     wanted = [[Document(f"about {query}")] for query in asked]
     plain = Outer(inner=Inner())
+    different = 0
 
     async def ask_all(retriever: BaseRetriever) -> None:
+        nonlocal different
         found = await asyncio.gather(*map(retriever.ainvoke, asked))
-        if found != wanted:
-            raise EngineError("a nested caller got another answer", where="bench")
+        different += sum(one != other for one, other in zip(found, wanted, strict=True))
 
     with bench_accelerator() as accelerator:
         fast = accelerate(plain, accelerator=accelerator)
-        return await alternate_async(
+        total_s = await alternate_async(
             timed_async(lambda _: ask_all(plain)),
             timed_async(lambda _: ask_all(fast)),
             pairs,
             warm_up=1,
         )
+    return Nested(total_s, different)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,8 +20,6 @@ from bench.measure import (
     median,
     median_interval,
     ratios,
-    timed,
-    timed_async,
 )
 from bench.results import Row, median_row, row_of
 
@@ -29,15 +29,25 @@ LIMIT_SHARE, LIMIT_MS = 0.03, 0.5
 #: caches the other one has just used, or left to sleep, would be measured in a state of its own.
 BLOCK = 10
 
+Same = Callable[[Any, Any], bool]
+"""Tells whether an accelerated answer is the plain one."""
+
 _logger = logging.getLogger("bench.paired")
 
 
 @dataclass(frozen=True, slots=True)
 class PairedTimes:
-    """Hold the times of one workload, call by call, in ms."""
+    """Hold the times of one workload, call by call, in ms.
+
+    Args:
+        workload: how rows name it.
+        times_ms: of each call.
+        num_different: pairs with different answers; None where nobody compared them here.
+    """
 
     workload: str
     times_ms: Pairs[float]
+    num_different: int | None = None
 
     @property
     def ratio(self) -> float:
@@ -60,7 +70,7 @@ class PairedTimes:
         return self.extra_ms / max(LIMIT_SHARE * median(self.times_ms.plain), LIMIT_MS)
 
     def rows(self) -> list[Row]:
-        """Return both arms, their difference, and their ratio with its interval."""
+        """Return both arms, their difference, their ratio with its interval, and wrong answers."""
         interval, n = self.interval, len(self.times_ms.plain)
         ends = {
             "its 95 % interval from": interval.low,
@@ -77,7 +87,14 @@ class PairedTimes:
                 Row(system, self.workload, "latency_ratio", value, None, n)
                 for system, value in ends.items()
             ),
+            *self._answer_rows(),
         ]
+
+    def _answer_rows(self) -> list[Row]:
+        if self.num_different is None:
+            return []
+        n, metric = len(self.times_ms.plain), "different_answers"
+        return [Row("accelerated", self.workload, metric, self.num_different, None, n)]
 
 
 def time_pairs(
@@ -88,23 +105,31 @@ def time_pairs(
     pairs: int,
     warm_up: int,
     around_plain: Callable[[], AbstractContextManager[None]] = nullcontext,
+    same: Same = operator.eq,
 ) -> list[PairedTimes]:
     """Time ``invoke`` on this thread, then ``ainvoke`` on one loop; inputs take turns.
 
-    ``around_plain`` gives the settings of the plain arm; entering and leaving is not timed.
+    ``around_plain`` gives the settings of the plain arm; entering and leaving is not timed. Answers
+    are compared afterwards.
     """
     arms = _Arms(plain, fast, inputs, around_plain)
-    sync = alternate(arms.invoke_plain, timed(arms.invoke_fast), pairs, warm_up, BLOCK)
+    sync = alternate(arms.invoke_plain, arms.invoke_fast, pairs, warm_up, BLOCK)
     coroutines = asyncio.run(
-        alternate_async(arms.ainvoke_plain, timed_async(arms.ainvoke_fast), pairs, warm_up, BLOCK)
+        alternate_async(arms.ainvoke_plain, arms.ainvoke_fast, pairs, warm_up, BLOCK)
     )
     found = [
-        PairedTimes(f"{name}, invoke", sync.map(in_ms)),
-        PairedTimes(f"{name}, ainvoke", coroutines.map(in_ms)),
+        PairedTimes(f"{name}, {call}", calls.map(_ms), _num_different(calls, same))
+        for call, calls in (("invoke", sync), ("ainvoke", coroutines))
     ]
     for one in found:
         _logger.info("%s: %+.3f ms, x %.3f", one.workload, one.extra_ms, one.ratio)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    seconds: float
+    answer: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +139,43 @@ class _Arms:
     inputs: Sequence[Any]
     around_plain: Callable[[], AbstractContextManager[None]]
 
-    def invoke_plain(self, turn: int) -> float:
+    def invoke_plain(self, turn: int) -> _Call:
         with self.around_plain():
-            return timed(lambda turn: self.plain.invoke(self._input(turn)))(turn)
+            return self._invoke(self.plain, turn)
 
-    async def ainvoke_plain(self, turn: int) -> float:
+    async def ainvoke_plain(self, turn: int) -> _Call:
         with self.around_plain():
-            return await timed_async(lambda turn: self.plain.ainvoke(self._input(turn)))(turn)
+            return await self._ainvoke(self.plain, turn)
 
-    def invoke_fast(self, turn: int) -> Any:
-        return self.fast.invoke(self._input(turn))
+    def invoke_fast(self, turn: int) -> _Call:
+        return self._invoke(self.fast, turn)
 
-    async def ainvoke_fast(self, turn: int) -> Any:
-        return await self.fast.ainvoke(self._input(turn))
+    async def ainvoke_fast(self, turn: int) -> _Call:
+        return await self._ainvoke(self.fast, turn)
+
+    def _invoke(self, runnable: Any, turn: int) -> _Call:
+        asked = self._input(turn)
+        started = time.perf_counter()
+        answer = runnable.invoke(asked)
+        return _Call(time.perf_counter() - started, answer)
+
+    async def _ainvoke(self, runnable: Any, turn: int) -> _Call:
+        asked = self._input(turn)
+        started = time.perf_counter()
+        answer = await runnable.ainvoke(asked)
+        return _Call(time.perf_counter() - started, answer)
 
     def _input(self, turn: int) -> Any:
         return self.inputs[turn % len(self.inputs)]
+
+
+def _num_different(calls: Pairs[_Call], same: Same) -> int:
+    pairs = zip(calls.plain, calls.other, strict=True)
+    return sum(not same(plain.answer, other.answer) for plain, other in pairs)
+
+
+def _ms(call: _Call) -> float:
+    return in_ms(call.seconds)
 
 
 def in_ms(seconds: float) -> float:

@@ -2,7 +2,7 @@
 
 A round is one request of each user, started together on one loop. The plain arm takes turns with
 ``activate()`` first and with ``accelerate()`` after, each arm on a program of its own. Every round
-asks the same questions, and every pair must have the same answers.
+asks the same questions, and answers that differ within a pair are counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from bench.unbatched.graphs import (
 from bench.unbatched.program import Program, questions
 from langchain_rag_accel import accelerate, activate
 from rag_accel.accelerator import Accelerator
-from rag_accel.errors import EngineError
 
 BUILDERS: tuple[Callable[[], Program], ...] = (
     *(agentic_rag, corrective_rag, self_adaptive_rag, map_reduce, plan_and_execute),
@@ -50,11 +49,15 @@ class Way:
         name: ``activate`` or ``accelerate``.
         wall: times of whole rounds.
         cpu: processor time of all threads in them, which other processes disturb less.
+        num_different: answers that are not the plain ones.
+        num_answers: answers compared.
     """
 
     name: str
     wall: PairedTimes
     cpu: PairedTimes
+    num_different: int = 0
+    num_answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Rounds:
         return max(way.wall.extra_ms for way in self.ways) / self.leaf_calls
 
     def rows(self) -> list[Row]:
-        """Return the times of all arms, the ratios of both ways, and what a leaf call costs."""
+        """Return the times of all arms, and ratios, leaf calls' costs and answers of both ways."""
         return [
             Row("plain", self.workload, "leaf_calls", self.leaf_calls, None, 1),
             *self._time_rows("wall_ms", [way.wall.times_ms for way in self.ways]),
@@ -107,21 +110,20 @@ class Rounds:
             (ratio, "cpu_ratio", way.cpu.ratio),
             (cost, "leaf_call_ms", way.wall.extra_ms / self.leaf_calls),
         ]
-        pairs = len(way.wall.times_ms.other)
+        pairs, metric = len(way.wall.times_ms.other), "different_answers"
         return [
-            Row(system, self.workload, metric, value, None, pairs)
-            for system, metric, value in figures
+            *(
+                Row(system, self.workload, metric, value, None, pairs)
+                for system, metric, value in figures
+            ),
+            Row(way.name, self.workload, metric, way.num_different, None, way.num_answers),
         ]
 
 
 def time_rounds(
     build: Callable[[], Program], accelerator: Accelerator, users: int, pairs: int, warm_up: int
 ) -> Rounds:
-    """Time a program: ``pairs`` rounds of each arm, after ``warm_up`` that do not count.
-
-    Raises:
-        EngineError: if an accelerated program answers otherwise than the plain one.
-    """
+    """Time a program: ``pairs`` rounds of each arm, after ``warm_up`` that do not count."""
     plain, activated, accelerated = build(), build(), build()
     asked = questions(users)
     workload = f"{plain.name}, {counted(users, 'user')}"
@@ -130,9 +132,11 @@ def time_rounds(
     def measure(name: str, arm: _Arm) -> Way:
         # One loop for both arms, as in a server; its default executor comes and goes with it.
         found = asyncio.run(alternate_async(plain_arm.play, arm.play, pairs, warm_up))
-        _require_equal_answers(found, workload)
         wall, cpu = (found.map(lambda one: one.wall_ms), found.map(lambda one: one.cpu_ms))
-        return Way(name, PairedTimes(workload, wall), PairedTimes(workload, cpu))
+        return Way(
+            *(name, PairedTimes(workload, wall), PairedTimes(workload, cpu)),
+            *(_num_different(found), pairs * users),
+        )
 
     leaf_calls = _leaf_calls(plain_arm)
     inside = _Arm(activated, activated.runnable, asked, lambda: activate(accelerator))
@@ -182,13 +186,9 @@ def _leaf_calls(arm: _Arm) -> int:
     return arm.program.calls.total - before
 
 
-def _require_equal_answers(rounds: Pairs[_Round], where: str) -> None:
-    for plain, other in zip(rounds.plain, rounds.other, strict=True):
-        for wanted, found in zip(plain.answers, other.answers, strict=True):
-            if found != wanted:
-                raise EngineError(
-                    "an accelerated program answered otherwise than the plain one",
-                    where=where,
-                    found=found,
-                    valid=repr(wanted),
-                )
+def _num_different(rounds: Pairs[_Round]) -> int:
+    return sum(
+        found != wanted
+        for plain, other in zip(rounds.plain, rounds.other, strict=True)
+        for wanted, found in zip(plain.answers, other.answers, strict=True)
+    )

@@ -1,15 +1,35 @@
 from __future__ import annotations
 
-import pytest
+import json
+from typing import Any
 
-from bench.nested_callers import time_nested
+import pytest
+from langchain_core.documents import Document
+
+from bench import nested_callers
+from bench.nested_callers import Inner, Outer, time_nested
 from rag_accel.errors import EngineError
 
 
 def test_nested_callers_are_timed_in_a_process_of_their_own() -> None:
     found = time_nested(callers=3, pairs=2, limit_s=60)
-    assert len(found.plain) == len(found.other) == 2
-    assert min(found.plain + found.other) > 0
+    total_s = found.total_s
+    assert len(total_s.plain) == len(total_s.other) == 2
+    assert min(total_s.plain + total_s.other) > 0
+    assert found.num_different == 0
+
+
+def test_callers_that_get_another_answer_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Changed(Inner):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            return [Document("something else")]
+
+    monkeypatch.setattr(nested_callers, "accelerate", lambda _, accelerator: Outer(inner=Changed()))
+    assert nested_callers.main(["3", "2"]) == 0
+    # A warm-up and two turns of three callers.
+    assert json.loads(capsys.readouterr().out)["num_different"] == 9
 
 
 def test_nested_callers_that_do_not_end_are_ended() -> None:

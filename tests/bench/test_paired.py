@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,10 @@ class Arm:
         self._name = name
         self._recorder = recorder
 
-    def invoke(self, question: str) -> None:
+    def invoke(self, question: str) -> Any:
         self._recorder.asked.append((self._name, question, self._recorder.inside))
 
-    async def ainvoke(self, question: str) -> None:
+    async def ainvoke(self, question: str) -> Any:
         self.invoke(question)
 
 
@@ -73,3 +74,18 @@ def test_the_rows_hold_both_arms_their_difference_and_their_ratio() -> None:
         Row("its 95 % interval from", "chain", "latency_ratio", 1.5, None, 2),
         Row("to", "chain", "latency_ratio", 1.5, None, 2),
     ]
+
+
+def test_answers_are_compared_pair_by_pair() -> None:
+    class Says(Arm):
+        def invoke(self, question: str) -> str:
+            return f"{self._name if question == 'b' else ''}{question}"
+
+        async def ainvoke(self, question: str) -> str:
+            return self.invoke(question)
+
+    plain, fast = Says("plain", Recorder()), Says("fast", Recorder())
+    for inputs, wrong in ((["a"], 0), (["a", "b"], 1)):
+        for one in time_pairs("chain", plain, fast, inputs, 2, 0):
+            (row,) = [row for row in one.rows() if row.metric == "different_answers"]
+            assert (row.system, row.median, row.n) == ("accelerated", wrong, 2)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import BaseChatModel
-from langchain_core.runnables import Runnable, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from bench.arms import at_threads, bench_accelerator, best_torch_threads, thread_candidates
+from bench.measure import Pairs
 from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
 from bench.no_op_graph import ENGINE, NoOpEngine, answer_nothing, line_graph
 from bench.results import Row, SuiteResult, as_json, from_json
@@ -66,6 +67,7 @@ def _check(found: SuiteResult) -> None:
     assert max(names.values()) == 1
     assert set(found.ratios) == set(ratio_definitions(found.suite))
     assert not found.emulated
+    assert found.wrong == ()
 
 
 def test_overhead_measures_every_workload_sync_and_async(measured_overhead: SuiteResult) -> None:
@@ -100,6 +102,27 @@ def test_the_ratios_of_overhead_are_the_worst_of_its_rows(measured_overhead: Sui
     assert found.ratios["nothing_helps_16_mean"] <= found.ratios["nothing_helps_16_worst"]
     low, high = found.ratios["nothing_helps_low"], found.ratios["nothing_helps_high"]
     assert low <= found.ratios["nothing_helps"] <= high
+    compared = [row for row in found.rows if row.metric == "different_answers"]
+    assert len(compared) == 2 * 4 + 2 * 2 + 1
+    assert sum(row.median for row in compared) == 0
+
+
+def test_another_answer_of_any_workload_fails_overhead(
+    material: Material, monkeypatch: pytest.MonkeyPatch, ended: Ended
+) -> None:
+    def change(plain: Any, accelerator: object) -> Any:
+        return plain | RunnableLambda(lambda _: {"answer": "something else", "documents": []})
+
+    monkeypatch.setattr(overhead, "accelerate", change)
+    monkeypatch.setattr(overhead, "BUILDERS", ())
+    monkeypatch.setattr(overhead, "_ratios_of_rounds", lambda _: {})
+    monkeypatch.setattr(overhead, "_concurrent_fakes", lambda *_: Pairs((1.0,), (1.0,)))
+    found = overhead.run(True, TINY_OVERHEAD, material)
+    for name in ("chat model", "retriever", "one-shot chain", "retrieval chain"):
+        for call in ("invoke", "ainvoke"):
+            assert any(one.startswith(f"accelerated, {name}, {call}: ") for one in found.wrong)
+    assert len(found.wrong) == 8
+    assert ended(found) == 1
 
 
 def test_demo_compares_every_answer_in_both_shapes(material: Material) -> None:
