@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -83,6 +83,25 @@ async def alternate_async(
     for arm, turn in _blocks(repeats, block):
         found[arm].append(await arms[arm](turn))
     return Pairs(tuple(found[0]), tuple(found[1]))
+
+
+async def rotate_async(
+    arms: Mapping[str, Callable[[int], Awaitable[T]]], repeats: int, warm_up: int = 0
+) -> dict[str, list[T]]:
+    """Call any number of arms ``repeats`` times in turn; each turn another one goes first.
+
+    Returns:
+        what each arm gave, turn by turn, without the warm-up.
+    """
+    names = list(arms)
+    found: dict[str, list[T]] = {name: [] for name in names}
+    for turn in range(-warm_up, repeats):
+        first = turn % len(names)
+        for name in (*names[first:], *names[:first]):
+            value = await arms[name](turn)
+            if turn >= 0:
+                found[name].append(value)
+    return found
 
 
 def timed(fn: Callable[[int], Any]) -> Callable[[int], float]:

@@ -1,184 +1,161 @@
 """Measure what the skeleton of a LangGraph program gives to depth-aware order.
 
-One node asks for many vectors at once; beside it a subgraph of four steps asks for one vector and
-then a model, step by step. All vectors come from one owned engine. With the skeleton the scheduler
-knows that the subgraph's calls have the longer way to go and starts them first, so that the model
-answers while the engine works on the rest. Without it all calls of a run have the same, unknown
-depth and start as they came: the order is lost. The program, its intercepted calls and everything
-else but the option ``use_skeleton`` are equal in both arms, which take turns.
+One node asks for many vectors; beside it a subgraph of four steps asks for one vector and then a
+model, step by step. All vectors come from one engine, which takes at most 8 texts a step. Arms,
+which take turns:
 
-Engine and model are stand-ins that take a scripted time (a step 5 ms and 2 ms a text, at most 8
-texts; an answer 60 ms), so this shows what order is worth there, not what a model of yours gains.
-``off again / off`` is the noise: two arms that are the same.
+- plain LangGraph, one call: the wide node asks for its 96 texts in one call; the engine's worker
+  serves calls in the order in which they come;
+- plain LangGraph, calls of 8: its author asks for 8 texts at a time, one call after another, so
+  that the subgraph's calls come in between. Nothing is lost by it;
+- skeleton off: accelerated, a call for each text, all at once. All calls of a run have the same,
+  unknown depth and start as they came: the order is lost;
+- skeleton on: the same program, accelerated; the scheduler knows that the subgraph's calls have the
+  longer way to go and starts them first;
+- skeleton off again: what two equal arms differ by.
+
+Engine and model sleep as a script says (a step 5 ms and 2 ms a text; an answer 60 ms), so this
+shows what order is worth there, not what a model of yours gains. Every vector of every run must be the
+one that plain LangGraph got.
 
 Ratios:
-    langgraph_depth_latency: latency of one run with the skeleton / without, one user; median over
-        pairs.
-    langgraph_depth_latency_4: the same for four users at once, the mean of their runs.
-    langgraph_depth_noise: latency of one run without the skeleton / the same again, one user;
-        median over pairs.
+    langgraph_depth_vs_plain: against plain LangGraph, the faster of both: latency of one run with
+        the skeleton / plain, one user; median over turns.
+    langgraph_depth_vs_plain_4: against the same: four users at once, the mean of their runs.
+    langgraph_depth_latency: against ours with the option use_skeleton off: latency of one run with
+        the skeleton / without, one user; median over turns.
+    langgraph_depth_latency_4: against the same: four users at once, the mean of their runs.
+    langgraph_depth_noise: against itself: latency of one run without the skeleton again / without,
+        one user; median over turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 
-from langgraph.graph import START, StateGraph
-from typing_extensions import TypedDict
-
+from bench.answers import too_many
 from bench.arms import bench_accelerator
+from bench.depth_program import Program, Queued, Run, Scheduled, Sizes
 from bench.loads import counted
-from bench.measure import Pairs, alternate_async, median, ratios
+from bench.measure import Pairs, median, ratios, rotate_async
 from bench.paired import in_ms
-from bench.results import Row, SuiteResult, row_of
+from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.context import find_identity
-from rag_accel.accelerator import Accelerator, Work
-from rag_accel.engine_api import Engine, LatencyModel, PrimitiveKind, TextBatch
-from rag_accel.errors import SchedulingError
-from rag_accel.testing import FAKE_PROFILE, FakeEngine
+from rag_accel.accelerator import Accelerator
 
-STEPS = 4
-ENGINE_LATENCY = LatencyModel(base_s=0.005, per_item_s=0.002)
+ONE_CALL = "plain LangGraph, one call"
+OFF, AGAIN, ON = "skeleton off", "skeleton off again", "skeleton on"
+QUICK = Sizes(turns=20)
+FULL = Sizes(turns=100)
+
 _logger = logging.getLogger("bench.langgraph_depth")
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Say how much is measured.
-
-    Args:
-        pairs: pairs of turns, of each number of users.
-        wide: texts that the wide node asks for.
-        batch: most texts of one step of the engine.
-        answer_s: how long the model takes.
-    """
-
-    pairs: int
-    wide: int = 96
-    batch: int = 8
-    answer_s: float = 0.06
-
-
-QUICK = Sizes(pairs=20)
-FULL = Sizes(pairs=100)
-
-
-class State(TypedDict):
-    """Carry what each user asks."""
-
-    question: str
-
-
-@dataclass
-class Program:
-    """Build the graph, and run it for some users at once.
-
-    Args:
-        accelerator: schedules the calls.
-        sizes: how much work a run is.
-    """
-
-    accelerator: Accelerator
-    sizes: Sizes
-    graph: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._engine = self.accelerator.own(self, "embedding", self._make)
-        graph = StateGraph(State)
-        graph.add_node("wide", self._wide)
-        graph.add_node("line", self._line())
-        graph.add_edge(START, "wide")
-        graph.add_edge(START, "line")
-        self.graph = accelerate(graph.compile(), accelerator=self.accelerator)
-
-    async def latency_s(self, users: int) -> float:
-        """Return the mean time of one run of each user, all started at once."""
-
-        async def one(number: int) -> float:
-            started = time.perf_counter()
-            await self.graph.ainvoke({"question": f"question {number}"})
-            return time.perf_counter() - started
-
-        return sum(await asyncio.gather(*map(one, range(users)))) / users
-
-    def _make(self) -> Engine:
-        profile = replace(FAKE_PROFILE, max_batch=self.sizes.batch, latency=ENGINE_LATENCY)
-        return FakeEngine(profile, wait=time.sleep)
-
-    def _line(self) -> Any:
-        line = StateGraph(State)
-        names = [f"step{number}" for number in range(STEPS)]
-        for name in names:
-            line.add_node(name, self._step)
-        for source, target in zip([START, *names], names, strict=False):
-            line.add_edge(source, target)
-        return line.compile()
-
-    async def _wide(self, state: State) -> dict[str, Any]:
-        texts = [f"{state['question']}, part {number}" for number in range(self.sizes.wide)]
-        await asyncio.gather(*map(self._embed, texts))
-        return {}
-
-    async def _step(self, state: State) -> dict[str, Any]:
-        await self._embed(state["question"])
-        await asyncio.sleep(self.sizes.answer_s)  # a remote model answers
-        return {}
-
-    async def _embed(self, text: str) -> Any:
-        identity = find_identity()
-        if identity is None:
-            raise SchedulingError("a call of the program was not intercepted", where="bench")
-        work = Work(self._engine, PrimitiveKind.EMBEDDING, TextBatch((text,)))
-        return await self.accelerator.leaves.acompute(identity, work)
 
 
 def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
+    with _programs(chosen) as programs:
+        one, four = asyncio.run(_measure(programs, chosen.turns))
+    rows = [*_rows(one, 1), *_rows(four, 4)]
+    found = {
+        "langgraph_depth_vs_plain": _against(one, _best_plain(one)),
+        "langgraph_depth_vs_plain_4": _against(four, _best_plain(four)),
+        "langgraph_depth_latency": _against(one, OFF),
+        "langgraph_depth_latency_4": _against(four, OFF),
+        "langgraph_depth_noise": median(_ratios(one, AGAIN, OFF)),
+    }
+    _logger.info("%s", found)
+    wrong = too_many(rows, "different_answers")
+    return SuiteResult(
+        *("langgraph_depth", tuple(rows), found),
+        scripted=True,
+        sizes=sizes_of(chosen),
+        wrong=wrong,
+    )
+
+
+@contextmanager
+def _programs(sizes: Sizes) -> Iterator[dict[str, Program]]:
     with (
+        closing(Queued(sizes, sizes.wide)) as whole,
+        closing(Queued(sizes, sizes.batch)) as parts,
         bench_accelerator(use_skeleton=False) as blind,
         bench_accelerator(use_skeleton=False) as again,
         bench_accelerator(use_skeleton=True) as knowing,
     ):
-        off, also_off, on = (Program(arm, chosen) for arm in (blind, again, knowing))
-        return asyncio.run(_measure(off, also_off, on, chosen.pairs))
+        yield {
+            ONE_CALL: Program(whole, sizes),
+            f"plain LangGraph, calls of {sizes.batch}": Program(parts, sizes),
+            OFF: _accelerated(blind, sizes),
+            AGAIN: _accelerated(again, sizes),
+            ON: _accelerated(knowing, sizes),
+        }
 
 
-async def _measure(off: Program, also_off: Program, on: Program, pairs: int) -> SuiteResult:
-    one = await _pairs(off, on, 1, pairs)
-    four = await _pairs(off, on, 4, pairs)
-    noise = await _pairs(off, also_off, 1, pairs)
-    rows = [*_rows(one, 1), *_rows(four, 4)]
-    rows.append(row_of("skeleton off again / off", "1 user", "latency_ratio", ratios(noise)))
-    found = {
-        "langgraph_depth_latency": median(ratios(one)),
-        "langgraph_depth_latency_4": median(ratios(four)),
-        "langgraph_depth_noise": median(ratios(noise)),
-    }
-    _logger.info("%s", found)
-    return SuiteResult("langgraph_depth", tuple(rows), found, emulated=True)
+def _accelerated(accelerator: Accelerator, sizes: Sizes) -> Program:
+    make = partial(accelerate, accelerator=accelerator)
+    return Program(Scheduled(accelerator, sizes), sizes, make)
 
 
-async def _pairs(plain: Program, other: Program, users: int, pairs: int) -> Pairs[float]:
-    async def without(turn: int) -> float:
-        return await plain.latency_s(users)
-
-    async def with_it(turn: int) -> float:
-        return await other.latency_s(users)
-
-    return await alternate_async(without, with_it, pairs, warm_up=1)
+Runs = Mapping[str, Sequence[Run]]
 
 
-def _rows(pairs: Pairs[float], users: int) -> list[Row]:
+async def _measure(programs: Mapping[str, Program], turns: int) -> tuple[Runs, Runs]:
+    """Return the runs of every arm with one user and, but for the noise, with four."""
+
+    async def runs(users: int, names: Sequence[str]) -> Runs:
+        arms = {name: lambda _, name=name: programs[name].run(users) for name in names}
+        return await rotate_async(arms, turns, warm_up=1)
+
+    names = list(programs)
+    return await runs(1, names), await runs(4, [name for name in names if name != AGAIN])
+
+
+def _ratios(runs: Runs, arm: str, plain: str) -> list[float]:
+    times = [tuple(run.mean_s for run in runs[name]) for name in (plain, arm)]
+    return ratios(Pairs(*times))
+
+
+def _against(runs: Runs, plain: str) -> float:
+    return median(_ratios(runs, ON, plain))
+
+
+def _best_plain(runs: Runs) -> str:
+    plain = [name for name in runs if name.startswith("plain")]
+    return min(plain, key=lambda name: median([run.mean_s for run in runs[name]]))
+
+
+def _rows(runs: Runs, users: int) -> list[Row]:
     workload = counted(users, "user")
-    times = pairs.map(in_ms)
-    return [
-        row_of("skeleton off", workload, "latency_ms", times.plain),
-        row_of("skeleton on", workload, "latency_ms", times.other),
-        row_of("on / off", workload, "latency_ratio", ratios(pairs)),
+    rows = [
+        row_of(name, workload, "latency_ms", [in_ms(run.mean_s) for run in found])
+        for name, found in runs.items()
     ]
+    rows += [
+        median_row(f"{ON} / {name}", workload, "latency_ratio", _ratios(runs, ON, name))
+        for name in runs
+        if name not in (ON, AGAIN)
+    ]
+    if AGAIN in runs:
+        noise = _ratios(runs, AGAIN, OFF)
+        rows.append(median_row(f"{AGAIN} / off", workload, "latency_ratio", noise))
+    return [*rows, *_answer_rows(runs, workload)]
+
+
+def _answer_rows(runs: Runs, workload: str) -> list[Row]:
+    """Count, run by run, the users whose vectors are not those of plain LangGraph."""
+    wanted = runs[ONE_CALL]
+    rows: list[Row] = []
+    for name, found in runs.items():
+        pairs = [
+            pair
+            for one, other in zip(wanted, found, strict=True)
+            for pair in zip(one.answers, other.answers, strict=True)
+        ]
+        different = sum(plain != other for plain, other in pairs)
+        rows.append(Row(name, workload, "different_answers", different, None, len(pairs)))
+    return rows

@@ -13,6 +13,7 @@ from bench.measure import (
     median_interval,
     percentile,
     ratios,
+    rotate_async,
     timed,
     timed_async,
 )
@@ -134,3 +135,19 @@ def test_the_interval_repeats() -> None:
 def test_no_values_are_an_error_that_says_so(statistic) -> None:
     with pytest.raises(ConfigError, match="nothing was measured"):
         statistic([])
+
+
+async def test_any_number_of_arms_take_turns_going_first() -> None:
+    order: list[tuple[str, int]] = []
+
+    def arm(name: str):
+        async def call(turn: int) -> str:
+            order.append((name, turn))
+            return f"{name}{turn}"
+
+        return call
+
+    found = await rotate_async({name: arm(name) for name in "abc"}, 2, warm_up=1)
+    assert found == {name: [f"{name}0", f"{name}1"] for name in "abc"}
+    assert "".join(name for name, turn in order if turn >= 0) == "abcbca"
+    assert len(order) == 9
