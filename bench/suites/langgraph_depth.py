@@ -15,8 +15,8 @@ which take turns:
 - skeleton off again: what two equal arms differ by.
 
 Engine and model sleep as a script says (a step 5 ms and 2 ms a text; an answer 60 ms), so this
-shows what order is worth there, not what a model of yours gains. Every vector of every run must be the
-one that plain LangGraph got.
+shows what order is worth there, not what a model of yours gains. Every vector of every run must be
+the one that plain LangGraph got.
 
 Ratios:
     langgraph_depth_vs_plain: against plain LangGraph, the faster of both: latency of one run with

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,15 +16,17 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from bench.advanced.answers import Answers
 from bench.advanced.bound import bound_s, chain_of, device_s
 from bench.advanced.loaded import arrivals
-from bench.advanced.ours import Spent
+from bench.advanced.ours import Ours, Spent
 from bench.advanced.stages import Asked, Generated, Notes, Stages, queries_of
-from bench.advanced.workload import VARIANTS, Setting, Variant, open_setting
+from bench.advanced.workload import LOADED, VARIANTS, Setting, Variant, open_setting
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import advanced_rag, ratio_definitions
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document, Message
 from rag_accel.engines.llm.emulated_table import H100_LIKE_8B, DeviceTable, step_time_s
 from rag_accel.errors import ConfigError
+
+Ended = Callable[[SuiteResult], int]
 
 #: a device so fast that a request of some 300 tokens takes milliseconds
 FAST = DeviceTable("fast", 0.01, 0.001, 0.0, 1e6)
@@ -119,17 +122,60 @@ def test_the_ratios_are_those_of_the_rows(found: SuiteResult) -> None:
     ]
     assert len(gains) == 2 * len(VARIANTS)
     assert found.ratios["worst_variant"] == min(gains)
+    ours = only(found, "ours", leading, "latency_ms").median
+    bound = only(found, "bound", leading, "latency_ms").median
+    assert found.ratios["over_bound"] == pytest.approx(ours / bound)
     assert 0 < found.ratios["overhead_share"] < 1
+    assert found.sizes["table"] == "fast"
+    assert found.wrong == ()
 
 
-def test_an_answer_that_differs_is_counted(
-    texts: Material, monkeypatch: pytest.MonkeyPatch
+def test_an_answer_that_differs_is_counted_and_fails_the_suite(
+    texts: Material, monkeypatch: pytest.MonkeyPatch, ended: Ended
 ) -> None:
     monkeypatch.setattr(advanced_rag.Ours, "answer", lambda *_: "something else")
     spoilt = advanced_rag.run(True, TINY, texts, score, FAST)
     for variant in VARIANTS:
         assert only(spoilt, "ours", variant.name, "different_answers").median == 2
         assert only(spoilt, "hand_parallel", variant.name, "different_answers").median == 0
+    assert len(spoilt.wrong) == len(VARIANTS)
+    assert ended(spoilt) == 1
+
+
+def test_a_latency_under_load_counts_from_when_the_request_was_due(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+
+    class Busy:
+        """Be held up for 3 s by each start, and serve each request in 1 s."""
+
+        def __init__(self, accelerator: object) -> None:
+            self._asked: list[str] = []
+
+        def __enter__(self) -> Busy:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def add_request(self, question: str, graph: object) -> int:
+            self._asked.append(question)
+            now_s[0] += 3.0
+            return len(self._asked) - 1
+
+        def wait(self, id: int) -> SimpleNamespace:
+            return SimpleNamespace(unwrap=lambda: self._asked[id], latency_s=1.0)
+
+    clock = SimpleNamespace(
+        perf_counter=lambda: now_s[0],
+        sleep=lambda seconds: now_s.__setitem__(0, now_s[0] + seconds),
+    )
+    monkeypatch.setattr("bench.advanced.ours.Server", Busy)
+    monkeypatch.setattr("bench.advanced.ours.time", clock)
+    with Ours.opened(setting, setting.device) as ours:
+        found = ours.under_load(LOADED, ["a", "b", "c"], [0.0, 1.0, 9.0])
+    assert found == (["a", "b", "c"], [1.0, 3.0, 1.0])
 
 
 def test_an_upload_is_found_and_then_forgotten(setting: Setting) -> None:
@@ -226,8 +272,8 @@ def test_requests_of_every_run_arrive_at_the_rate(turn: int) -> None:
     assert 8000 / arrivals(5.0, 8000, 8, turn)[-1] == pytest.approx(5.0, rel=0.01)
 
 
-def test_the_share_of_scheduling_is_of_cpu_and_device_time() -> None:
-    assert Spent(scheduling_s=0.1, cpu_s=1.0, device_s=3.0).share == pytest.approx(0.025)
+def test_the_share_of_scheduling_is_of_processor_time_alone() -> None:
+    assert Spent(scheduling_s=0.1, cpu_s=1.0, device_s=3.0).share == pytest.approx(0.1)
 
 
 def test_variants_are_named_by_what_they_do() -> None:
