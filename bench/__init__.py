@@ -1,6 +1,7 @@
 """Measure the product against the plain program, fairly, and record what was measured.
 
-``python -m bench SUITE|all [--quick] [--processes N] [--json FILE] [--plots DIR]`` runs suites,
+``python -m bench SUITE|all [--quick] [--processes N] [--json FILE] [--plots DIR]`` runs suites
+(with ``--set NAME=VALUE`` on other parameters, where a suite has some),
 ``python -m bench.compare OLD NEW`` shows what changed between two result files and
 ``python -m bench.table`` writes the results table of the README. With ``--processes`` each suite
 runs in that many fresh processes, one after another; of every figure the median, the lowest and

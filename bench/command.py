@@ -18,7 +18,7 @@ from bench.plots import draw
 from bench.processes import appendable, appended, combined
 from bench.report import report
 from bench.results import SuiteResult, load, save
-from bench.suites import load_suite, suite_names
+from bench.suites import Suite, load_suite, suite_names
 from rag_accel.errors import ConfigError, RagAccelError
 
 ALL = "all"
@@ -66,6 +66,14 @@ def _parser() -> argparse.ArgumentParser:
         help="run a suite in N fresh processes, one after another; medians and ranges are kept",
     )
     parser.add_argument(
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="give a suite that has parameters another value; may be repeated",
+    )
+    parser.add_argument(
         "--append",
         action="store_true",
         help="add the processes to those in FILE, if they measure the same code in the same place",
@@ -73,6 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the figures there")
     return parser
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _choices() -> str:
@@ -90,7 +105,7 @@ def _run_one(arguments: argparse.Namespace, old: SuiteResult | None = None) -> i
     suite = load_suite(arguments.suite)
     environment = read_environment(arguments.quick)
     started = time.monotonic()
-    found = suite.run(arguments.quick)
+    found = _found(suite, arguments)
     environment["duration_s"] = round(time.monotonic() - started, 1)
     result = replace(found, environment=environment)
     print(report(result), flush=True)
@@ -100,6 +115,20 @@ def _run_one(arguments: argparse.Namespace, old: SuiteResult | None = None) -> i
         return 1
     _keep([result] if old is None else [appended(arguments.json, old, result)], arguments)
     return 0
+
+
+def _found(suite: Suite, arguments: argparse.Namespace) -> SuiteResult:
+    if not arguments.set:
+        return suite.run(arguments.quick)
+    configured = getattr(suite, "configured", None)
+    if configured is None:
+        raise ConfigError(
+            "a suite without parameters",
+            where=arguments.suite,
+            found=", ".join(name for name, _ in arguments.set),
+            hint="run it without --set",
+        )
+    return suite.run(arguments.quick, configured(arguments.quick, dict(arguments.set)))
 
 
 def _run_more(arguments: argparse.Namespace) -> int:
@@ -138,7 +167,7 @@ def _run_suite(name: str, arguments: argparse.Namespace) -> SuiteResult | None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.json"
         for _ in range(arguments.processes):
-            if not _run_process(name, arguments.quick, path):
+            if not _run_process(name, arguments, path):
                 return None
             found += load(path)
     result = combined(found)
@@ -147,13 +176,13 @@ def _run_suite(name: str, arguments: argparse.Namespace) -> SuiteResult | None:
     return result
 
 
-def _run_process(name: str, quick: bool, path: Path) -> bool:
-    limit_s = QUICK_LIMIT_S if quick else FULL_LIMIT_S
+def _run_process(name: str, arguments: argparse.Namespace, path: Path) -> bool:
+    limit_s = QUICK_LIMIT_S if arguments.quick else FULL_LIMIT_S
     line = [sys.executable, "-m", "bench", name, "--json", str(path)]
+    line += ["--quick"] * arguments.quick
+    line += [f"--set={one}={value}" for one, value in arguments.set]
     try:
-        ended = subprocess.run(
-            [*line, "--quick"] if quick else line, cwd=_ROOT, timeout=limit_s, check=False
-        )
+        ended = subprocess.run(line, cwd=_ROOT, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
         print(f"bench: {name} took more than {limit_s} s", file=sys.stderr)
         return False

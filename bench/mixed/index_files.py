@@ -2,7 +2,8 @@
 
 On disk are the vectors, their centroids and who lies in which cluster. From these come a
 ``DocumentIndex``, stock FAISS indexes that share *its* inverted lists (one copy of the vectors in
-memory, and both sides read the same bytes), and a stock IVF with 8-bit scalar quantisation.
+memory, and both sides read the same bytes), and a stock IVF with 8-bit scalar quantisation, whose
+candidates are refined by the vectors.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ from rag_accel.errors import ConfigError
 
 TRAIN_PER_CLUSTER = 40
 KMEANS_ROUNDS = 10
+REFINED = 4
 _BLOCK = 100_000
 _DONE = "size.json"
 
@@ -83,18 +86,33 @@ class LargeIndex:
         """Return a FAISS ``IndexIVFFlat`` over the lists of ``documents``, not to be changed."""
         return stock_index(self.documents, self.size.nprobe, parallel_mode)
 
-    def quantised_index(self, parallel_mode: int) -> Any:
-        """Return FAISS's own IVF with 8-bit scalar quantisation of the same vectors."""
+    def refined_index(self, parallel_mode: int) -> Any:
+        """Return FAISS's own IVF of 8-bit residuals, whose best candidates are compared in float32.
+
+        ``REFINED`` times as many candidates as are wanted come from the lists; the vectors they are
+        compared with stay in their file, which the system keeps in memory.
+        """
         faiss = load_faiss()
 
-        path = self.folder / "sq8.faiss"
-        if not path.is_file():
-            _logger.info("encoding %d vectors in 8 bits, once", self.size.vectors)
-            faiss.write_index(_quantised(self.folder), str(path))
-        index = faiss.read_index(str(path))
-        index.parallel_mode = parallel_mode
-        index.nprobe = self.size.nprobe
+        coded = faiss.read_index(str(self._made("sq8.faiss", _quantised)))
+        coded.parallel_mode = parallel_mode
+        coded.nprobe = self.size.nprobe
+        flat = faiss.read_index(str(self._made("flat.faiss", _flat)), faiss.IO_FLAG_MMAP_IFC)
+        index = faiss.IndexRefine(coded, flat)
+        index.k_factor = REFINED
+        # FAISS's own way to keep alive what an index points to and does not own.
+        index.referenced_objects = [coded, flat]
         return index
+
+    def _made(self, name: str, make: Callable[[Path], Any]) -> Path:
+        """Return a file with a FAISS index, after making it if it is not there."""
+        path = self.folder / name
+        if not path.is_file():
+            _logger.info("writing %s, once", path)
+            partial = path.with_suffix(".partial")  # a run that is interrupted leaves no half file
+            load_faiss().write_index(make(self.folder), str(partial))
+            partial.replace(path)
+        return path
 
 
 def open_index(cache: Path, passages: Passages, size: IndexSize) -> LargeIndex:
@@ -202,6 +220,16 @@ def _assign(vectors: Floats, centroids: Floats) -> Numbers:
         for start in range(0, len(vectors), _BLOCK)
     ]
     return np.concatenate(parts)
+
+
+def _flat(folder: Path) -> Any:
+    faiss = load_faiss()
+
+    vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    for start in range(0, len(vectors), _BLOCK):
+        index.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
+    return index
 
 
 def _quantised(folder: Path) -> Any:

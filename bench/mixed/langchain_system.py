@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,7 +64,6 @@ class LangChainSystem:
 
     def __init__(self, index: LargeIndex, vectors: QueryVectors, device: EmulatedDevice) -> None:
         self.name = "langchain"
-        self.search_s: list[float] = []
         ids: Any = LabelIds()
         store = FAISS(
             TableEmbeddings(vectors),
@@ -84,9 +82,7 @@ class LangChainSystem:
 
     async def search(self, query: str) -> Sequence[Document]:
         """Ask the retriever."""
-        started = time.monotonic()
         found = await self._retriever.ainvoke(query)
-        self.search_s.append(time.monotonic() - started)
         return [Document(one.id or "", one.page_content) for one in found]
 
     async def generate(self, template: str, values: Mapping[str, str]) -> str:

@@ -2,8 +2,9 @@
 
 - ``LangChainSystem`` (``langchain_system``): LangChain's prompts, chat model, parser and FAISS
   store, all awaited; the store searches in the loop's default executor, one thread a call.
-- ``StagedSystem``: a simple serving baseline of ours: one retrieval thread drains its queue into
-  one batched FAISS call on all cores; the model is called asynchronously, without LangChain.
+- ``StagedSystem``: a simple serving baseline of ours: one retrieval thread puts what waits, at most
+  ``MAX_BATCH`` searches, into one FAISS call on all cores; the model is called asynchronously,
+  without LangChain. It searches any FAISS index, so also FAISS's own 8-bit lists with refine.
 - ``RagAccelSystem``: the ``Server`` with the workflows as graphs.
 
 Vectors of queries come from a table in all three: embedding is measured elsewhere.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from bench.mixed.index_files import LargeIndex
 from bench.mixed.programs import PROGRAMS, TOP_K, Answer, graphs
 from bench.mixed.trace import Request
 from rag_accel.accelerator.rendering import as_text
-from rag_accel.engine_api import Document, GenerationInput, Message, PrimitiveKind
+from rag_accel.engine_api import Document, GenerationInput, Message
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.engines.llm.emulated import EmulatedDevice
 from rag_accel.engines.llm.emulated_engine import EmulatedEngine
@@ -33,10 +33,12 @@ from rag_accel.engines.retrieval import RetrievalEngine
 from rag_accel.engines.retrieval.vectors import thread_count
 from rag_accel.machine import usable_cores
 from rag_accel.server import Server
-from rag_accel.telemetry.events import NodeDispatched, NodeFinished, TraceEvent
 
 MOST_LIVE = 1_000_000
 """Past its limit a system's queue grows with the window: the baselines turn nobody away either."""
+
+MAX_BATCH = 16
+"""Without a bound a grown queue makes every batch slow, and all in it wait for the last."""
 
 QueryVectors = Mapping[str, Floats]
 
@@ -46,12 +48,9 @@ class System(Protocol):
 
     Attributes:
         name: how results name it.
-        search_s: seconds of each search that has ended, from asking for documents to having them;
-            whoever measures clears it.
     """
 
     name: str
-    search_s: list[float]
 
     async def serve(self, request: Request) -> Answer:
         """Serve one request; cancelling the task ends it."""
@@ -63,7 +62,7 @@ class System(Protocol):
 
 
 class StagedSystem:
-    """Search whatever waits in one batched FAISS call; generate asynchronously.
+    """Search what waits in batched FAISS calls; generate asynchronously.
 
     Args:
         name: how results name it.
@@ -82,7 +81,6 @@ class StagedSystem:
         device: EmulatedDevice,
     ) -> None:
         self.name = name
-        self.search_s: list[float] = []
         self._index = index
         self._faiss_index = faiss_index
         self._vectors = vectors
@@ -98,12 +96,9 @@ class StagedSystem:
 
     async def search(self, query: str) -> Sequence[Document]:
         """Queue a search and wait for it."""
-        started = time.monotonic()
         future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._waiting.put((self._vectors[query], future))
-        found = [Document(str(label), self._index.text(label)) for label in await future]
-        self.search_s.append(time.monotonic() - started)
-        return found
+        return [Document(str(label), self._index.text(label)) for label in await future]
 
     async def generate(self, template: str, values: Mapping[str, str]) -> str:
         """Fill the template and ask the device."""
@@ -123,7 +118,7 @@ class StagedSystem:
     def _search_all_that_waits(self) -> None:
         while (first := self._waiting.get()) is not None:
             batch = [first]
-            while not self._waiting.empty():
+            while len(batch) < MAX_BATCH and not self._waiting.empty():
                 other = self._waiting.get()
                 if other is None:
                     return
@@ -139,7 +134,6 @@ class RagAccelSystem:
 
     def __init__(self, index: LargeIndex, vectors: QueryVectors, device: EmulatedDevice) -> None:
         self.name = "ours"
-        self.search_s: list[float] = []
         self._graphs = {workflow: graph.freeze() for workflow, graph in graphs().items()}
         self._server = Server(
             llm=EmulatedEngine(device),
@@ -153,8 +147,6 @@ class RagAccelSystem:
             single_flight=False,
             max_requests=MOST_LIVE,
         )
-        tracer = self._server.accelerator.tracer
-        tracer.add_sink(SearchTimes(self.search_s), (NodeDispatched, NodeFinished))
 
     async def serve(self, request: Request) -> Answer:
         """Start the request and wait for its result."""
@@ -172,30 +164,6 @@ class RagAccelSystem:
     def close(self) -> None:
         """Stop the server."""
         self._server.close()
-
-
-class SearchTimes:
-    """Collect the time of every search, from ready to ended, off the trace."""
-
-    def __init__(self, search_s: list[float]) -> None:
-        self._search_s = search_s
-        self._ready: dict[tuple[Any, str], float] = {}
-
-    def write(self, event: TraceEvent) -> None:
-        """Take the start or the end of a node."""
-        match event:
-            case NodeDispatched(kind=PrimitiveKind.SEARCHING):
-                node = (event.request_id, event.node)
-                self._ready.setdefault(node, event.time_s - event.waited_s)
-            case NodeFinished():
-                ready = self._ready.pop((event.request_id, event.node), None)
-                if ready is not None and event.outcome == "done":
-                    self._search_s.append(event.time_s - ready)
-            case _:
-                return
-
-    def close(self) -> None:
-        """Keep what was collected."""
 
 
 def _deliver(futures: Sequence[asyncio.Future[list[int]]], labels: Sequence[list[int]]) -> None:

@@ -37,13 +37,29 @@ class Workflow(StrEnum):
     RECOMP = "recomp"
 
 
+Mix = tuple[tuple[Workflow, int], ...]
+"""Workflows, and how many requests of each come in a round."""
+
+EVEN: Mix = tuple((workflow, 1) for workflow in Workflow)
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ask one question of one workflow; ``number`` is its place in the trace."""
+    """Ask one question of one workflow.
+
+    Args:
+        number: its place in the trace.
+        workflow: which one.
+        question: what is asked.
+        last_query: the text of its last search.
+        answer: what the model says in the end.
+    """
 
     number: int
     workflow: Workflow
     question: str
+    last_query: str = ""
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +67,7 @@ class Trace:
     """Hold requests, what is answered to their prompts, and what they search for.
 
     Args:
-        requests: in the order in which they arrive; all workflows equally often.
+        requests: in the order in which they arrive; workflows as often as the mix says.
         answers: the text for (opening of the prompt, question in it).
         queries: every text that is searched for, each once.
     """
@@ -72,17 +88,19 @@ class Trace:
         return self.answers[key]
 
 
-def make_trace(passages: Passages, count: int, seed: int) -> Trace:
+def make_trace(passages: Passages, count: int, seed: int, mix: Mix = EVEN) -> Trace:
     """Make ``count`` requests over the questions of the passages, each asked once.
 
     Raises:
-        ConfigError: if there are too few questions.
+        ConfigError: if there are too few questions, or no workflows.
     """
+    workflows = [workflow for workflow, times in mix for _ in range(times)]
+    if not workflows:
+        raise ConfigError("no workflows to mix", found=repr(mix), valid="at least one, once")
     order = random.Random(seed)
     asked = list(passages.questions)
     order.shuffle(asked)
     writer = _Writer(passages.texts, order)
-    workflows = list(Workflow)
     requests: list[Request] = []
     for question, place in asked:
         if len(requests) == count:
@@ -90,8 +108,9 @@ def make_trace(passages: Passages, count: int, seed: int) -> Trace:
         if not len(requests) % len(workflows):
             order.shuffle(workflows)
         workflow = workflows[len(requests) % len(workflows)]
-        if writer.write(workflow, question, place):
-            requests.append(Request(len(requests), workflow, question))
+        written = writer.write(workflow, question, place)
+        if written is not None:
+            requests.append(Request(len(requests), workflow, question, *written))
     if len(requests) < count:
         raise ConfigError(
             "too few questions for a trace", found=len(requests), valid=f"at least {count}"
@@ -134,7 +153,8 @@ class _Writer:
         self.answers: dict[tuple[str, str], str] = {}
         self.queries: dict[str, None] = {}
 
-    def write(self, workflow: Workflow, question: str, place: int) -> bool:
+    def write(self, workflow: Workflow, question: str, place: int) -> tuple[str, str] | None:
+        """Return the text of the last search and the last answer; None if turned away."""
         answers: dict[tuple[str, str], str] = {}
         queries = [question]
 
@@ -163,10 +183,10 @@ class _Writer:
                 answer(prompts.COMPRESS, question, self._text(place))
                 answer(prompts.ANSWER_FROM_SUMMARY, question, final)
         if not answers.keys().isdisjoint(self.answers):
-            return False
+            return None
         self.answers.update(answers)
         self.queries.update(dict.fromkeys(queries))
-        return True
+        return queries[-1], final
 
     def _text(self, place: int) -> str:
         """Return words of passages from ``place`` on, as many as are drawn."""

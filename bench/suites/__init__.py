@@ -6,7 +6,7 @@ import ast
 import pkgutil
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from bench.results import SuiteResult
 from rag_accel.errors import ConfigError
@@ -15,10 +15,17 @@ _HEADING = "Ratios:"
 
 
 class Suite(Protocol):
-    """Say what a suite's module offers."""
+    """Say what a suite's module offers.
 
-    def run(self, quick: bool) -> SuiteResult:
-        """Measure; ``quick`` in at most 10 minutes, else in at most 60."""
+    One that has parameters also has a function ``configured(quick, settings)``, which returns the
+    sizes that ``run`` is to measure and raises ConfigError on settings that it does not know.
+    """
+
+    def run(self, quick: bool, sizes: Any = None) -> SuiteResult:
+        """Measure; ``quick`` in at most 10 minutes, else in at most 60.
+
+        ``sizes`` are the suite's own, by default those that ``quick`` stands for.
+        """
         ...
 
 

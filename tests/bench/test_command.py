@@ -118,6 +118,42 @@ def test_processes_can_only_join_the_file_of_one_suite(
     assert "--append needs" in capsys.readouterr().err
 
 
+def test_a_suite_with_parameters_is_given_other_values(
+    suite: _Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    def configured(quick: bool, settings: dict[str, str]) -> str:
+        told.append((quick, settings))
+        return "these sizes"
+
+    def run(quick: bool, sizes: Any) -> SuiteResult:
+        told.append(sizes)
+        return suite.result
+
+    monkeypatch.setattr(suite, "configured", configured, raising=False)
+    monkeypatch.setattr(suite, "run", run)
+    assert main(["demo", "--quick", "--set", "nprobe=64", "--set", "mix=a:1,b:2"]) == 0
+    assert told == [(True, {"nprobe": "64", "mix": "a:1,b:2"}), "these sizes"]
+
+
+def test_a_suite_without_parameters_is_not_given_any(
+    suite: _Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--set", "nprobe=64"]) == 2
+    assert "without parameters" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["demo", "--set", "nprobe"])
+
+
+def test_every_process_is_given_the_parameters(
+    monkeypatch: pytest.MonkeyPatch, result: SuiteResult, suite: _Suite
+) -> None:
+    lines = _processes(monkeypatch, result)
+    assert main(["demo", "--processes", "2", "--set", "nprobe=64", "--set", "seeds=3"]) == 0
+    assert [line[-2:] for line in lines] == [["--set=nprobe=64", "--set=seeds=3"]] * 2
+
+
 def test_a_run_is_full_unless_it_is_told_to_be_quick(suite: _Suite) -> None:
     assert main(["demo"]) == 0
     assert suite.quick is False

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from bench.mixed.bench import gains
 from bench.mixed.load import MixedLoad, Window, run_load
 from bench.mixed.programs import Answer
-from bench.mixed.rows import same_rows
-from bench.mixed.sweep import find_limit
+from bench.mixed.sweep import Bracket, find_limit
 from bench.mixed.trace import Request, Workflow
 from rag_accel.engines.llm.emulated import EmulatedDevice
 from rag_accel.errors import ConfigError
@@ -40,7 +40,6 @@ class OneAtATime:
 
     def __init__(self, service_s: float, failing: int = -1) -> None:
         self.name = "fake"
-        self.search_s: list[float] = []
         self.cancelled: list[int] = []
         self._service_s = service_s
         self._failing = failing
@@ -56,7 +55,6 @@ class OneAtATime:
             raise
         if request.number == self._failing:
             raise ValueError("this one fails")
-        self.search_s.append(self._service_s)
         return Answer(request.question.upper(), (str(request.number),))
 
     def close(self) -> None:
@@ -85,7 +83,7 @@ def test_an_idle_system_has_its_service_time(device: EmulatedDevice) -> None:
     found = load(OneAtATime(0.01), 0.5, Window(0, 100, 10), device)
     assert found.p50_s == pytest.approx(0.01)
     assert found.unserved == 0
-    assert len(found.latency_s) == len(found.answers) == len(found.search_s)
+    assert len(found.latency_s) == len(found.answers)
     assert found.answers[3] == Answer("QUESTION 3", ("3",))
 
 
@@ -93,7 +91,7 @@ def test_a_latency_counts_from_when_the_request_was_due(device: EmulatedDevice) 
     found = load(OneAtATime(1.0), 2.0, Window(0, 100, 1000), device)
     # Served at 1/s and coming at 2/s, the last of some 200 waits for the 100 s it is behind.
     assert found.latency_s[-1] == pytest.approx(len(found.latency_s) - 100, abs=5)
-    assert found.p95_s > found.p50_s > 10
+    assert found.p99_s > found.p95_s > found.p50_s > 10
 
 
 def test_requests_of_the_warm_up_are_served_and_not_counted(device: EmulatedDevice) -> None:
@@ -102,7 +100,6 @@ def test_requests_of_the_warm_up_are_served_and_not_counted(device: EmulatedDevi
     assert len(found.answers) == len(whole.answers)
     assert 60 < len(found.latency_s) < 140
     assert found.latency_s == pytest.approx(whole.latency_s[-len(found.latency_s) :])
-    assert len(found.search_s) == len(found.latency_s)
 
 
 def test_whoever_is_left_after_the_drain_is_cancelled_and_counts(device: EmulatedDevice) -> None:
@@ -135,34 +132,78 @@ def test_requests_begin_anew_after_the_last(device: EmulatedDevice) -> None:
 def test_the_limit_of_a_system_that_has_one_is_found(start: float, true: float) -> None:
     tried: list[float] = []
 
-    async def meets(rate_rps: float) -> bool:
+    async def meets(rate_rps: float, seed: int) -> bool:
         tried.append(rate_rps)
+        assert seed == 0
         return rate_rps <= true
 
     limit = asyncio.run(find_limit(meets, start, precision=0.05, probes=30))
-    assert limit <= true <= limit * 1.05
+    assert limit.passes <= true < limit.fails <= limit.passes * 1.05
+    assert limit.passes < limit.middle < limit.fails
     assert tried[0] == start
-    assert limit in tried
+    assert {limit.passes, limit.fails} <= set(tried)
+    assert len(set(tried)) == len(tried)
 
 
-def test_a_limit_is_what_met_the_objective_when_the_probes_are_over() -> None:
-    async def meets(rate_rps: float) -> bool:
+def test_a_limit_lies_between_what_was_tried_when_the_probes_are_over() -> None:
+    async def meets(rate_rps: float, seed: int) -> bool:
         return rate_rps < 5
 
-    assert asyncio.run(find_limit(meets, 1.0, growth=2, precision=0.01, probes=4)) == 4
+    limit = asyncio.run(find_limit(meets, 1.0, growth=2, precision=0.01, probes=4))
+    assert limit == Bracket(4, 8)
 
 
-def test_a_system_that_never_meets_the_objective_is_an_error() -> None:
-    async def meets(rate_rps: float) -> bool:
-        return False
+def test_other_arrivals_are_tried_at_both_ends() -> None:
+    tried: list[tuple[float, int]] = []
 
-    with pytest.raises(ConfigError, match="no rate meets"):
+    async def meets(rate_rps: float, seed: int) -> bool:
+        tried.append((rate_rps, seed))
+        return rate_rps < 5
+
+    limit = asyncio.run(find_limit(meets, 2.0, growth=2, precision=1.0, probes=9, seeds=3))
+    assert limit == Bracket(4, 8)
+    assert [rate for rate, seed in tried if seed == 0] == [2, 4, 8]
+    assert sorted(one for one in tried if one[1]) == [(4, 1), (4, 2), (8, 1), (8, 2)]
+
+
+def test_one_lucky_load_does_not_make_a_limit() -> None:
+    async def lucky(rate_rps: float, seed: int) -> bool:
+        return rate_rps < 5 or (rate_rps == 8 and seed == 0)
+
+    limit = asyncio.run(find_limit(lucky, 2.0, growth=2, precision=1.0, probes=9, seeds=3))
+    assert limit == Bracket(4, 8)
+
+
+def test_one_unlucky_load_does_not_make_a_limit() -> None:
+    async def unlucky(rate_rps: float, seed: int) -> bool:
+        return rate_rps < 10 and (rate_rps != 4 or seed != 0)
+
+    limit = asyncio.run(find_limit(unlucky, 2.0, growth=2, precision=1.0, probes=9, seeds=3))
+    assert limit == Bracket(8, 16)
+
+
+def test_a_limit_over_another_is_as_uncertain_as_both() -> None:
+    ratio = Bracket(8, 10).over(Bracket(4, 5))
+    assert ratio == Bracket(1.6, 2.5)
+    assert ratio.middle == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("met", "text"), [(False, "no rate meets"), (True, "every rate meets")])
+def test_a_system_without_a_limit_is_an_error(met: bool, text: str) -> None:
+    tried: list[float] = []
+
+    async def meets(rate_rps: float, seed: int) -> bool:
+        tried.append(rate_rps)
+        return met
+
+    with pytest.raises(ConfigError, match=text):
         asyncio.run(find_limit(meets, 8.0, probes=3))
+    assert len(tried) == 6
 
 
-@pytest.mark.parametrize("bad", [{"growth": 1.0}, {"precision": 0.0}, {"probes": 0}])
+@pytest.mark.parametrize("bad", [{"growth": 1.0}, {"precision": 0.0}, {"probes": 0}, {"seeds": 0}])
 def test_a_search_with_bad_bounds_is_refused(bad: dict[str, Any]) -> None:
-    async def meets(rate_rps: float) -> bool:
+    async def meets(rate_rps: float, seed: int) -> bool:
         return True
 
     with pytest.raises(ConfigError, match="bad search"):
@@ -170,22 +211,21 @@ def test_a_search_with_bad_bounds_is_refused(bad: dict[str, Any]) -> None:
 
 
 def test_the_limit_of_a_queue_is_found_by_loads(device: EmulatedDevice) -> None:
-    async def search() -> float:
-        async def meets(rate_rps: float) -> bool:
-            window = Window(0, 60, 60)
+    async def search() -> Bracket:
+        async def meets(rate_rps: float, seed: int) -> bool:
+            window = Window(0, 60, 60, seed)
             found = await run_load(OneAtATime(0.1), REQUESTS, rate_rps, window, device)
             return found.p95_s <= 0.5
 
-        return await find_limit(meets, 1.0, precision=0.1)
+        return await find_limit(meets, 1.0, precision=0.1, seeds=3)
 
     # Served at 10/s; for M/D/1 a 95th percentile of five services lies near 80 % of that.
-    assert 5 < virtually(search()) < 10
+    limit = virtually(search())
+    assert 5 < limit.passes < limit.fails < 10
 
 
-def test_only_requests_that_both_served_are_compared() -> None:
-    answers = {1: Answer("a", ("1", "2")), 2: Answer("b", ("3",)), 3: Answer("c", ())}
-    other = {1: Answer("a", ("2", "1")), 2: Answer("b", ("3",)), 4: Answer("d", ())}
-    loads = [MixedLoad(1.0, (1.0,), (), 0, 0.0, 0.0, one) for one in (answers, other)]
-    ids, texts = same_rows("ours", "here", *loads)
-    assert (ids.metric, ids.median, ids.n) == ("identical_ids", 1, 2)
-    assert (texts.metric, texts.median, texts.n) == ("identical_texts", 2, 2)
+def test_gains_are_medians_over_pairs_of_loads() -> None:
+    def loads(*latencies: float) -> list[MixedLoad]:
+        return [MixedLoad(1.0, (one, one, 3 * one), 0, 0.0, 0.0, {}) for one in latencies]
+
+    assert gains(loads(4.0, 9.0, 2.0), loads(2.0, 1.0, 2.0)) == (2.0, 2.0)
