@@ -13,5 +13,5 @@ A suite whose answers are not what they must be (``bench/answers.py``) ends with
 its result is not written.
 
 A suite is one module in ``bench/suites`` with a function ``run(quick) -> SuiteResult`` and a
-docstring whose section ``Ratios:`` defines every ratio it returns.
+docstring whose section ``Ratios:`` defines every ratio it returns and names its opponent.
 """

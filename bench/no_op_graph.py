@@ -1,9 +1,14 @@
-"""Offer a RAGraph whose engines do nothing, so that what is left of a run is scheduling."""
+"""Time a RAGraph whose engines do nothing, so that what is left of a run is scheduling."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+from bench.measure import Pairs, alternate, alternate_async, timed, timed_async
+from bench.paired import in_ms
+from bench.results import Row, row_of
+from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import (
     EngineBase,
     EngineOutput,
@@ -51,3 +56,33 @@ def line_graph(nodes: int) -> FrozenRAGraph:
     for source, target in zip([START, *names], [*names, END], strict=True):
         graph.add_edge(source, target)
     return graph.freeze()
+
+
+def time_graphs(nodes: int, runs: int, warm_up: int) -> list[Row]:
+    """Time runs of a line of generations, sync and async, on an owned and a borrowed engine."""
+    graph = line_graph(nodes)
+    with (
+        Accelerator(engines={ENGINE: NoOpEngine()}) as owned,
+        Accelerator(engines={ENGINE: answer_nothing}) as borrowed,
+    ):
+        sync = alternate(
+            timed(lambda _: owned.run(graph, input="?")),
+            timed(lambda _: borrowed.run(graph, input="?")),
+            runs,
+            warm_up,
+        )
+
+        async def measure_async() -> Pairs[float]:
+            return await alternate_async(
+                timed_async(lambda _: owned.arun(graph, input="?")),
+                timed_async(lambda _: borrowed.arun(graph, input="?")),
+                runs,
+                warm_up,
+            )
+
+        coroutines = asyncio.run(measure_async())
+    return [
+        row_of(system, f"{nodes}-node RAGraph, {call}", "latency_ms", times)
+        for call, pairs in (("run", sync.map(in_ms)), ("arun", coroutines.map(in_ms)))
+        for system, times in (("owned engine", pairs.plain), ("borrowed engine", pairs.other))
+    ]

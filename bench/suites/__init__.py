@@ -51,7 +51,8 @@ def ratio_definitions(name: str) -> dict[str, str]:
     """Return what each ratio of a suite means, read from the suite's docstring.
 
     The docstring ends with a section ``Ratios:`` of indented ``name: definition`` entries, whose
-    further lines are indented deeper. An unknown suite defines nothing: results outlive suites.
+    further lines are indented deeper. A definition begins with the opponent, ``against ...``, and
+    the strongest opponent comes first. An unknown suite defines nothing: results outlive suites.
     """
     path = Path(__path__[0]) / f"{name}.py"
     if not path.is_file():

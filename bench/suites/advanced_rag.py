@@ -38,21 +38,25 @@ Ratios:
         ainvoke): hand_parallel p50 / ours p50 of a request's latency, tree with upload.
     vs_sequential: against a LangGraph program that does one thing after another: sequential p50 /
         ours p50 of a request's latency, tree with upload.
-    worst_variant: against both: the lowest of hand_parallel p50 / ours p50 and sequential p50 /
-        ours p50 over all variants: stuff, tree and refine, each with and without upload.
+    worst_variant: against both LangGraph programs: the lowest of hand_parallel p50 / ours p50 and
+        sequential p50 / ours p50 over all variants: stuff, tree and refine, each with and without
+        upload.
     over_bound: against a bound that is computed, not run: ours p50 / its p50, tree with upload. It
-        is the longest chain of device and CPU time of a request whose stages take what they took
-        in the sequential program, one core lane, everything else hidden. Below 1 our stages were
+        is the longest chain of device and CPU time of a request whose stages take what they took in
+        the sequential program, one core lane, everything else hidden. Below 1 our stages were
         faster than its, above 1 something was not hidden.
     topology_vs_blind_together: against ours made blind to topology (option ageing_s at 1 ms, so
         that work goes in the order in which it was queued, whatever request it belongs to): blind
         p50 / ours p50 of a request's latency from its due time under load, each within a run, 8
         arriving together; median over pairs of runs.
-    topology_vs_blind_single: against the same: arriving one at a time.
-    topology_vs_blind: against the same: the lower of these two.
+    topology_vs_blind_single: against ours made blind to topology (option ageing_s at 1 ms): blind
+        p50 / ours p50 of a request's latency from its due time under load, each within a run,
+        arriving one at a time; median over pairs of runs.
+    topology_vs_blind: against ours made blind to topology (option ageing_s at 1 ms): the lower of
+        topology_vs_blind_together and topology_vs_blind_single.
     overhead_share: against nothing, ours alone: CPU time of the scheduler's thread, of starting a
-        request (checks, lowering, passes) and of growth at branches / CPU time of the process for
-        a request, tree with upload; median over requests.
+        request (checks, lowering, passes) and of growth at branches / CPU time of the process for a
+        request, tree with upload; median over requests.
 """
 
 from __future__ import annotations

@@ -19,16 +19,21 @@ Ratios:
     demo_throughput_64: against the plain chain (LangChain, torch, one text a call) at its best
         torch threads: answers/s accelerated / plain with 64 users; median over pairs of runs, the
         lower of both shapes.
-    demo_p99_64: against the same: 99th percentile of a request's latency accelerated / plain with
-        64 users, each within a run; median over pairs of runs, the higher of both shapes.
-    demo_p99_16: against the same: 99th percentile of a request's latency accelerated / plain with
-        16 users, each over the requests of all runs; the higher of both shapes.
-    demo_p99_1: against the same: that of one user.
-    demo_model_call_throughput_64: against the same with a model call of 500 ms: answers/s
-        accelerated / plain with 64 users; median over pairs of runs, the lower of both shapes.
-    demo_model_call_p99_64: against the same with a model call of 500 ms: 99th percentile of a
-        request's latency accelerated / plain with 64 users, each within a run; median over pairs
-        of runs, the higher of both shapes.
+    demo_p99_64: against the plain chain (LangChain, torch, one text a call) at its best torch
+        threads: 99th percentile of a request's latency accelerated / plain with 64 users, each
+        within a run; median over pairs of runs, the higher of both shapes.
+    demo_p99_16: against the plain chain (LangChain, torch, one text a call) at its best torch
+        threads: 99th percentile of a request's latency accelerated / plain with 16 users, each over
+        the requests of all runs; the higher of both shapes.
+    demo_p99_1: against the plain chain (LangChain, torch, one text a call) at its best torch
+        threads: 99th percentile of one user's latency accelerated / plain, each over the requests
+        of all runs; the higher of both shapes.
+    demo_model_call_throughput_64: against the plain chain with a model call of 500 ms, at its best
+        torch threads: answers/s accelerated / plain with 64 users; median over pairs of runs, the
+        lower of both shapes.
+    demo_model_call_p99_64: against the plain chain with a model call of 500 ms, at its best torch
+        threads: 99th percentile of a request's latency accelerated / plain with 64 users, each
+        within a run; median over pairs of runs, the higher of both shapes.
 """
 
 from __future__ import annotations

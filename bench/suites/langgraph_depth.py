@@ -19,12 +19,15 @@ shows what order is worth there, not what a model of yours gains. Every vector o
 the one that plain LangGraph got.
 
 Ratios:
-    langgraph_depth_vs_plain: against plain LangGraph, the faster of both: latency of one run with
-        the skeleton / plain, one user; median over turns.
-    langgraph_depth_vs_plain_4: against the same: four users at once, the mean of their runs.
+    langgraph_depth_vs_plain: against plain LangGraph, the faster of one call of 96 texts and calls
+        of 8: latency of one run with the skeleton / plain, one user; median over turns.
+    langgraph_depth_vs_plain_4: against plain LangGraph, the faster of one call of 96 texts and
+        calls of 8: mean latency of the runs of four users at once with the skeleton / plain; median
+        over turns.
     langgraph_depth_latency: against ours with the option use_skeleton off: latency of one run with
         the skeleton / without, one user; median over turns.
-    langgraph_depth_latency_4: against the same: four users at once, the mean of their runs.
+    langgraph_depth_latency_4: against ours with the option use_skeleton off: mean latency of the
+        runs of four users at once with the skeleton / without; median over turns.
     langgraph_depth_noise: against itself: latency of one run without the skeleton again / without,
         one user; median over turns.
 """

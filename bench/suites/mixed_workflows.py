@@ -33,37 +33,48 @@ for its last search, but where scores are as close as 1e-6, and with the text th
 the ids of ``staged_sq8_refine``, which is approximate, are only counted.
 
 Ratios:
-    rate_vs_staged_sq8_refine: against the staged server over FAISS's 8-bit lists with refine: limit
+    rate_vs_staged_sq8_refine: against a staged server over FAISS's 8-bit lists with refine: limit
         of ours / its limit, in requests/s, each the geometric mean of a rate that passes and one
         that fails.
-    rate_vs_staged_sq8_refine_low: against the same: the rate at which ours passes / the one at
-        which it fails.
-    rate_vs_staged_sq8_refine_high: against the same: the rate at which ours fails / the one at
-        which it passes.
-    rate_vs_staged: against the staged server over FAISS in float32: limit of ours / its limit.
-    rate_vs_staged_low: against the same: the rate at which ours passes / the one at which it
-        fails.
-    rate_vs_staged_high: against the same: the rate at which ours fails / the one at which it
-        passes.
-    rate_vs_langchain: against LangChain's objects over FAISS in float32: limit of ours / its limit.
-    rate_vs_langchain_low: against the same: the rate at which ours passes / the one at which it
-        fails.
-    rate_vs_langchain_high: against the same: the rate at which ours fails / the one at which it
-        passes.
-    request_p50_vs_staged_sq8_refine_80: against the staged server over FAISS's 8-bit lists with
+    rate_vs_staged_sq8_refine_low: against a staged server over FAISS's 8-bit lists with refine: the
+        rate at which ours passes / the one at which it fails.
+    rate_vs_staged_sq8_refine_high: against a staged server over FAISS's 8-bit lists with refine:
+        the rate at which ours fails / the one at which it passes.
+    rate_vs_staged: against a staged server over FAISS in float32: limit of ours / its limit.
+    rate_vs_staged_low: against a staged server over FAISS in float32: the rate at which ours passes
+        / the one at which it fails.
+    rate_vs_staged_high: against a staged server over FAISS in float32: the rate at which ours fails
+        / the one at which it passes.
+    rate_vs_langchain: against LangChain over FAISS in float32: limit of ours / its limit.
+    rate_vs_langchain_low: against LangChain over FAISS in float32: the rate at which ours passes /
+        the one at which it fails.
+    rate_vs_langchain_high: against LangChain over FAISS in float32: the rate at which ours fails /
+        the one at which it passes.
+    request_p50_vs_staged_sq8_refine_80: against a staged server over FAISS's 8-bit lists with
         refine: its median latency of a request / ours, at 80 % of the rate at which staged passes;
         median over arrivals.
-    request_p99_vs_staged_sq8_refine_80: against the same: that of the 99th percentile.
-    request_p50_vs_staged_sq8_refine_50: against the same: at 50 %, of the median.
-    request_p99_vs_staged_sq8_refine_50: against the same: at 50 %, of the 99th percentile.
-    request_p50_vs_staged_80: against the staged server over FAISS in float32: its median latency of
-        a request / ours, at 80 % of the rate at which it passes; median over arrivals.
-    request_p99_vs_staged_80: against the same: that of the 99th percentile.
-    request_p50_vs_staged_50: against the same: at 50 %, of the median.
-    request_p99_vs_staged_50: against the same: at 50 %, of the 99th percentile.
-    generation_dominates: against LangChain's objects over FAISS in float32: its median latency of a
-        request / ours where decoding takes nearly all of it (a lighter index, a larger model); the
-        lowest over the rates.
+    request_p99_vs_staged_sq8_refine_80: against a staged server over FAISS's 8-bit lists with
+        refine: its 99th percentile of the latency of a request / ours, at 80 % of the rate at which
+        staged passes; median over arrivals.
+    request_p50_vs_staged_sq8_refine_50: against a staged server over FAISS's 8-bit lists with
+        refine: its median latency of a request / ours, at 50 % of the rate at which staged passes;
+        median over arrivals.
+    request_p99_vs_staged_sq8_refine_50: against a staged server over FAISS's 8-bit lists with
+        refine: its 99th percentile of the latency of a request / ours, at 50 % of the rate at which
+        staged passes; median over arrivals.
+    request_p50_vs_staged_80: against a staged server over FAISS in float32: its median latency of a
+        request / ours, at 80 % of the rate at which it passes; median over arrivals.
+    request_p99_vs_staged_80: against a staged server over FAISS in float32: its 99th percentile of
+        the latency of a request / ours, at 80 % of the rate at which staged passes; median over
+        arrivals.
+    request_p50_vs_staged_50: against a staged server over FAISS in float32: its median latency of a
+        request / ours, at 50 % of the rate at which staged passes; median over arrivals.
+    request_p99_vs_staged_50: against a staged server over FAISS in float32: its 99th percentile of
+        the latency of a request / ours, at 50 % of the rate at which staged passes; median over
+        arrivals.
+    generation_dominates: against LangChain over FAISS in float32: its median latency of a request /
+        ours where decoding takes nearly all of it (a lighter index, a larger model); the lowest
+        over the rates.
 """
 
 from __future__ import annotations

@@ -23,32 +23,36 @@ Answers must be the plain ones, but where the retrieval chain's documents have s
 1e-5.
 
 Ratios:
-    leaf_overhead_ms: against the same leaf called plainly: median over pairs of
-        (accelerated - plain) time of one leaf call, in ms; the worst of chat model and retriever,
-        invoke and ainvoke.
+    leaf_overhead_ms: against the same leaf called plainly: median over pairs of (accelerated -
+        plain) time of one leaf call, in ms; the worst of chat model and retriever, invoke and
+        ainvoke.
     noop_graph_ms: against nothing, ours alone: median time of one run of the RAGraph, in ms; the
         worst of both engines, run and arun.
     nothing_helps: against the same chain run plainly by LangChain, at its best torch threads:
         median over pairs of accelerated / plain time of one request; the worst of both chains,
         invoke and ainvoke.
-    nothing_helps_low: against the same: lower end of the 95 % bootstrap interval of nothing_helps
-        within a process; other processes differ by more.
-    nothing_helps_high: against the same: upper end of that interval.
-    nothing_helps_ms: against the same: median over pairs of (accelerated - plain) time of one
-        request, in ms; the worst of both chains, invoke and ainvoke.
-    nothing_helps_of_limit: against the same: nothing_helps_ms of a workload / the larger of 3 % of
-        its plain median and 0.5 ms; the worst of both chains, invoke and ainvoke. At most 1 keeps
-        the guarantee.
+    nothing_helps_low: against the same chain run plainly by LangChain: lower end of the 95 %
+        bootstrap interval of nothing_helps within a process; other processes differ by more.
+    nothing_helps_high: against the same chain run plainly by LangChain: upper end of the 95 %
+        bootstrap interval of nothing_helps within a process; other processes differ by more.
+    nothing_helps_ms: against the same chain run plainly by LangChain: median over pairs of
+        (accelerated - plain) time of one request, in ms; the worst of both chains, invoke and
+        ainvoke.
+    nothing_helps_of_limit: against the same chain run plainly by LangChain: nothing_helps_ms of a
+        workload / the larger of 3 % of its plain median and 0.5 ms; the worst of both chains,
+        invoke and ainvoke. At most 1 keeps the guarantee.
     concurrent_fakes_s: against nothing, ours alone (the plain model's is a row): seconds that the
         concurrent calls of the accelerated chat model that waits take together; median over
         repeats.
     nothing_helps_16_mean: against the same programs run plainly by LangGraph and LangChain: median
         over pairs of accelerated / plain time of one round of 16 users, the worse of activate() and
         accelerate(); the mean of the six programs.
-    nothing_helps_16_worst: against the same: that of the program where it is highest.
-    nothing_helps_16_leaf_ms: against the same: median over pairs of (accelerated - plain) time of
-        one round / leaf calls of a round, in ms, the worse of activate() and accelerate(); the
-        worst of the six programs.
+    nothing_helps_16_worst: against the same programs run plainly by LangGraph and LangChain: median
+        over pairs of accelerated / plain time of one round of 16 users, the worse of activate() and
+        accelerate(); of the program where it is highest.
+    nothing_helps_16_leaf_ms: against the same programs run plainly by LangGraph and LangChain:
+        median over pairs of (accelerated - plain) time of one round / leaf calls of a round, in ms,
+        the worse of activate() and accelerate(); the worst of the six programs.
     nested_callers: against the same retriever called plainly: accelerated / plain time until all
         concurrent calls of the sync retriever have ended; median over pairs.
 """
@@ -65,10 +69,10 @@ from typing import Any
 
 from bench.answers import too_many
 from bench.arms import bench_accelerator, best_torch_threads
-from bench.measure import Pairs, alternate, alternate_async, median, ratios, timed, timed_async
+from bench.measure import Pairs, alternate_async, median, ratios, timed_async
 from bench.nested_callers import Nested, time_nested
 from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
-from bench.no_op_graph import ENGINE, NoOpEngine, answer_nothing, line_graph
+from bench.no_op_graph import time_graphs
 from bench.paired import PairedTimes, Same, in_ms, time_pairs
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.unbatched.rounds import BUILDERS, Rounds, time_rounds
@@ -160,7 +164,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
         leaves = _leaves(accelerator, chosen)
         requests = [*_one_shot(accelerator, chosen), *_retrieval(served, accelerator, chosen)]
         waits = _concurrent_fakes(accelerator, chosen)
-    graphs = _graphs(chosen)
+    graphs = time_graphs(GRAPH_NODES, chosen.graph_runs, chosen.warm_up)
     nested = time_nested(chosen.nested_callers, chosen.nested_pairs, NESTED_LIMIT_S)
     waiting = f"{chosen.concurrent} concurrent ainvoke of {in_ms(FAKE_DELAY_S):.0f} ms"
     rows = [
@@ -272,36 +276,6 @@ def _retrieval(material: Material, accelerator: Accelerator, sizes: Sizes) -> li
 def _same_answer(store: Any) -> Same:
     """Return what compares answers of the retrieval chain; ties of scores are no difference."""
     return lambda plain, other: not compare(store, [plain["question"]], [plain], [other]).different
-
-
-def _graphs(sizes: Sizes) -> list[Row]:
-    graph = line_graph(GRAPH_NODES)
-    runs, warm_up = sizes.graph_runs, sizes.warm_up
-    with (
-        Accelerator(engines={ENGINE: NoOpEngine()}) as owned,
-        Accelerator(engines={ENGINE: answer_nothing}) as borrowed,
-    ):
-        sync = alternate(
-            timed(lambda _: owned.run(graph, input="?")),
-            timed(lambda _: borrowed.run(graph, input="?")),
-            runs,
-            warm_up,
-        )
-
-        async def measure_async() -> Pairs[float]:
-            return await alternate_async(
-                timed_async(lambda _: owned.arun(graph, input="?")),
-                timed_async(lambda _: borrowed.arun(graph, input="?")),
-                runs,
-                warm_up,
-            )
-
-        coroutines = asyncio.run(measure_async())
-    return [
-        row_of(system, f"{GRAPH_NODES}-node RAGraph, {call}", "latency_ms", times)
-        for call, pairs in (("run", sync.map(in_ms)), ("arun", coroutines.map(in_ms)))
-        for system, times in (("owned engine", pairs.plain), ("borrowed engine", pairs.other))
-    ]
 
 
 def _concurrent_fakes(accelerator: Accelerator, sizes: Sizes) -> Pairs[float]:

@@ -274,6 +274,17 @@ def test_a_suite_runs_in_at_least_one_process(
     assert "--processes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "name", ["advanced_rag", "demo", "langgraph_depth", "mixed_workflows", "overhead"]
+)
+def test_every_ratio_names_its_opponent(name: str) -> None:
+    definitions = ratio_definitions(name)
+    assert definitions
+    for ratio, text in definitions.items():
+        assert text.startswith("against "), ratio
+        assert not text.startswith("against the same:"), f"{ratio} may stand elsewhere in a table"
+
+
 def test_definitions_are_read_from_a_docstring() -> None:
     text = "Head.\n\nRatios:\n    one: first\n        line: two\n    two: second\n\nMore.\n"
     assert parse_definitions(text) == {"one": "first line: two", "two": "second"}

@@ -77,7 +77,7 @@ def test_a_result_without_rows_has_no_table_of_figures() -> None:
 
 def test_ratios_stand_with_their_definitions() -> None:
     text = table([SuiteResult("demo", (), {"demo_p99_64": 0.4321})])
-    assert "| `demo_p99_64` | 0.4321 | 99th percentile of a request's latency" in text
+    assert "| `demo_p99_64` | 0.4321 | against the plain chain (LangChain" in text
 
 
 def test_the_ratios_of_several_processes_stand_with_their_range(of_three: SuiteResult) -> None:
