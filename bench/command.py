@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.environment import read_environment
 from bench.plots import draw
-from bench.processes import appendable, appended, combined
+from bench.processes import appendable, combined
 from bench.report import report
 from bench.results import SuiteResult, load, save
 from bench.suites import Suite, load_suite, suite_names
@@ -113,7 +113,7 @@ def _run_one(arguments: argparse.Namespace, old: SuiteResult | None = None) -> i
         lines = "\n".join(f"  {one}" for one in result.wrong)
         print(f"bench: wrong answers in {arguments.suite}:\n{lines}", file=sys.stderr)
         return 1
-    _keep([result] if old is None else [appended(arguments.json, old, result)], arguments)
+    _keep([result] if old is None else [combined([old, result])], arguments)
     return 0
 
 
@@ -140,7 +140,7 @@ def _run_more(arguments: argparse.Namespace) -> int:
     found = _run_suite(arguments.suite, arguments)
     if found is None:
         return 1
-    _keep([found if old is None else appended(arguments.json, old, found)], arguments)
+    _keep([found if old is None else combined([old, found])], arguments)
     return 0
 
 

@@ -55,9 +55,10 @@ class Outer(BaseRetriever):
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """Hold the seconds that all callers take together, and how many got a wrong answer."""
+    """Hold the seconds that all callers take together, and how many answers were wrong."""
 
     total_s: Pairs[float]
+    num_answers: int
     num_different: int
 
 
@@ -84,7 +85,7 @@ def time_nested(callers: int, pairs: int, limit_s: float) -> Nested:
         raise EngineError("nested callers failed", where=where, found=ended.stderr.strip())
     found = json.loads(ended.stdout)
     total_s = Pairs(tuple(found["plain"]), tuple(found["accelerated"]))
-    return Nested(total_s, found["num_different"])
+    return Nested(total_s, found["num_answers"], found["num_different"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     total_s = {"plain": found.total_s.plain, "accelerated": found.total_s.other}
-    print(json.dumps({**total_s, "num_different": found.num_different}))
+    counts = {"num_answers": found.num_answers, "num_different": found.num_different}
+    print(json.dumps({**total_s, **counts}))
     return 0
 
 
@@ -107,11 +109,12 @@ async def _measure(callers: int, pairs: int) -> Nested:
     asked = [f"question {number}" for number in range(callers)]
     wanted = [[Document(f"about {query}")] for query in asked]
     plain = Outer(inner=Inner())
-    different = 0
+    answers = different = 0
 
     async def ask_all(retriever: BaseRetriever) -> None:
-        nonlocal different
+        nonlocal answers, different
         found = await asyncio.gather(*map(retriever.ainvoke, asked))
+        answers += len(found)
         different += sum(one != other for one, other in zip(found, wanted, strict=True))
 
     with bench_accelerator() as accelerator:
@@ -122,7 +125,7 @@ async def _measure(callers: int, pairs: int) -> Nested:
             pairs,
             warm_up=1,
         )
-    return Nested(total_s, different)
+    return Nested(total_s, answers, different)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,28 @@ from bench.environment import SAME_PLACE
 from bench.results import SuiteResult, load, over_processes
 from rag_accel.errors import ConfigError
 
-_SAME = ("commit", *SAME_PLACE)
+_SAME = ("commit", "is_dirty", *SAME_PLACE)
 
 
 def combined(results: Sequence[SuiteResult]) -> SuiteResult:
     """Return what all processes of several results found, as one result.
 
     Raises:
-        ConfigError: if they do not have the same ratios.
+        ConfigError: if they measured different code or sizes, or in different surroundings.
     """
     each = [one for result in results for one in (result.processes or (result,))]
+    first = each[0]
+    for number, one in enumerate(each):
+        where = f"{first.suite}: process {number}"
+        _require_same(where, _surroundings(first.environment, one.environment))
+        _require_same(where, {"sizes": (dict(first.sizes), dict(one.sizes))})
     if len(each) == 1:
-        return each[0]
+        return first
     found = over_processes(each)
     return replace(found, environment={**found.environment, "num_processes": len(each)})
 
 
-def appendable(path: Path, suite: str, environment: dict[str, Any]) -> SuiteResult | None:
+def appendable(path: Path, suite: str, environment: Mapping[str, Any]) -> SuiteResult | None:
     """Return the result in a file that a process here and now may be added to; None without file.
 
     Raises:
@@ -48,21 +53,15 @@ def appendable(path: Path, suite: str, environment: dict[str, Any]) -> SuiteResu
         )
     (old,) = found
     _require_committed(old.environment, str(path))
-    _require_same(path, {name: (old.environment.get(name), environment[name]) for name in _SAME})
+    _require_same(str(path), _surroundings(old.environment, environment))
     return old
 
 
-def appended(path: Path, old: SuiteResult, new: SuiteResult) -> SuiteResult:
-    """Return an old result with the processes of a new one.
-
-    Raises:
-        ConfigError: if both did not measure the same.
-    """
-    _require_same(path, {"sizes": (dict(old.sizes), dict(new.sizes))})
-    return combined([old, new])
+def _surroundings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (old.get(name), new.get(name)) for name in _SAME}
 
 
-def _require_committed(environment: Any, where: str) -> None:
+def _require_committed(environment: Mapping[str, Any], where: str) -> None:
     if environment.get("commit") is None or environment.get("is_dirty") is not False:
         raise ConfigError(
             "code that no commit names",
@@ -73,12 +72,12 @@ def _require_committed(environment: Any, where: str) -> None:
         )
 
 
-def _require_same(path: Path, pairs: dict[str, tuple[Any, Any]]) -> None:
+def _require_same(where: str, pairs: Mapping[str, tuple[Any, Any]]) -> None:
     other = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if other:
         raise ConfigError(
             "a process that measured something else",
-            where=str(path),
+            where=where,
             found="; ".join(f"{name} {new}" for name, (_, new) in other.items()),
             valid="; ".join(f"{name} {old}" for name, (old, _) in other.items()),
             hint="start a new file without --append",

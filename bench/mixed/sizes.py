@@ -1,6 +1,7 @@
 """Say what is measured of mixed workflows, and how much of it: quick, full and as told.
 
-A run can be given another number of clusters to search, another device or another mix:
+A run can be given another number of clusters to search and another device in its heavy setting,
+another mix, and more arrivals:
 ``python -m bench mixed_workflows --set nprobe=64 --set table=h100_like_8b*2
 --set mix=one_shot:3,hyde:1 --set seeds=3``.
 """

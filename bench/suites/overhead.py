@@ -215,11 +215,11 @@ def _total_rows(workload: str, pairs: Pairs[float]) -> list[Row]:
 
 
 def _nested_rows(workload: str, nested: Nested) -> list[Row]:
-    n = len(nested.total_s.plain)
+    counted = nested.num_different, None, nested.num_answers
     return [
         *_total_rows(workload, nested.total_s),
         median_row("accelerated / plain", workload, "total_ratio", ratios(nested.total_s)),
-        Row("both", workload, "different_answers", nested.num_different, None, n),
+        Row("plain and accelerated", workload, "different_answers", *counted),
     ]
 
 

@@ -16,7 +16,8 @@ def test_nested_callers_are_timed_in_a_process_of_their_own() -> None:
     total_s = found.total_s
     assert len(total_s.plain) == len(total_s.other) == 2
     assert min(total_s.plain + total_s.other) > 0
-    assert found.num_different == 0
+    # Three callers, plain and accelerated, in a warm-up and two turns.
+    assert (found.num_answers, found.num_different) == (18, 0)
 
 
 def test_callers_that_get_another_answer_are_counted(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.processes import appendable, appended, combined
+from bench.processes import appendable, combined
 from bench.results import SuiteResult, save
 from rag_accel.errors import ConfigError
 
@@ -48,7 +48,7 @@ def test_a_process_is_added_to_a_file(
     later = {**here, "date": "2026-01-02T00:00:00+00:00", "load_average": [9.0, 9.0, 9.0]}
     old = appendable(kept, "sample", later)
     assert old is not None
-    found = appended(kept, old, replace(result, environment=later, sizes={"repeats": 3}))
+    found = combined([old, replace(result, environment=later, sizes={"repeats": 3})])
     assert [one.environment["date"][:10] for one in found.processes] == ["2026-01-01", "2026-01-02"]
 
 
@@ -87,12 +87,22 @@ def test_code_that_no_commit_names_is_refused(
     assert caught.value.where == str(kept)
 
 
-def test_other_sizes_are_refused(result: SuiteResult, here: dict[str, Any], kept: Path) -> None:
-    old = appendable(kept, "sample", here)
-    assert old is not None
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"sizes": {"repeats": 9}}, "sizes {'repeats': 9}"),
+        ({"environment": {**CODE, "commit": "decade"}}, "commit decade"),
+    ],
+)
+def test_a_process_that_measured_something_else_joins_no_others(
+    result: SuiteResult, change: dict[str, Any], found: str
+) -> None:
+    first = replace(result, environment=CODE, sizes={"repeats": 3})
+    other = replace(first, **change)
     with pytest.raises(ConfigError, match="measured something else") as caught:
-        appended(kept, old, replace(result, sizes={"repeats": 9}))
-    assert "repeats" in str(caught.value.found)
+        combined([first, first, other])
+    assert caught.value.where == "sample: process 2"
+    assert caught.value.found == found
 
 
 def test_another_suite_or_several_are_refused(
