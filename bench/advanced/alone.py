@@ -160,6 +160,7 @@ def spent_rows(spent: Sequence[Spent]) -> list[Row]:
         "scheduling_cpu_ms": [in_ms(one.scheduling_s) for one in spent],
         "cpu_ms": [in_ms(one.cpu_s) for one in spent],
         "device_ms": [in_ms(one.device_s) for one in spent],
+        "scheduling_share": [one.share for one in spent],
     }
     return [row_of(OURS, LEADING.name, metric, values) for metric, values in figures.items()]
 

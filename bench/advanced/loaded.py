@@ -14,7 +14,7 @@ from bench.advanced.stages import Notes
 from bench.advanced.workload import LOADED, LOADED_TOP_K, TOP_K, Setting
 from bench.measure import Pairs, alternate, median, ratios
 from bench.paired import in_ms
-from bench.results import Row, row_of
+from bench.results import Row, median_row, row_of
 from rag_accel.engines.llm.emulated_table import DeviceTable, step_time_s
 
 BLIND = "blind"
@@ -37,12 +37,18 @@ class Loaded:
     workload: str
 
     @property
+    def gains(self) -> list[float]:
+        """Return blind p50 / ours p50 of each pair of runs."""
+        p50s_s = self.loads.map(lambda load: median(load.latencies_s))
+        return [1 / ratio for ratio in ratios(p50s_s)]
+
+    @property
     def gain(self) -> float:
-        """Return blind p50 / ours p50: the median over pairs of runs."""
-        return 1 / median(ratios(self.loads.map(lambda load: median(load.latencies_s))))
+        """Return their median."""
+        return median(self.gains)
 
     def rows(self) -> list[Row]:
-        """Return the latencies of both arms, and how many answers are equal."""
+        """Return the latencies of both arms, their ratios, and how many answers are equal."""
         by_arm = {BLIND: self.loads.plain, OURS: self.loads.other}
         answers = {
             arm: [answer for load in loads for answer in load.answers]
@@ -52,6 +58,7 @@ class Loaded:
             row_of(arm, self.workload, "latency_ms", [*map(in_ms, _all_latencies(loads))])
             for arm, loads in by_arm.items()
         ]
+        rows.append(median_row(f"{BLIND} / {OURS}", self.workload, "run_p50_ratio", self.gains))
         return [*rows, *same_rows(OURS, self.workload, answers[BLIND], answers[OURS])]
 
 

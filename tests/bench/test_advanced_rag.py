@@ -125,7 +125,12 @@ def test_the_ratios_are_those_of_the_rows(found: SuiteResult) -> None:
     ours = only(found, "ours", leading, "latency_ms").median
     bound = only(found, "bound", leading, "latency_ms").median
     assert found.ratios["over_bound"] == pytest.approx(ours / bound)
-    assert 0 < found.ratios["overhead_share"] < 1
+    share = only(found, "ours", leading, "scheduling_share")
+    assert found.ratios["overhead_share"] == share.median
+    assert 0 < share.median < 1
+    blind = [row.median for row in found.rows if row.metric == "run_p50_ratio"]
+    assert found.ratios["topology_vs_blind"] == min(blind)
+    assert {found.ratios[f"topology_vs_blind_{how}"] for how in ("together", "single")} == {*blind}
     assert found.sizes["table"] == "fast"
     assert found.wrong == ()
 
