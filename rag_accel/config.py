@@ -25,6 +25,7 @@ _is_in_environment = getattr(
 
 Mode = Literal["auto", "intercept", "translate"]
 OnFull = Literal["wait", "raise"]
+EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
 Origin = Literal["argument", "environment", "default"]
 
 _SWITCH = {
@@ -86,8 +87,10 @@ class Options:
     )
     namespace: str = _option("", "tenant whose results are never shared with another's")
     reproducible: bool = _option(False, "fix batch shapes so that floats repeat bit by bit")
-    embedding_helper: bool = _option(
-        True, "embed in a helper process once many callers wait at the same time"
+    embedding_runtime: EmbeddingRuntime = _option(  # noqa: RUF009 - as on_full
+        "auto",
+        "what runs recognised models: auto compiles them where OpenVINO is installed;"
+        " bf16 and int8 do so approximately",
     )
     profile_dir: str = _option(
         "", "directory of measured profiles: engines are measured when they join, once each"

@@ -13,6 +13,7 @@ from rag_accel.machine import cgroup_quota, usable_cores
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "local": ("torch", "transformers", "sentence_transformers", "faiss", "safetensors"),
+    "fast": ("openvino",),
     "langchain": ("langchain_core",),
     "langchain-classic": ("langchain_classic",),
     "http": ("httpx2",),
@@ -25,6 +26,7 @@ PACKAGES = (
     "torch",
     "transformers",
     "sentence-transformers",
+    "openvino",
     "faiss-cpu",
     "langchain-core",
     "langgraph",

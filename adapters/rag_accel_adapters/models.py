@@ -25,12 +25,14 @@ class AdoptedEmbeddings:
         variant: settings that make another engine of the same model.
         make: builds the engine under an accelerator's options.
         prepare: what the object does to each text before the model sees it.
+        describe: says what runs the model under an accelerator's options.
     """
 
     model: Any
     variant: str
     make: Callable[[Options], Engine]
     prepare: Callable[[str], str]
+    describe: Callable[[Options], str]
 
 
 def may_be_adopted(cls: type) -> bool:
@@ -64,6 +66,7 @@ def adopt_sentence_transformer(
         variant=f"{sorted(queries.items())} {sorted(documents.items())}",
         make=partial(_sentence_transformer, model, queries, documents),
         prepare=prepare,
+        describe=partial(_described, model),
     )
 
 
@@ -80,15 +83,21 @@ def _hugging_face(obj: Any) -> AdoptedEmbeddings | None:
 def _sentence_transformer(
     model: Any, queries: Mapping[str, Any], documents: Mapping[str, Any], options: Options
 ) -> Engine:
-    from rag_accel.engines.embedding.offloaded import offloaded_sentence_transformer
+    from rag_accel.engines.embedding.engine import SentenceTransformerEngine
 
-    return offloaded_sentence_transformer(
+    return SentenceTransformerEngine(
         model,
-        queries,
-        documents,
+        query_kwargs=queries,
+        document_kwargs=documents,
         reproducible=options.reproducible,
-        allowed=options.embedding_helper,
+        runtime=options.embedding_runtime,
     )
+
+
+def _described(model: Any, options: Options) -> str:
+    from rag_accel.engines.embedding.runtimes import describe
+
+    return describe(model, "torch" if options.reproducible else options.embedding_runtime)
 
 
 def _one_line(text: str) -> str:

@@ -92,7 +92,7 @@ class Setting:
         """Return a new owned engine over the embeddings' own model."""
         adopted = adopt_embeddings(self.embeddings, type(self.embeddings))
         if adopted is not None:
-            return adopted.make(Options(embedding_helper=False))
+            return adopted.make(Options())
         return CallableEmbeddingEngine(self.embeddings.embed_documents)
 
 

@@ -27,7 +27,7 @@ def explain(obj: Any) -> str:
         f"the leaf calls below are scheduled (batches of at most {options.max_batch},"
         f" {accelerator.cores} cores).",
     ]
-    return "\n".join([*lines, *leaf_lines(inner)])
+    return "\n".join([*lines, *leaf_lines(inner, accelerator)])
 
 
 def _unwrap(obj: Any) -> tuple[Accelerator, Any]:
@@ -37,10 +37,12 @@ def _unwrap(obj: Any) -> tuple[Accelerator, Any]:
     return own or default_accelerator(), obj
 
 
-def leaf_lines(inner: Any) -> list[str]:
+def leaf_lines(inner: Any, accelerator: Accelerator) -> list[str]:
     """Return one line per leaf, and per function of the user's, that is inside a program."""
     seen = list(walk(inner))
-    lines = dict.fromkeys(f"  {found.path}: {said}" for found in seen if (said := _say(found)))
+    lines = dict.fromkeys(
+        f"  {found.path}: {said}" for found in seen if (said := _say(found, accelerator))
+    )
     if not any(found.is_leaf for found in seen):
         lines[
             "  no leaf is visible from outside; the models, retrievers, stores and embeddings"
@@ -49,9 +51,9 @@ def leaf_lines(inner: Any) -> list[str]:
     return list(lines)
 
 
-def _say(found: Found) -> str | None:
+def _say(found: Found, accelerator: Accelerator) -> str | None:
     if found.is_leaf:
-        return f"{type(found.obj).__name__}: {_how(found.obj)}"
+        return f"{type(found.obj).__name__}: {_how(found.obj, accelerator)}"
     if not (inspect.isroutine(found.obj) or isinstance(found.obj, functools.partial)):
         return None
     if not is_users(found.obj):
@@ -62,11 +64,15 @@ def _say(found: Found) -> str | None:
     return f"{kind}: {name}, your own code: opaque, runs as it is on your thread or loop"
 
 
-def _how(leaf: Any) -> str:
+def _how(leaf: Any, accelerator: Accelerator) -> str:
     cls = type(leaf)
     plain = cls.__mro__[1] if getattr(cls, "__rag_accel__", False) else cls
-    if isinstance(leaf, Embeddings) and adopt_embeddings(leaf, plain) is not None:
-        return "recognised local model: owned engine, texts of all requests share batches"
+    adopted = adopt_embeddings(leaf, plain) if isinstance(leaf, Embeddings) else None
+    if adopted is not None:
+        return (
+            "recognised local model: owned engine, texts of all requests share batches;"
+            f" {adopted.describe(accelerator.options)}"
+        )
     if leaf_base(cls) is None:
         return "not understood: runs plainly"
     return "borrowed: admitted by the scheduler, runs where its caller is"

@@ -25,7 +25,7 @@ def explain_translated(translation: Translation, accelerator: Accelerator) -> st
         "opaque (your own code, and what decides itself what runs; run as it is):",
         *_indented([_named(part) for part in translation.opaque] or ["none"]),
         f"leaves (batches of at most {accelerator.options.max_batch}, {accelerator.cores} cores):",
-        *leaf_lines(translation.program),
+        *leaf_lines(translation.program, accelerator),
         "notes:",
         *_indented([*_notes(translation), *_spread(translation, accelerator)]),
     ]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from rag_accel.engines.embedding.loading import load_model
-from rag_accel.engines.embedding.sentence_encoder import PACKED_LIMIT, SentenceEncoder
-from rag_accel.engines.lanes import cut_for_lanes, side_by_side
+from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.embedding.loading import default_threads, load_model
+from rag_accel.engines.embedding.sentence_encoder import (
+    PreparedSentences,
+    PreparedTexts,
+    SentenceEncoder,
+    runs_on_cpu,
+)
 from rag_accel.engines.micro_batches import (
     ACCELERATOR_LIMITS,
     CPU_LIMITS,
     BatchLimits,
+    micro_batches,
 )
 
 
@@ -31,6 +37,7 @@ class MaxSimScorer:
         reproducible: encode each text alone, so that a score does not depend on the other pairs
             bit by bit.
         limits: bounds of micro-batches; by default by the model's device.
+        runtime: as of ``SentenceTransformerEngine``.
     """
 
     #: Tells ``RerankEngine`` to pass all pairs of a step in one call.
@@ -43,10 +50,15 @@ class MaxSimScorer:
         device: str | None = None,
         reproducible: bool = False,
         limits: BatchLimits | None = None,
+        runtime: EmbeddingRuntime = "auto",
     ) -> None:
         loaded = load_model(model, device) if model is None or isinstance(model, str) else model
         self.model = loaded
-        self._encoder = SentenceEncoder(loaded, packed_limit=0 if reproducible else PACKED_LIMIT)
+        self._encoder = SentenceEncoder(
+            loaded,
+            runtime="torch" if reproducible else runtime,
+            threads=default_threads(runs_on_cpu(loaded)),
+        )
         self._reproducible = reproducible
         self.limits = limits or (CPU_LIMITS if self._encoder.on_cpu else ACCELERATOR_LIMITS)
 
@@ -77,8 +89,7 @@ class MaxSimScorer:
     def _encode(self, texts: Iterable[str], use: Callable[[str, Any], None]) -> None:
         """Hand each distinct text with its ``[tokens, dim]`` vectors of length 1 to ``use``.
 
-        Micro-batches are computed side by side where there are many, and are used where they are
-        computed: no vector outlives its micro-batch unless ``use`` keeps it.
+        No vector outlives its micro-batch unless ``use`` keeps it.
         """
         import torch
 
@@ -86,23 +97,36 @@ class MaxSimScorer:
         if not distinct:
             return
         prepared = self._encoder.prepare(distinct, "document")
-
-        def piece(batch: list[int]) -> None:
+        batches = self._batches(prepared)
+        for batch, vectors in zip(batches, _ends(prepared, batches), strict=True):
             with torch.inference_mode():
-                for row, vectors in zip(batch, prepared.token_vectors(batch), strict=True):
-                    use(distinct[row], torch.nn.functional.normalize(vectors.float(), dim=-1))
+                for row, own in zip(batch, vectors, strict=True):
+                    use(distinct[row], torch.nn.functional.normalize(own.float(), dim=-1))
 
-        batches, lanes = self._cut(prepared.lengths)
-        for end in side_by_side([partial(piece, batch) for batch in batches], lanes):
-            end.result()
-
-    def _cut(self, lengths: Sequence[int]) -> tuple[list[list[int]], int]:
-        import torch
-
+    def _batches(self, prepared: PreparedTexts) -> list[list[int]]:
         if self._reproducible:
-            return [[row] for row in range(len(lengths))], 1
-        threads = torch.get_num_threads()
-        return cut_for_lanes(lengths, self.limits, threads, self._encoder.is_reentrant)
+            return [[row] for row in range(len(prepared.lengths))]
+        return micro_batches(prepared.lengths, self.limits)
+
+
+def _ends(prepared: PreparedSentences, batches: Sequence[Sequence[int]]) -> Iterator[Sequence[Any]]:
+    """Yield the vectors of each batch; the next one is under way meanwhile where it can be."""
+    import torch
+
+    threads = torch.get_num_threads()
+    ahead = 1
+    if prepared.overlaps:
+        # As many at once as there are threads for, and one more in line.
+        at_once = min(threads, max(1, len(batches)))
+        threads //= at_once
+        ahead = at_once + 1
+    running: deque[Callable[[], Sequence[Any]]] = deque()
+    for batch in batches:
+        running.append(prepared.start_tokens(batch, threads))
+        if len(running) == ahead:
+            yield running.popleft()()
+    while running:
+        yield running.popleft()()
 
 
 def _max_sim(query: Any, text: Any) -> float:

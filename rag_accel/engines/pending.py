@@ -56,6 +56,11 @@ class PendingWork(Generic[ItemT, ResultT]):
         """Return how much work has not been handed out as ended yet."""
         return len(self._works) + len(self._outputs)
 
+    @property
+    def waiting_cost(self) -> int:
+        """Return the cost of all that was not taken yet."""
+        return sum(work.todo_cost for work in self._works.values())
+
     def add(self, request: EngineRequest, items: Sequence[ItemT], costs: Sequence[int]) -> None:
         """Take the items of one request with an estimated cost (at least 1) for each.
 

@@ -75,10 +75,16 @@ class EngineState:
         return self.step_mean_s if self.step_mean_s > 0 else self.base_s + self.per_item_s * items
 
     def learn_step(self, duration_s: float, cost: float) -> None:
-        """Take the duration of a step into account, and what it computed; 0 if that is unknown."""
+        """Take the duration of a step into account, and what it computed; 0 if that is unknown.
+
+        An engine that does not say what a step of this size computes gets all that is granted.
+        """
         self.step_mean_s = running_mean(self.step_mean_s, duration_s)
-        if cost > 0 and self.threads and self.max_threads > 1:
-            pace = self.paces.setdefault(size_class(self.step_items), Pace())
+        size = size_class(self.step_items)
+        if cost <= 0:
+            self.paces.pop(size, None)
+        elif self.threads and self.max_threads > 1:
+            pace = self.paces.setdefault(size, Pace())
             pace.learn(self.threads, self.step_grant, cost, duration_s)
 
     def learn_node(self, duration_s: float) -> None:

@@ -1,14 +1,10 @@
-"""Load the packaged model once for each file that needs it; share ``watched_model``."""
+"""Load the packaged model once for each file that needs it."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from watched_model import watched
 
 from rag_accel.engine_api import (
     Document,
@@ -26,7 +24,6 @@ from rag_accel.engine_api import (
 from rag_accel.engines.max_sim import MaxSimScorer
 from rag_accel.engines.micro_batches import BatchLimits
 from rag_accel.engines.rerank import Pair, RerankEngine
-from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import EngineError, EngineOutputError
 from rag_accel.testing import EngineContract, ManualClock
 
@@ -310,23 +307,6 @@ def test_texts_of_different_length_are_encoded_apart(minilm: Any) -> None:
     model = CountingModel(minilm)
     MaxSimScorer(model)([("q", "short"), ("q", "long " * 200), ("q", "brief")])
     assert model.batches == [["q"], ["short", "brief"], ["long " * 200]]
-
-
-def test_many_texts_are_scored_side_by_side_and_the_same(minilm: Any) -> None:
-    pairs = [
-        (question, f"{fact} {n} " * (1 + n % 7))
-        for question in QUESTIONS
-        for fact in FACTS
-        for n in range(9)
-    ]
-    scorer = MaxSimScorer(minilm)
-    with thread_count(1), watched(minilm) as idents:
-        alone = scorer(pairs)
-    assert idents == {threading.get_ident()}
-    with thread_count(2), watched(minilm) as idents:
-        together = scorer(pairs)
-    assert len(idents) == 2
-    assert together == pytest.approx(alone, abs=TOLERANCE)
 
 
 mixes = st.lists(

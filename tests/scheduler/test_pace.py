@@ -127,3 +127,16 @@ def test_a_step_that_computed_nothing_here_teaches_nothing() -> None:
     report = NodeReport(key(0, "a"), "final")
     core.send(StepEnded(EngineName("e"), step.step, (report,), 1.0, 0.0))
     assert core.engine().paces == {}
+
+
+def test_an_engine_that_stops_telling_what_it_computes_gets_all_that_is_granted() -> None:
+    core = Core(cores=2)
+    core.own(max_threads=2)
+    granted: list[int] = []
+    for number, cost in enumerate((1.0, 1.0, 1.0, 0.0, 0.0, 0.0)):
+        (step,) = [c for c in core.leaf(number, "a") if isinstance(c, StartStep)]
+        granted.append(step.threads)
+        report = NodeReport(key(number, "a"), "final")
+        took = 0.5 if step.threads == 2 else 0.01
+        core.send(StepEnded(EngineName("e"), step.step, (report,), took, cost))
+    assert granted == [2, 1, 1, 1, 2, 2]

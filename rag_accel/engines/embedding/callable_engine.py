@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rag_accel.clock import Clock
@@ -11,6 +12,7 @@ from rag_accel.engines.embedding.engine import EmbeddingEngine
 from rag_accel.engines.embedding.profile import embedding_profile
 from rag_accel.engines.embedding.sentence_encoder import PreparedTexts, Role
 from rag_accel.engines.micro_batches import BatchLimits
+from rag_accel.engines.torch_threads import on_threads
 
 EmbedTexts = Callable[[list[str]], Sequence[Any]]
 
@@ -84,18 +86,17 @@ class _Functions:
     def estimate(self, text: str) -> int:
         return 1
 
-    def is_reentrant(self) -> bool:
-        return False  # nobody knows what the functions do
-
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
         return _Call(self._functions[role], texts)
 
 
 class _Call:
+    overlaps = False
+
     def __init__(self, function: EmbedTexts, texts: Sequence[str]) -> None:
         self._function = function
         self._texts = texts
         self.lengths: Sequence[int] = [1] * len(texts)
 
-    def encode(self, rows: Sequence[int]) -> Sequence[Any]:
-        return self._function([self._texts[row] for row in rows])
+    def start(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
+        return on_threads(threads, partial(self._function, [self._texts[row] for row in rows]))

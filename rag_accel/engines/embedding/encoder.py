@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rag_accel.engines.embedding.sentence_encoder import PreparedTexts, Role
 from rag_accel.engines.embedding.vectors import checked_rows
-from rag_accel.engines.micro_batches import StepDeadline
 from rag_accel.engines.pending import Slot
 
 
@@ -28,10 +27,6 @@ class Encoder(Protocol):
         """Return a text's cost in the unit of the limits, at least 1."""
         ...
 
-    def is_reentrant(self) -> bool:
-        """Tell whether prepared texts may be encoded by several threads at once."""
-        ...
-
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
         """Make texts ready to run."""
         ...
@@ -39,22 +34,30 @@ class Encoder(Protocol):
 
 @dataclass(slots=True)
 class Piece:
-    """Compute one micro-batch, maybe beside others; ``rows`` are those of all slots."""
+    """Compute one micro-batch; ``rows`` are those of all slots that were prepared together."""
 
+    role: Role
     prepared: PreparedTexts
     rows: dict[Slot[str], int]
     slots: list[Slot[str]]
-    is_started: bool = False
+    end: Callable[[], Any] | None = None
 
-    def start(self, deadline: StepDeadline) -> Any:
-        """Compute it, unless the step's time is over."""
-        self.is_started = deadline.may_start()
-        return self._encode(self.slots) if self.is_started else None
+    @property
+    def cost(self) -> int:
+        """Return its tokens."""
+        return sum(self.prepared.lengths[self.rows[slot]] for slot in self.slots)
 
-    def take(self, end: Future[Any], slots: list[Slot[str]]) -> Any:
+    def start(self, threads: int) -> None:
+        """Let it compute; if that raises, ``take`` tries again and raises then."""
+        with suppress(Exception):
+            self.end = self._encoding(self.slots, threads)
+
+    def take(self, threads: int, slots: list[Slot[str]]) -> Any:
         """Return what was computed for ``slots``; fewer than there were are computed anew."""
-        return end.result() if len(slots) == len(self.slots) else self._encode(slots)
+        end = self.end
+        if end is None or len(slots) != len(self.slots):
+            end = self._encoding(slots, threads)
+        return checked_rows(end(), len(slots))
 
-    def _encode(self, slots: list[Slot[str]]) -> Any:
-        found = self.prepared.encode([self.rows[slot] for slot in slots])
-        return checked_rows(found, len(slots))
+    def _encoding(self, slots: list[Slot[str]], threads: int) -> Callable[[], Any]:
+        return self.prepared.start([self.rows[slot] for slot in slots], threads)

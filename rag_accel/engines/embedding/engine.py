@@ -7,13 +7,15 @@ Work larger than a step is spread over several, so that a bulk load never holds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.config import EmbeddingRuntime
 from rag_accel.engine_api import (
     ITEMWISE,
     EngineBase,
@@ -29,28 +31,31 @@ from rag_accel.engines.embedding.encoder import Encoder, Piece
 from rag_accel.engines.embedding.loading import default_threads, load_model
 from rag_accel.engines.embedding.profile import embedding_profile
 from rag_accel.engines.embedding.sentence_encoder import (
-    PACKED_LIMIT,
     PreparedTexts,
     Role,
     SentenceEncoder,
+    runs_on_cpu,
 )
 from rag_accel.engines.embedding.vectors import (
     Vector,
     checked_vector,
     usual_dimension,
 )
-from rag_accel.engines.lanes import cut_for_lanes, side_by_side
 from rag_accel.engines.micro_batches import (
     ACCELERATOR_LIMITS,
     CPU_LIMITS,
     BatchLimits,
     StepDeadline,
+    micro_batches,
 )
 from rag_accel.engines.pending import PendingWork, Slot
 from rag_accel.engines.speed_key import model_speed_key
-from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import EngineError, EngineOutputError
 
+#: Fewest waiting tokens that are worth a micro-batch of their own while others are under way: on
+#: threads that are free, and to have one more in line. Measured for MiniLM on two cores.
+_FREE_FROM = 128
+_IN_LINE_FROM = 320
 # Measured for MiniLM, texts of 18 tokens, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)
 
@@ -89,6 +94,9 @@ class EmbeddingEngine(EngineBase):
         self._roles: dict[WorkId, Role] = {}
         self._learned: dict[Role, int] = {}
         self._step_cost = 0
+        #: micro-batches that are ready to start, and those under way
+        self._cut: deque[Piece] = deque()
+        self._running: deque[Piece] = deque()
 
     @property
     def profile(self) -> EngineProfile:
@@ -117,17 +125,24 @@ class EmbeddingEngine(EngineBase):
             self._pending.add(request, texts, [self._encoder.estimate(text) for text in texts])
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Compute about ``limits.step`` tokens, at least one micro-batch; return what ended."""
+        """Compute about ``limits.step`` tokens, at least one micro-batch; return what ended.
+
+        A compiled model returns after each micro-batch and has the next one under way then, so
+        that it does not stand still while callers are given their vectors and ask for more.
+        """
         deadline = StepDeadline(self._clock, budget.time_s)
+        threads = min(budget.threads, self._profile.max_threads)
         self._step_cost = 0
-        groups: dict[Role, list[Slot[str]]] = {}
-        for slot in self._pending.take(self._limits.step):
-            groups.setdefault(self._roles[slot.work], []).append(slot)
-        if groups:
-            threads = min(budget.threads, self._profile.max_threads)
-            with thread_count(threads):
-                for role, group in groups.items():
-                    self._compute(group, role, deadline, threads)
+        self._drop_forgotten()
+        self._fill(threads)
+        while self._running and deadline.may_start():
+            piece = self._running.popleft()
+            self._finish(piece, threads)
+            if piece.prepared.overlaps:
+                self._fill(threads)
+                break
+            self._next(threads)
+        self._put_back()
         outputs = self._pending.drain()
         for output in outputs:
             self._roles.pop(output.id, None)
@@ -141,33 +156,81 @@ class EmbeddingEngine(EngineBase):
 
     def close(self) -> None:
         """Forget all work; the model stays the caller's."""
+        self._cut.clear()
+        self._running.clear()
         self._pending.clear()
         self._roles.clear()
 
-    def _compute(
-        self, group: list[Slot[str]], role: Role, deadline: StepDeadline, threads: int
-    ) -> None:
-        for part, prepared in self._pending.attempt(group, partial(self._prepare, role)):
-            rows = {slot: row for row, slot in enumerate(part)}
-            batches, lanes = self._cut(prepared.lengths, threads)
-            pieces = [Piece(prepared, rows, [part[row] for row in batch]) for batch in batches]
-            ends = side_by_side([partial(piece.start, deadline) for piece in pieces], lanes)
-            for piece, end, batch in zip(pieces, ends, batches, strict=True):
-                if not piece.is_started:
-                    self._pending.put_back(piece.slots)
-                    continue
-                self._step_cost += sum(prepared.lengths[row] for row in batch)
-                for done, vectors in self._pending.attempt(piece.slots, partial(piece.take, end)):
-                    self._settle(done, vectors, role)
+    def _drop_forgotten(self) -> None:
+        """Drop what is under way for nobody any more."""
+        while self._running and not any(map(self._pending.is_alive, self._running[0].slots)):
+            self._running.popleft()
+
+    def _fill(self, threads: int) -> None:
+        """Have a micro-batch under way for each thread and one more, as far as it can overlap."""
+        most = threads + (threads >= self._profile.max_threads)
+        while len(self._running) < most:
+            if not self._cut and self._is_worth_it(threads):
+                self._cut.extend(self._round(threads))
+            if not self._next(threads):
+                return
+
+    def _is_worth_it(self, threads: int) -> bool:
+        """Tell whether enough waits; micro-batches of one or two texts cost more than the wait."""
+        if not self._running:
+            return True
+        least = _FREE_FROM if len(self._running) < threads else _IN_LINE_FROM
+        return self._pending.waiting_cost >= least
+
+    def _next(self, threads: int) -> bool:
+        """Let one more micro-batch be under way, if there is one that may be."""
+        while self._cut:
+            if self._running and not self._cut[0].prepared.overlaps:
+                return False
+            piece = self._cut.popleft()
+            piece.slots = [slot for slot in piece.slots if self._pending.is_alive(slot)]
+            if piece.slots:
+                if piece.prepared.overlaps:
+                    others = len(self._cut) + len(self._running)
+                    piece.start(max(1, threads // (1 + others)))
+                self._running.append(piece)
+                return True
+        return False
+
+    def _put_back(self) -> None:
+        """Let newcomers take part in what has not been started, unless it is in line."""
+        for pieces in (self._cut, self._running):
+            while pieces and not pieces[-1].prepared.overlaps:
+                self._pending.put_back(pieces.pop().slots)
+
+    def _round(self, threads: int) -> Iterator[Piece]:
+        """Take about ``limits.step`` tokens of what waits, in micro-batches of similar length."""
+        groups: dict[Role, list[Slot[str]]] = {}
+        for slot in self._pending.take(self._limits.step):
+            groups.setdefault(self._roles[slot.work], []).append(slot)
+        for role, group in groups.items():
+            for part, prepared in self._pending.attempt(group, partial(self._prepare, role)):
+                rows = {slot: row for row, slot in enumerate(part)}
+                for batch in self._batches(prepared, threads):
+                    yield Piece(role, prepared, rows, [part[row] for row in batch])
+
+    def _finish(self, piece: Piece, threads: int) -> None:
+        if not piece.prepared.overlaps:
+            self._step_cost += piece.cost
+        for done, vectors in self._pending.attempt(piece.slots, partial(piece.take, threads)):
+            self._settle(done, vectors, piece.role)
 
     def _prepare(self, role: Role, slots: list[Slot[str]]) -> PreparedTexts:
         return self._encoder.prepare([slot.item for slot in slots], role)
 
-    def _cut(self, lengths: Sequence[int], threads: int) -> tuple[list[list[int]], int]:
-        """Return micro-batches, and how many of them to compute side by side."""
+    def _batches(self, prepared: PreparedTexts, threads: int) -> list[list[int]]:
         if self._alone:
-            return [[row] for row in range(len(lengths))], 1
-        return cut_for_lanes(lengths, self._limits, threads, self._encoder.is_reentrant)
+            return [[row] for row in range(len(prepared.lengths))]
+        limits = self._limits
+        if prepared.overlaps:
+            share = sum(prepared.lengths) // max(1, threads)
+            limits = limits.at_most(max(_FREE_FROM, share))
+        return micro_batches(prepared.lengths, limits)
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
         dimension = self._dimension(role, vectors)
@@ -218,8 +281,10 @@ class SentenceTransformerEngine(EmbeddingEngine):
         max_batch: texts worth putting into one step.
         max_threads: most threads of a step; by default as many as the model would use in the
             thread that makes this engine, 0 (leave them alone) where it runs off the CPU.
-        packed_limit: most bytes that the model's linear weights may take a second time, laid out
-            for a faster kernel where this machine has one; 0 for never, as with ``reproducible``.
+        runtime: ``auto`` compiles the model in the background where OpenVINO is installed, the
+            model is on the CPU and ``reproducible`` is off, and uses it once its vectors have
+            shown to be equal, until the model changes; ``torch`` never does. ``bf16`` and ``int8``
+            do the same with fewer bits: faster, and the vectors are only near (``describe``).
         latency: what was measured (``engines.measuring``), if known.
         clock: measures ``StepBudget.time_s``.
 
@@ -239,20 +304,22 @@ class SentenceTransformerEngine(EmbeddingEngine):
         limits: BatchLimits | None = None,
         max_batch: int = 64,
         max_threads: int | None = None,
-        packed_limit: int = PACKED_LIMIT,
+        runtime: EmbeddingRuntime = "auto",
         latency: LatencyModel = _FIRST_GUESS,
         clock: Clock | None = None,
     ) -> None:
         loaded = load_model(model, device) if model is None or isinstance(model, str) else model
+        on_cpu = runs_on_cpu(loaded)
+        threads = default_threads(on_cpu) if max_threads is None else max_threads
+        if reproducible:
+            threads = min(threads, 1)
         encoder = SentenceEncoder(
             loaded,
             query_kwargs,
             document_kwargs,
-            packed_limit=0 if reproducible else packed_limit,
+            runtime="torch" if reproducible else runtime,
+            threads=threads,
         )
-        threads = default_threads(encoder.on_cpu) if max_threads is None else max_threads
-        if reproducible:
-            threads = min(threads, 1)
         limits = limits or (CPU_LIMITS if encoder.on_cpu else ACCELERATOR_LIMITS)
         super().__init__(
             encoder,
@@ -264,7 +331,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
                 speculatable=True,
                 capabilities=frozenset({ITEMWISE}),
                 speed_key=model_speed_key(
-                    *(loaded, "embedding", limits, reproducible, packed_limit, document_kwargs)
+                    *(loaded, "embedding", limits, reproducible, document_kwargs)
                 ),
             ),
             limits,
@@ -272,6 +339,8 @@ class SentenceTransformerEngine(EmbeddingEngine):
             clock=clock,
         )
         self.model = loaded
+        #: the model compiled, if that may be done
+        self.runtime = encoder.runtime
 
 
 def _fault(payload: object) -> EngineError | None:

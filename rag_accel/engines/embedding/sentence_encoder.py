@@ -9,25 +9,24 @@ of those features, then truncation and normalisation. Anything else goes through
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol
 
+from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.embedding.runtime import Compiled
+from rag_accel.engines.embedding.runtimes import runtime_for
 from rag_accel.engines.embedding.sentence_model import (
     encode_arguments,
-    has_hooks,
     is_plain_model,
     prompt_of,
 )
+from rag_accel.engines.torch_threads import on_threads
 
 Role = Literal["query", "document"]
 
 _DIRECT = frozenset({"normalize_embeddings", "prompt", "prompt_name", "truncate_dim"})
 _CHARACTERS_PER_TOKEN = 4
-#: Most bytes that a model's weights may take a second time, in the layout of a faster kernel.
-PACKED_LIMIT = 256 * 2**20
 
 
 class PreparedTexts(Protocol):
@@ -38,16 +37,24 @@ class PreparedTexts(Protocol):
         """Return one length per text."""
         ...
 
-    def encode(self, rows: Sequence[int]) -> Any:
-        """Return the vectors of some of the texts: ``[len(rows), dim]``."""
+    @property
+    def overlaps(self) -> bool:
+        """Tell whether what was started computes by itself, without the thread that started it."""
+        ...
+
+    def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
+        """Encode some of the texts on so many threads; what is returned gives the vectors.
+
+        Those are ``[len(rows), dim]``. Where nothing overlaps, the thread that asks computes.
+        """
         ...
 
 
 class PreparedSentences(PreparedTexts, Protocol):
     """Hold texts whose tokens have vectors, too."""
 
-    def token_vectors(self, rows: Sequence[int]) -> Sequence[Any]:
-        """Return a tensor ``[tokens, dim]`` for each of some of the texts, without padding."""
+    def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
+        """Do the same for a tensor ``[tokens, dim]`` for each of the texts, without padding."""
         ...
 
 
@@ -58,7 +65,8 @@ class SentenceEncoder:
         model: a ``SentenceTransformer``, or anything with its ``encode``.
         query_kwargs: arguments of ``encode`` for queries.
         document_kwargs: the same for documents.
-        packed_limit: see ``SentenceTransformerEngine``.
+        runtime: what may run the model, as of ``SentenceTransformerEngine``.
+        threads: most threads of a micro-batch.
     """
 
     def __init__(
@@ -67,7 +75,8 @@ class SentenceEncoder:
         query_kwargs: Mapping[str, Any] | None = None,
         document_kwargs: Mapping[str, Any] | None = None,
         *,
-        packed_limit: int = PACKED_LIMIT,
+        runtime: EmbeddingRuntime = "torch",
+        threads: int = 1,
     ) -> None:
         self.model = model
         self._kwargs: dict[Role, dict[str, Any]] = {
@@ -77,16 +86,13 @@ class SentenceEncoder:
         self._is_plain = is_plain_model(model)
         limit = getattr(model, "max_seq_length", None)
         self._max_length = limit if isinstance(limit, int) and limit > 0 else None
-        self._packed_limit = packed_limit
+        may = self._is_plain and self.on_cpu and threads > 0
+        self.runtime = runtime_for(model, runtime, threads) if may else None
 
     @property
     def on_cpu(self) -> bool:
         """Tell whether the model computes on this machine's cores."""
-        return str(getattr(self.model, "device", "cpu")).startswith("cpu")
-
-    def is_reentrant(self) -> bool:
-        """Tell whether several threads may run the model at once: it is plain and has no hooks."""
-        return self._is_plain and self.on_cpu and not has_hooks(self.model)
+        return runs_on_cpu(self.model)
 
     def same_batch(self, role: Role) -> Role:
         """Return the role whose batches this role can join: roles with equal arguments share."""
@@ -110,19 +116,14 @@ class SentenceEncoder:
         guess = len(text) // _CHARACTERS_PER_TOKEN + 2
         return guess if self._max_length is None else min(guess, self._max_length)
 
-    def fast_kernels(self) -> AbstractContextManager[None]:
-        """Let the calling thread run the model on the fastest kernels for its weights.
+    @property
+    def is_compiled(self) -> bool:
+        """Tell whether there is a compiled model, without a look at whether it is current."""
+        return self.runtime is not None and self.runtime.state == "ready"
 
-        Finding them out takes some ten milliseconds, the first time only.
-        """
-        return nullcontext() if self._packed is None else self._packed.used()
-
-    @cached_property
-    def _packed(self) -> Any:
-        if not (self._packed_limit and self._is_plain and self.on_cpu):
-            return None
-        packing = importlib.import_module("rag_accel.engines.embedding.packed_linear")
-        return packing.packed_linears(self.model, self._packed_limit)
+    def compiled(self) -> Compiled | None:
+        """Return the compiled model if there is one that may be used now."""
+        return self.runtime.current() if self.runtime is not None else None
 
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedSentences:
         """Tokenise texts; raises what the model's tokenizer raises."""
@@ -136,8 +137,15 @@ class SentenceEncoder:
         return _Texts(self, texts, kwargs, [self.estimate(text) for text in texts])
 
 
+def runs_on_cpu(model: Any) -> bool:
+    """Tell whether a model computes on this machine's cores."""
+    return str(getattr(model, "device", "cpu")).startswith("cpu")
+
+
 class _Texts:
     """Encode through ``model.encode``."""
+
+    overlaps = False
 
     def __init__(
         self,
@@ -151,20 +159,20 @@ class _Texts:
         self._kwargs = kwargs
         self.lengths: Sequence[int] = lengths
 
-    def encode(self, rows: Sequence[int]) -> Any:
-        return self._encode(rows, **self._kwargs)
+    def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
+        return on_threads(threads, partial(self._encode, rows, **self._kwargs))
 
-    def token_vectors(self, rows: Sequence[int]) -> Sequence[Any]:
-        return self._encode(rows, **{**self._kwargs, "output_value": "token_embeddings"})
+    def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
+        kwargs = {**self._kwargs, "output_value": "token_embeddings"}
+        return on_threads(threads, partial(self._encode, rows, **kwargs))
 
     def _encode(self, rows: Sequence[int], **kwargs: Any) -> Any:
-        with self._encoder.fast_kernels():
-            return self._encoder.model.encode(
-                [self._texts[row] for row in rows],
-                batch_size=len(rows),
-                show_progress_bar=False,
-                **kwargs,
-            )
+        return self._encoder.model.encode(
+            [self._texts[row] for row in rows],
+            batch_size=len(rows),
+            show_progress_bar=False,
+            **kwargs,
+        )
 
 
 class _Features:
@@ -173,21 +181,34 @@ class _Features:
     def __init__(
         self, encoder: SentenceEncoder, features: dict[str, Any], kwargs: Mapping[str, Any]
     ) -> None:
-        self._encoder = encoder
         self._model = encoder.model
         self._features = features
         self._kwargs = kwargs
+        self._encoder = encoder
+        self.overlaps = encoder.is_compiled
         self.lengths: Sequence[int] = features["attention_mask"].sum(dim=1).tolist()
-        # encode() does the same at each call; asking first is a tenth of the cost.
-        if any(module.training for module in self._model.modules()):
-            self._model.eval()
 
-    def encode(self, rows: Sequence[int]) -> Any:
+    def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
+        return partial(self._vectors, self._start(rows, threads))
+
+    def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
+        return partial(self._tokens, self._start(rows, threads))
+
+    def _start(self, rows: Sequence[int], threads: int) -> Callable[[], dict[str, Any]]:
+        features = self._slice(rows)
+        compiled = self._encoder.compiled()
+        # encode() does the same at each call; asking first is a tenth of the cost.
+        modules = self._model.modules() if compiled is None else compiled.modules
+        if any(module.training for module in modules):
+            self._model.eval()
+        started = None if compiled is None else compiled.start(features, threads)
+        return started or on_threads(threads, partial(self._model, features))
+
+    def _vectors(self, end: Callable[[], dict[str, Any]]) -> Any:
         import torch
 
         with torch.inference_mode():
-            with self._encoder.fast_kernels():
-                vectors = self._model(self._slice(rows))["sentence_embedding"]
+            vectors = end()["sentence_embedding"]
             cut = self._kwargs.get("truncate_dim")
             cut = self._model.truncate_dim if cut is None else cut
             if cut is not None:
@@ -196,11 +217,11 @@ class _Features:
                 vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
             return vectors.to(device="cpu", dtype=torch.float32).numpy()
 
-    def token_vectors(self, rows: Sequence[int]) -> Sequence[Any]:
+    def _tokens(self, end: Callable[[], dict[str, Any]]) -> Sequence[Any]:
         import torch
 
-        with torch.inference_mode(), self._encoder.fast_kernels():
-            found = self._model(self._slice(rows))
+        with torch.inference_mode():
+            found = end()
         masks = found["attention_mask"].bool()
         return [
             vectors[mask] for vectors, mask in zip(found["token_embeddings"], masks, strict=True)

@@ -65,11 +65,6 @@ def is_plain_model(model: Any) -> bool:
     )
 
 
-def has_hooks(model: Any) -> bool:
-    """Tell whether a forward pass calls code that may not bear several threads at once."""
-    return any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
-
-
 def prompt_of(model: Any, kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:
     """Return the prompt as ``encode`` finds it, and whether its name is known to the model."""
     if kwargs.get("prompt") is not None:

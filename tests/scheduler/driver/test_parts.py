@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,11 @@ class Turnstile:
     def wait_for_a_call(self) -> None:
         assert self._calls.acquire(timeout=PATIENCE_S), "nobody called"
 
+    def compute(self, texts: list[str]) -> Any:
+        self._calls.release()
+        assert self._turns.acquire(timeout=PATIENCE_S), "nobody gave a turn"
+        return list(map(vector_of, texts))
+
     def same_batch(self, role: Any) -> Any:
         return role
 
@@ -185,19 +191,15 @@ class Turnstile:
     def estimate(self, text: str) -> int:
         return 1
 
-    def is_reentrant(self) -> bool:
-        return False
-
     def prepare(self, texts: Any, role: Any) -> Any:
         turnstile = self
 
         class Prepared:
             lengths = [1] * len(texts)
+            overlaps = False
 
-            def encode(self, rows: Any) -> Any:
-                turnstile._calls.release()
-                assert turnstile._turns.acquire(timeout=PATIENCE_S), "nobody gave a turn"
-                return [vector_of(texts[row]) for row in rows]
+            def start(self, rows: Any, threads: int) -> Any:
+                return partial(turnstile.compute, [texts[row] for row in rows])
 
         return Prepared()
 

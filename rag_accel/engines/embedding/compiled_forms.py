@@ -1,0 +1,130 @@
+"""Compile one graph by OpenVINO for each number of threads that it is run on.
+
+How many threads a compiled graph computes on is fixed when it is compiled, and its weights are laid
+out anew each time. So it is compiled for all threads, which serve one micro-batch soonest, and for
+one, which serve many micro-batches side by side best; for numbers between once they are asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from rag_accel.engines.embedding.background import BackgroundTask, never_free
+
+_TELEMETRY = "openvino_telemetry"
+
+
+class CompiledForms:
+    """Hold a graph compiled for all threads and for one, and in time for two, four and so on.
+
+    Args:
+        graph: an OpenVINO model.
+        threads: most threads of one run.
+        most: how many numbers of threads it is compiled for at most.
+        settings: of OpenVINO, for its precision.
+    """
+
+    def __init__(self, graph: Any, threads: int, most: int, settings: Mapping[str, str]) -> None:
+        self._graph = graph
+        self._threads = threads
+        self._most = most
+        self._settings = settings
+        self._forms = {number: self._made(number) for number in {threads, 1}}
+        self._tasks: dict[int, BackgroundTask] = {}
+
+    def find(self, threads: int) -> CompiledForm | None:
+        """Return the form that computes on at most so many threads, None if there is none yet."""
+        wanted = self._threads
+        if threads < wanted:
+            wanted = 1 << (max(1, threads).bit_length() - 1)
+        form = self._forms.get(wanted)
+        if form is None and wanted not in self._tasks and len(self._forms) < self._most:
+            task = BackgroundTask(partial(self._compile, wanted))
+            self._tasks[wanted] = task
+            task.start()
+        return form
+
+    def _compile(self, threads: int) -> None:
+        self._forms[threads] = self._made(threads)
+
+    def _made(self, threads: int) -> CompiledForm:
+        settings = {
+            **self._settings,
+            "NUM_STREAMS": self._threads // threads,
+            "INFERENCE_NUM_THREADS": self._threads,
+            "ENABLE_CPU_PINNING": False,
+        }
+        return CompiledForm(openvino().Core().compile_model(self._graph, "CPU", settings))
+
+
+class CompiledForm:
+    """Run a compiled graph, as often at once as it has streams."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+        self._tensor = openvino().Tensor
+        self._idle: deque[Any] = deque()
+
+    def start(self, arrays: list[Any]) -> Callable[[], Any]:
+        """Start a run and return what waits for its only output."""
+        # Popped and pushed back: a deque's single operations need no lock.
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        for place, array in enumerate(arrays):
+            request.set_input_tensor(place, self._tensor(array, shared_memory=True))
+        request.start_async()
+        return _Run(request, arrays, self._idle.append)
+
+
+class _Run:
+    """Hold what a run reads until it has ended, even if nobody wants its output any more."""
+
+    __slots__ = ("_arrays", "_give_back", "_pid", "_request")
+
+    def __init__(self, request: Any, arrays: list[Any], give_back: Callable[[Any], object]) -> None:
+        self._request: Any = request
+        self._arrays = arrays
+        self._pid = os.getpid()
+        self._give_back = give_back
+
+    def __call__(self) -> Any:
+        """Wait and return the output, once."""
+        request = self._request
+        request.wait()
+        self._request = None
+        found = request.get_output_tensor().data.copy()
+        self._give_back(request)
+        return found
+
+    def __del__(self) -> None:
+        if self._request is None:
+            return
+        if os.getpid() != self._pid:
+            never_free(self._request)  # it would wait for a thread that does not exist here
+            return
+        with suppress(Exception):
+            self._request.wait()
+
+
+def openvino() -> Any:
+    """Import OpenVINO without its telemetry, which would report the import and each conversion."""
+    if "openvino" in sys.modules:
+        return importlib.import_module("openvino")
+    known = sys.modules.get(_TELEMETRY)
+    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        return importlib.import_module("openvino")
+    finally:
+        if known is None:
+            del sys.modules[_TELEMETRY]
+        else:
+            sys.modules[_TELEMETRY] = known

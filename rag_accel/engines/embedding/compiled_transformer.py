@@ -1,0 +1,210 @@
+"""Run the transformer of a sentence-transformers model compiled by OpenVINO, from its own weights.
+
+torch runs a small transformer as some hundred and fifty operators, each called from Python;
+compiled, it is one call that lets the interpreter go, on kernels chosen for the processor. What is
+compiled is everything between the rows of the word embeddings and the vectors of the tokens. The
+look-up of those rows, pooling and all that follows stay the model's own code.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino
+from rag_accel.engines.embedding.eight_bits import to_eight_bits
+from rag_accel.engines.embedding.model_watch import ModelWatch
+from rag_accel.engines.torch_threads import calling_thread_only
+
+#: Most bytes that the weights of all forms of a model may take besides its own.
+COMPILED_LIMIT = 2**30
+#: Forms that are always made: for all threads and for one.
+_LEAST_FORMS = 2
+_SETTINGS = {
+    "f32": {"INFERENCE_PRECISION_HINT": "f32"},
+    "bf16": {"INFERENCE_PRECISION_HINT": "bf16"},
+    "int8": {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "128"},
+}
+_INPUTS = ("attention_mask", "token_type_ids")
+
+
+class NotCompilableError(Exception):
+    """Say why a model cannot be compiled."""
+
+
+class CompiledTransformer:
+    """Stand for the first module of a ``SentenceTransformer`` as long as that does not change.
+
+    Args:
+        model: the model, on the CPU in float32.
+        threads: most threads of one micro-batch; see ``CompiledForms`` for fewer.
+        precision: ``f32``; ``bf16`` computes products in bfloat16 where the processor can; ``int8``
+            holds weights and multiplies in eight bits. Only ``f32`` gives the model's own vectors.
+
+    Raises:
+        NotCompilableError: if something about the model is not known here.
+        ImportError: without OpenVINO.
+    """
+
+    def __init__(self, model: Any, threads: int, precision: str = "f32") -> None:
+        transformer = _transformer_of(model)
+        embedding = transformer.get_input_embeddings()
+        weights = {id(w): w for w in transformer.parameters() if w is not embedding.weight}
+        size = sum(weight.nbytes for weight in weights.values())
+        _require_small(_LEAST_FORMS * size)
+        self._model = model
+        self._embedding = embedding
+        # Before the conversion: what changes while it runs must show.
+        self._watch = ModelWatch(model)
+        if not self._watch.is_same():
+            raise NotCompilableError("one of its modules has a hook or another forward")
+        #: all modules of the model
+        self.modules = self._watch.modules
+        self._inputs = _inputs_of(model)
+        graph = _converted(transformer, embedding, self._inputs)
+        if precision == "int8":
+            to_eight_bits(graph)
+        most = COMPILED_LIMIT // max(1, size)
+        self._forms = CompiledForms(graph, threads, most, _SETTINGS[precision])
+
+    def is_current(self) -> bool:
+        """Tell whether the model is still the one that was compiled."""
+        return self._watch.is_same()
+
+    def start(
+        self, features: Mapping[str, Any], threads: int
+    ) -> Callable[[], dict[str, Any]] | None:
+        """Start the model on features on the CPU and return what waits for the model's result.
+
+        What is returned must be called under ``inference_mode``.
+        """
+        form = self._forms.find(threads)
+        if form is None:
+            return None
+        with torch.inference_mode(), calling_thread_only():
+            rows = self._embedding(features["input_ids"])
+        arrays = [rows.numpy(), *(features[name].numpy() for name in self._inputs)]
+        return partial(self._end, features, form.start(arrays))
+
+    def _end(self, features: Mapping[str, Any], vectors: Callable[[], Any]) -> dict[str, Any]:
+        found = {**features, "token_embeddings": torch.from_numpy(vectors())}
+        with calling_thread_only():
+            for module in list(self._model.children())[1:]:
+                found = module(found)
+        return found
+
+
+def _transformer_of(model: Any) -> Any:
+    """Return the module that is compiled, if all around it is as it is known here."""
+    first, *_ = model.children()
+    text = getattr(first, "modality_config", {}).get("text", {})
+    output = text.get("method_output_name")
+    if type(first).__name__ != "Transformer" or not hasattr(first, "model"):
+        raise NotCompilableError(f"its first module is {type(first).__name__}")
+    if text.get("method") != "forward" or output not in (
+        "last_hidden_state",
+        ("last_hidden_state",),
+    ):
+        raise NotCompilableError("its first module does not give the last hidden state")
+    if first.module_output_name != "token_embeddings" or any((model.module_kwargs or {}).values()):
+        raise NotCompilableError("its modules are wired in a way of its own")
+    if first.model.dtype is not torch.float32:
+        raise NotCompilableError(f"its weights are {first.model.dtype}")
+    return first.model
+
+
+def _require_small(size: int) -> None:
+    if size > COMPILED_LIMIT:
+        raise NotCompilableError(
+            f"its weights would take {size >> 20} MiB more, of at most {COMPILED_LIMIT >> 20}"
+        )
+
+
+def _inputs_of(model: Any) -> tuple[str, ...]:
+    features = model.preprocess(["a"])
+    tables = {name for name, value in features.items() if getattr(value, "ndim", 0) == 2}
+    if not {"input_ids", "attention_mask"} <= tables or not tables <= {"input_ids", *_INPUTS}:
+        raise NotCompilableError(f"its tokenizer gives {', '.join(sorted(tables))}")
+    return tuple(name for name in _INPUTS if name in tables)
+
+
+class _FromEmbeddings(torch.nn.Module):
+    """Take the rows of the word embeddings instead of the ids of their tokens."""
+
+    def __init__(self, transformer: torch.nn.Module, inputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self._transformer = transformer
+        self._inputs = inputs
+
+    def forward(self, rows: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        named = dict(zip(self._inputs, others, strict=True))
+        return self._transformer(inputs_embeds=rows, **named).last_hidden_state
+
+
+def _converted(
+    transformer: torch.nn.Module, embedding: torch.nn.Module, inputs: tuple[str, ...]
+) -> Any:
+    """Return the graph of a transformer, over the memory that its weights have."""
+    ov = openvino()
+    decoders = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
+    # Modules of its own over the same weights: tracing must not be seen by who runs the model.
+    shared = {id(one): one for one in (*transformer.parameters(), *transformer.buffers())}
+    twin = _FromEmbeddings(copy.deepcopy(transformer, shared), inputs).eval()
+    ids = torch.ones((2, 3), dtype=torch.int64)
+    with torch.no_grad(), _quiet():
+        example = (embedding(ids), *(torch.ones_like(ids) for _ in inputs))
+        decoder = decoders.TorchScriptPythonDecoder(twin, example_input=example)
+    frontend = ov.frontend.FrontEndManager().load_by_framework("pytorch")
+    model = frontend.convert(frontend.load(decoder))
+    rows, *others = (one.get_node() for one in model.inputs)
+    rows.set_partial_shape(ov.PartialShape([-1, -1, example[0].shape[-1]]))
+    for other in others:
+        other.set_partial_shape(ov.PartialShape([-1, -1]))
+        other.set_element_type(ov.Type.i64)
+    model.validate_nodes_and_infer_types()
+    return model
+
+
+class _InOneThread:
+    """Match what is said in the thread that made this, until told to stop."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self.is_over = False
+
+    def match(self, text: str) -> bool:
+        """Be asked by ``warnings`` as a regular expression for the name of a module is."""
+        return not self.is_over and threading.get_ident() == self._thread
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Be asked by ``logging`` whether a record may pass."""
+        return not self.match("")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what torch and transformers say about tracing, in this thread only.
+
+    ``warnings.catch_warnings`` would change the filters of the whole process for a while.
+    """
+    here = _InOneThread()
+    entry: Any = ("ignore", None, Warning, here, 0)
+    chatty = logging.getLogger("transformers.modeling_utils")
+    chatty.addFilter(here)
+    warnings.filters.insert(0, entry)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        here.is_over = True  # somebody may have copied the list meanwhile
+        with suppress(ValueError):
+            warnings.filters.remove(entry)  # type: ignore[attr-defined]
+        chatty.removeFilter(here)

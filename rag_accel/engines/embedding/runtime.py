@@ -1,0 +1,145 @@
+"""Compile a model in the background, and use what came of it only while it is the same model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+from weakref import WeakSet
+
+from rag_accel.engines.embedding.background import BackgroundTask, never_free
+
+logger = logging.getLogger("rag_accel.embedding")
+
+State = Literal["new", "building", "ready", "refused"]
+
+#: How often a model that has changed is compiled anew; who trains one is left alone then.
+MAX_BUILDS = 3
+
+#: What was compiled in a process has no threads in its forked children, and nothing can be compiled
+#: there any more.
+_FORKED = "this process was forked from one that has compiled models"
+_is_started = False
+_is_orphaned = False
+_runtimes: WeakSet[BackgroundRuntime] = WeakSet()
+
+
+def _note_fork() -> None:
+    global _is_orphaned
+    _is_orphaned = _is_started
+    for runtime in _runtimes:
+        runtime.note_fork()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+class Compiled(Protocol):
+    """Say what is asked of a compiled model."""
+
+    modules: Sequence[Any]
+
+    def is_current(self) -> bool:
+        """Tell whether it still is the model that was compiled."""
+        ...
+
+    def start(self, features: Any, threads: int) -> Callable[[], dict[str, Any]] | None:
+        """Start it on so many threads and return what gives its result; None if it cannot."""
+        ...
+
+
+class BackgroundRuntime:
+    """Own the compiled form of one model: made when first asked for, which nobody waits for.
+
+    Args:
+        build: compiles the model; raises if it cannot be.
+        prove: says how near its vectors are; raises unless that is near enough.
+    """
+
+    def __init__(self, build: Callable[[], Compiled], prove: Callable[[Compiled], str]) -> None:
+        self._build = build
+        self._prove = prove
+        self._lock = threading.Lock()
+        self._ready: Compiled | None = None
+        self._builds = 0
+        self._task: BackgroundTask | None = None
+        self.state: State = "new"
+        #: how near its vectors are, or why there is none, in a few words
+        self.reason = ""
+        _runtimes.add(self)
+
+    def current(self) -> Compiled | None:
+        """Return the compiled model if it may be used now; from any thread."""
+        ready = self._ready
+        if ready is not None:
+            if ready.is_current():
+                return ready
+            self._drop(ready)
+        if self.state == "new":
+            self._start()
+        return None
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a compilation that is under way."""
+        task = self._task
+        if task is not None:
+            task.wait(timeout_s)
+
+    def describe(self) -> str:
+        """Say in a few words what runs the model now."""
+        if self.state == "ready":
+            return f"compiled by OpenVINO, {self.reason}"
+        if self.state == "refused":
+            return f"runs on torch: {self.reason}"
+        return "runs on torch until OpenVINO has compiled it"
+
+    def note_fork(self) -> None:
+        """Forget, in a forked child, what does not run there."""
+        self._lock = threading.Lock()
+        self._task = None
+        if self.state in ("building", "ready"):
+            never_free(self._ready)  # that would wait for its threads, which do not exist here
+            self._ready = None
+            self._refuse(_FORKED)
+
+    def _drop(self, changed: Compiled) -> None:
+        with self._lock:
+            if self._ready is not changed:
+                return
+            self._ready = None
+            self.state = "new"
+        logger.info("a model has changed; it runs on torch until it is compiled again")
+
+    def _start(self) -> None:
+        with self._lock:
+            if self.state != "new":
+                return
+            if self._builds >= MAX_BUILDS:
+                self._refuse("it keeps changing")
+                return
+            self.state = "building"
+            self._builds += 1
+            self._task = BackgroundTask(self._run)
+            self._task.start()
+
+    def _run(self) -> None:
+        global _is_started
+        _is_started = True
+        try:
+            if _is_orphaned:
+                raise RuntimeError(_FORKED)
+            made = self._build()
+            found = self._prove(made)
+            if made.is_current():
+                self._ready = made
+                self.state, self.reason = "ready", found
+            else:
+                self.state = "new"
+        except Exception as error:
+            self._refuse(str(error))
+
+    def _refuse(self, reason: str) -> None:
+        self.state, self.reason = "refused", reason
+        logger.info("a model is not compiled: %s", reason)

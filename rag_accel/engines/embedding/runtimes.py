@@ -1,0 +1,111 @@
+"""Find the compiled form of a model that all who run it share, prove it and describe it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.embedding.runtime import BackgroundRuntime, Compiled
+
+#: Texts on which a compiled model is compared with the model itself, alone and side by side.
+PROBES = (
+    "a",
+    "The bridge is closed.",
+    "Who may cross the river in winter, and what does it cost those who come from far away?",
+    "0x7f naive cafe 12,345.67 %",
+    "word " * 90,
+)
+#: Largest difference of a component in float32, in units of the largest one.
+TOLERANCE = 1e-6
+#: Smallest cosine between the vectors of a model and those of its approximate forms.
+LEAST_COSINE = {"bf16": 0.999, "int8": 0.98}
+_PRECISIONS: dict[EmbeddingRuntime, str] = {"auto": "f32", "bf16": "bf16", "int8": "int8"}
+
+#: A runtime holds its model, so the model's id is its own as long as the runtime lives.
+_shared: WeakValueDictionary[tuple[int, int, str], BackgroundRuntime] = WeakValueDictionary()
+
+
+def runtime_for(model: Any, runtime: EmbeddingRuntime, threads: int) -> BackgroundRuntime | None:
+    """Return what compiles a ``SentenceTransformer`` on the CPU; None where nothing does."""
+    precision = _PRECISIONS.get(runtime)
+    if precision is None or not is_installed():
+        return None
+
+    def build() -> Compiled:
+        compiling = importlib.import_module("rag_accel.engines.embedding.compiled_transformer")
+        return compiling.CompiledTransformer(model, threads, precision)
+
+    made = BackgroundRuntime(build, partial(prove, model, threads, precision))
+    return _shared.setdefault((id(model), threads, precision), made)
+
+
+def is_installed() -> bool:
+    """Tell whether there is OpenVINO."""
+    return importlib.util.find_spec("openvino") is not None
+
+
+def describe(model: Any, runtime: EmbeddingRuntime) -> str:
+    """Say in a few words what runs a model, and why nothing faster does."""
+    if runtime == "torch":
+        return "runs on torch, as asked for"
+    if not is_installed():
+        return "runs on torch; pip install 'rag-accel[fast]' compiles it"
+    precision = _PRECISIONS[runtime]
+    found = [
+        one
+        for (key, _, held), one in list(_shared.items())
+        if key == id(model) and held == precision
+    ]
+    return found[0].describe() if found else "compiled by OpenVINO once it is used"
+
+
+def wait_until_compiled(timeout_s: float) -> None:
+    """Wait for what is being compiled in this process, for measurements and readiness checks."""
+    end = time.monotonic() + timeout_s
+    for one in list(_shared.values()):
+        one.wait(max(0.0, end - time.monotonic()))
+
+
+def prove(model: Any, threads: int, precision: str, compiled: Compiled) -> str:
+    """Compare a compiled model with the model on ``PROBES`` and say what was found.
+
+    Raises:
+        RuntimeError: unless its vectors are the same, or as near as its precision allows.
+    """
+    cosines: list[float] = []
+    for texts, number in ((PROBES[:1], threads), (PROBES, threads), (PROBES, 1)):
+        found, wanted = _both(model, number, compiled, list(texts))
+        if precision == "f32":
+            error = (found - wanted).abs().max().item()
+            if not error <= TOLERANCE * max(1.0, wanted.abs().max().item()):
+                raise RuntimeError(f"compiled, its vectors differ by {error:.1e}")
+        cosines.append(_smallest_cosine(found, wanted))
+    if precision == "f32":
+        return f"same vectors within {TOLERANCE:.0e}"
+    if not min(cosines) >= LEAST_COSINE[precision]:
+        raise RuntimeError(
+            f"in {precision}, a vector has a cosine of {min(cosines):.4f} to its own"
+        )
+    return f"approximate in {precision}, smallest cosine {min(cosines):.6f} on {len(PROBES)} texts"
+
+
+def _both(model: Any, threads: int, compiled: Compiled, texts: list[str]) -> tuple[Any, Any]:
+    """Return the vectors of a compiled model and those of the model itself."""
+    torch = importlib.import_module("torch")
+    features = model.preprocess(texts)
+    with torch.inference_mode():
+        wanted = model(dict(features))["sentence_embedding"]
+        end = compiled.start(dict(features), threads)
+        if end is None:
+            raise RuntimeError(f"compiled, it does not run on {threads} threads")
+        return end()["sentence_embedding"], wanted
+
+
+def _smallest_cosine(found: Any, wanted: Any) -> float:
+    torch = importlib.import_module("torch")
+    return torch.nn.functional.cosine_similarity(found, wanted).min().item()

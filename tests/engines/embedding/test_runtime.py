@@ -1,0 +1,188 @@
+"""A model is compiled in the background, used while it is the same, and dropped when it changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rag_accel.engines.embedding import runtime as runtimes
+from rag_accel.engines.embedding.runtime import MAX_BUILDS, BackgroundRuntime
+
+PATIENCE_S = 30.0
+
+
+class FakeCompiled:
+    """Be current until told otherwise."""
+
+    modules = ()
+
+    def __init__(self) -> None:
+        self.current = True
+
+    def is_current(self) -> bool:
+        return self.current
+
+    def start(self, features: Any, threads: int) -> Callable[[], dict[str, Any]]:
+        return dict
+
+
+def proven(compiled: Any) -> str:
+    """Find nothing wrong."""
+    return "the same"
+
+
+def settled(build: Callable[[], Any], prove: Callable[[Any], str] = proven) -> BackgroundRuntime:
+    made = BackgroundRuntime(build, prove)
+    assert made.current() is None
+    made.wait(PATIENCE_S)
+    return made
+
+
+def test_nobody_waits_for_the_compilation() -> None:
+    release = threading.Event()
+
+    def build() -> FakeCompiled:
+        assert release.wait(PATIENCE_S)
+        return FakeCompiled()
+
+    made = BackgroundRuntime(build, proven)
+    assert [made.current() for _ in range(100)] == [None] * 100
+    assert made.state == "building"
+    release.set()
+    made.wait(PATIENCE_S)
+    assert made.state == "ready"
+    assert made.current() is not None
+    assert made.describe() == "compiled by OpenVINO, the same"
+
+
+def test_a_model_is_compiled_once_however_many_ask() -> None:
+    builds: list[int] = []
+
+    def build() -> FakeCompiled:
+        builds.append(1)
+        return FakeCompiled()
+
+    made = BackgroundRuntime(build, proven)
+    threads = [threading.Thread(target=made.current) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    made.wait(PATIENCE_S)
+    assert len(builds) == 1
+
+
+def test_what_cannot_be_compiled_is_not_tried_again() -> None:
+    tries: list[int] = []
+
+    def build() -> FakeCompiled:
+        tries.append(1)
+        raise ValueError("no such layer")
+
+    made = settled(build)
+    assert made.current() is None
+    assert (made.state, made.reason, len(tries)) == ("refused", "no such layer", 1)
+
+
+def test_other_vectors_are_never_used() -> None:
+    def refute(compiled: Any) -> str:
+        raise RuntimeError("its vectors differ")
+
+    made = settled(FakeCompiled, refute)
+    assert made.current() is None
+    assert made.describe() == "runs on torch: its vectors differ"
+
+
+def test_a_changed_model_is_dropped_at_once_and_compiled_again() -> None:
+    found: list[FakeCompiled] = []
+
+    def build() -> FakeCompiled:
+        found.append(FakeCompiled())
+        return found[-1]
+
+    made = settled(build)
+    assert made.current() is found[0]
+    found[0].current = False
+    assert made.current() is None
+    made.wait(PATIENCE_S)
+    assert made.current() is found[1]
+
+
+def test_a_model_that_keeps_changing_is_left_alone() -> None:
+    builds: list[FakeCompiled] = []
+
+    def build() -> FakeCompiled:
+        builds.append(FakeCompiled())
+        return builds[-1]
+
+    made = BackgroundRuntime(build, proven)
+    for _ in range(10):
+        made.current()
+        made.wait(PATIENCE_S)
+        for one in builds:
+            one.current = False
+    assert len(builds) == MAX_BUILDS
+    assert (made.state, made.reason) == ("refused", "it keeps changing")
+
+
+def test_a_model_that_changes_while_it_is_compiled_is_compiled_again() -> None:
+    builds: list[FakeCompiled] = []
+
+    def build() -> FakeCompiled:
+        builds.append(FakeCompiled())
+        builds[-1].current = len(builds) > 1
+        return builds[-1]
+
+    made = settled(build)
+    assert made.current() is None
+    made.wait(PATIENCE_S)
+    assert made.current() is builds[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+def test_a_child_of_a_process_that_has_compiled_does_not() -> None:
+    settled(FakeCompiled)
+    child = os.fork()
+    if child == 0:
+        made = settled(FakeCompiled)
+        os._exit(0 if made.state == "refused" and "forked" in made.reason else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not runtimes._is_orphaned  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+def test_what_was_compiled_before_a_fork_is_not_used_in_the_child() -> None:
+    made = settled(FakeCompiled)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if made.current() is None and "forked" in made.describe() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert made.current() is not None
+
+
+def test_many_who_notice_a_change_compile_it_once() -> None:
+    builds: list[FakeCompiled] = []
+
+    def build() -> FakeCompiled:
+        builds.append(FakeCompiled())
+        return builds[-1]
+
+    made = settled(build)
+    builds[0].current = False
+    together = threading.Barrier(8, timeout=PATIENCE_S)
+
+    def look() -> None:
+        together.wait()
+        made.current()
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    made.wait(PATIENCE_S)
+    assert len(builds) == 2
