@@ -11,7 +11,7 @@ export TRANSFORMERS_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: install demo test test-slow check conformance bench clean
+.PHONY: install demo test test-slow check conformance bench peers clean
 
 install: $(STAMP)
 
@@ -54,5 +54,10 @@ conformance:
 bench: install
 	$(BIN)/python -m bench all --quick
 
+# Opponents of the benchmarks whose versions are not ours, each in an environment of its own.
+peers:
+	$(PY) -m venv --clear .peers/infinity
+	.peers/infinity/bin/python -m pip install --quiet -r bench/baselines/infinity.txt
+
 clean:
-	rm -rf $(VENV) .conformance build dist
+	rm -rf $(VENV) .conformance .peers build dist

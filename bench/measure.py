@@ -85,6 +85,19 @@ async def alternate_async(
     return Pairs(tuple(found[0]), tuple(found[1]))
 
 
+def rotate(arms: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
+    """Call any number of arms ``repeats`` times in turn; each turn another one goes first.
+
+    Returns:
+        what each arm gave, turn by turn.
+    """
+    found: dict[str, list[T]] = {name: [] for name in arms}
+    for turn in range(repeats):
+        for name in _beginning_at(list(arms), turn):
+            found[name].append(arms[name](turn))
+    return found
+
+
 async def rotate_async(
     arms: Mapping[str, Callable[[int], Awaitable[T]]], repeats: int, warm_up: int = 0
 ) -> dict[str, list[T]]:
@@ -96,8 +109,7 @@ async def rotate_async(
     names = list(arms)
     found: dict[str, list[T]] = {name: [] for name in names}
     for turn in range(-warm_up, repeats):
-        first = turn % len(names)
-        for name in (*names[first:], *names[:first]):
+        for name in _beginning_at(names, turn):
             value = await arms[name](turn)
             if turn >= 0:
                 found[name].append(value)
@@ -180,6 +192,11 @@ def _blocks(repeats: int, block: int) -> Iterator[tuple[int, int]]:
         for arm in _order(start // block):
             for turn in range(start, min(start + block, repeats)):
                 yield arm, turn
+
+
+def _beginning_at(names: Sequence[str], turn: int) -> list[str]:
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
 
 
 def _order(turn: int) -> tuple[int, int]:

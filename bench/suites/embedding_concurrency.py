@@ -1,36 +1,66 @@
-"""Measure how many texts per second concurrent threads get embedded, plain and accelerated.
+"""Measure how many texts per second concurrent callers get embedded, by us and by the opponents.
 
-Each thread calls ``embed_query`` of LangChain's ``HuggingFaceEmbeddings`` (MiniLM), the next text
-as soon as it has a vector. The texts are distinct questions of 8 to 25 words about real documents;
-nothing is cached or shared. Arms take turns run by run over the same texts; at each number of
-threads the plain arm runs with the number of torch threads that serves it best there, the
-accelerated one as the process is by itself.
+Each caller embeds one text a call, the next as soon as it has a vector, from threads and from tasks
+of one loop. Plain is LangChain's ``HuggingFaceEmbeddings`` (MiniLM on torch). With the most callers
+the opponents take part: torch, ONNX Runtime and OpenVINO, each unbatched, behind a semaphore and
+behind a micro-batcher, and infinity-emb, each with the settings that suit it best there
+(``bench/baselines/embedding.json``; ``--set tune=1`` finds them anew). What is missing here is
+named as row ``missing``. All arms take turns run by run over the same distinct questions of 8 to 25
+words; nothing is cached or shared, and one clock counts, the callers'. Our model is compiled before
+anything counts, which takes some two seconds in the background. Of the two shapes the worse counts.
+
+Every vector must be plain's within 1e-5, every reranked order the opponent's but for ties.
 
 Ratios:
-    embedding_throughput_64: texts/s accelerated / texts/s plain at 64 threads; median over pairs
-        of runs.
-    embedding_p99_64: 99th percentile of the latency of one call accelerated / plain at 64 threads,
-        each within a run; median over pairs of runs.
+    embedding_vs_best_peer: against the fastest opponent (torch, ONNX Runtime or OpenVINO unbatched,
+        behind a semaphore or a micro-batcher, or infinity-emb, each tuned): texts/s ours / theirs
+        with 64 callers; median over turns, the lower of both shapes.
+    embedding_throughput_64: against plain (LangChain, torch, one text a call) at its best torch
+        threads: texts/s accelerated / plain with 64 callers; median over turns, the lower of both
+        shapes.
+    embedding_p99_64: against plain (LangChain, torch, one text a call) at its best torch threads:
+        99th percentile of a call accelerated / plain with 64 callers, each within a run; median
+        over turns, the higher of both shapes.
+    embedding_p99_16: against plain (LangChain, torch, one text a call) at its best torch threads:
+        99th percentile of a call accelerated / plain with 16 callers, each over the calls of all
+        runs; the higher of both shapes.
+    embedding_p99_1: against plain (LangChain, torch, one text a call) at its best torch threads:
+        99th percentile of a call accelerated / plain with one caller, each over the calls of all
+        runs; the higher of both shapes.
+    rerank_vs_plain: against the same late-interaction scorer on sentence-transformers and torch,
+        unbatched, at its best torch threads: pairs/s of 64 callers, 16 passages of 60 words a call;
+        median over pairs of runs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from bench.arms import at_threads, bench_accelerator, best_torch_threads
-from bench.loads import batch_rows, counted, load_rows, p99_ratio, throughput_ratio
-from bench.measure import Pairs, alternate
-from bench.results import Row, SuiteResult
+from bench.answers import too_many
+from bench.arms import bench_accelerator
+from bench.baselines import embedding as opponents
+from bench.baselines.embedding_runtimes import SAME
+from bench.embedding import reranking
+from bench.embedding.levels import OURS, PLAIN, Arms, EmbedQuery, Found, Level
+from bench.embedding.precision import precision_rows
+from bench.loads import p99_ratio, pooled_p99_ratio, throughput_ratio
+from bench.measure import Pairs, median
+from bench.results import Row, SuiteResult, sizes_of
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.load import Load, run_load
+from langchain_rag_accel.demo.load import Load, Shape, run_load
 from langchain_rag_accel.demo.material import local_embeddings
+from rag_accel.engines.embedding.runtimes import wait_until_compiled
+from rag_accel.errors import ConfigError
+from rag_accel.machine import usable_cores
 from rag_accel.sample import make_questions, read_corpus
 
+CHUNKS = 3000
+_PATIENCE_S = 60.0
 _logger = logging.getLogger("bench.embedding_concurrency")
 
 
@@ -39,32 +69,38 @@ class Sizes:
     """Say how much is measured.
 
     Args:
-        threads: numbers of concurrent callers, rising; the ratios are those of the last.
+        callers: numbers of concurrent callers, rising; opponents take part in the last.
         texts: distinct texts of one run, for each of them.
         tuning_texts: texts of a run that looks for the best number of torch threads.
-        repeats: pairs of runs.
+        repeats: turns.
+        rerank: calls of a run that reranks; 0 for none.
+        tune: whether the opponents' settings are looked for anew, and kept.
     """
 
-    threads: tuple[int, ...]
+    callers: tuple[int, ...]
     texts: tuple[int, ...]
     tuning_texts: int
     repeats: int
+    rerank: int = 0
+    tune: bool = False
 
 
-CHUNKS = 3000
-QUICK = Sizes((1, 4, 16, 64), (96, 192, 384, 768), 128, 3)
-FULL = Sizes((1, 4, 16, 64), (256, 512, 1024, 1024), 256, 7)
+QUICK = Sizes((1, 16, 64), (96, 256, 512), 128, 3, rerank=64)
+FULL = Sizes((1, 16, 64), (256, 1024, 1024), 256, 7, rerank=128)
 
 
-class EmbedQuery:
-    """Let an embeddings object be loaded as a chain: text in, vector out."""
+def configured(quick: bool, settings: Mapping[str, str]) -> Sizes:
+    """Return the sizes with ``tune=1`` taken into account.
 
-    def __init__(self, embeddings: Any) -> None:
-        self._embeddings = embeddings
-
-    def invoke(self, text: str) -> list[float]:
-        """Embed one text."""
-        return self._embeddings.embed_query(text)
+    Raises:
+        ConfigError: on another setting.
+    """
+    chosen = QUICK if quick else FULL
+    if settings.keys() - {"tune"} or settings.get("tune", "0") not in ("0", "1"):
+        raise ConfigError(
+            "unknown setting", where="embedding_concurrency", found=settings, valid="tune=0|1"
+        )
+    return replace(chosen, tune=settings.get("tune") == "1")
 
 
 def run(
@@ -73,29 +109,47 @@ def run(
     embeddings: Any | None = None,
     texts: Sequence[str] | None = None,
 ) -> SuiteResult:
-    """Measure; by default MiniLM, in the sizes that ``quick`` stands for."""
+    """Measure; by default MiniLM, in the sizes that ``quick`` stands for.
+
+    Embeddings that are given are compared with themselves, accelerated, alone.
+    """
     chosen = sizes or (QUICK if quick else FULL)
-    found = distinct_texts(max(chosen.texts)) if texts is None else texts
+    asked = distinct_texts(max(chosen.texts)) if texts is None else texts
     plain = local_embeddings() if embeddings is None else embeddings
     rows: list[Row] = []
     ratios: dict[str, float] = {}
-    with bench_accelerator() as accelerator:
+    with ExitStack() as stack:
+        accelerator = stack.enter_context(bench_accelerator())
         arms = EmbedQuery(plain), EmbedQuery(accelerate(plain, accelerator=accelerator))
         # Also makes the engine, under the settings the process has by itself.
         for arm in arms:
-            run_load(arm, found[:16], 4, "threads")
-        batch_rows(accelerator, "warm-up")
-        for threads, count in zip(chosen.threads, chosen.texts, strict=True):
-            pairs = _level(*arms, found[:count], threads, chosen)
-            workload = counted(threads, "thread")
-            rows += load_rows(pairs, workload, "texts_per_s")
-            rows += [*batch_rows(accelerator, workload), _difference(pairs, workload)]
-            ratios = {
-                f"embedding_throughput_{threads}": throughput_ratio(pairs),
-                f"embedding_p99_{threads}": p99_ratio(pairs),
-            }
-            _logger.info("%s: %s", workload, ratios)
-    return SuiteResult("embedding_concurrency", tuple(rows), ratios)
+            run_load(arm, asked[:16], 4, "threads")
+        wait_until_compiled(_PATIENCE_S)
+        others = _opponents(stack, plain, asked, chosen) if embeddings is None else {}
+        for callers, count in zip(chosen.callers, chosen.texts, strict=True):
+            is_last = callers == chosen.callers[-1]
+            level = Level(
+                *arms, accelerator, callers, asked[:count], chosen.tuning_texts, chosen.repeats
+            )
+            found, more = level.run(
+                partial(_arms, others if is_last else {}, asked[:count], callers)
+            )
+            rows += more
+            ratios |= _ratios(found, callers, is_last)
+            _logger.info("%d callers: %s", callers, ratios)
+        wanted = [one.answers for one in found["threads"][PLAIN]][-1]
+    if embeddings is None:
+        rows += _missing_rows()
+        rows += precision_rows(plain, asked[: len(wanted)], wanted, callers, chosen.repeats)
+    if chosen.rerank:
+        rerank = reranking.Sizes(16, chosen.callers[-1], chosen.rerank, chosen.repeats)
+        documents = [one.text for one in read_corpus(CHUNKS).documents]
+        ratios["rerank_vs_plain"], more = reranking.rerank(plain._client, documents, rerank)
+        rows += more
+    wrong = (*too_many(rows, "max_abs_difference", SAME), *too_many(rows, "different_answers"))
+    return SuiteResult(
+        "embedding_concurrency", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong
+    )
 
 
 def distinct_texts(count: int, chunks: int = CHUNKS) -> tuple[str, ...]:
@@ -103,25 +157,56 @@ def distinct_texts(count: int, chunks: int = CHUNKS) -> tuple[str, ...]:
     return tuple(one.text for one in make_questions(read_corpus(chunks).documents, count))
 
 
-def _level(
-    plain: EmbedQuery, fast: EmbedQuery, texts: Sequence[str], threads: int, sizes: Sizes
-) -> Pairs[Load]:
-    asked = texts[: sizes.tuning_texts]
-    best = best_torch_threads(lambda: run_load(plain, asked, threads, "threads").throughput_rps)
-    _logger.info("%d threads: plain runs best on %d torch threads", threads, best)
-    return alternate(
-        at_threads(best, lambda _: run_load(plain, texts, threads, "threads")),
-        lambda _: run_load(fast, texts, threads, "threads"),
-        sizes.repeats,
-    )
+def _opponents(
+    stack: ExitStack, plain: Any, texts: Sequence[str], sizes: Sizes
+) -> dict[str, opponents.Arm]:
+    model, path = plain._client, plain.model_name
+    present = [name for name in opponents.names() if name not in opponents.missing()]
+    if sizes.tune:
+        opponents.keep(
+            {
+                name: opponents.tuned(name, usable_cores(), model, path, texts, sizes.callers[-1])
+                for name in present
+            }
+        )
+    settings = opponents.committed()
+    return {
+        name: stack.enter_context(opponents.arm(name, settings[name], model, path))
+        for name in present
+    }
 
 
-def _difference(pairs: Pairs[Load], workload: str) -> Row:
-    """Return the largest difference of any component of any vector of a pair of runs."""
-    differences = [
-        float(np.abs(np.asarray(plain) - np.asarray(fast)).max())
-        for one, other in zip(pairs.plain, pairs.other, strict=True)
-        for plain, fast in zip(one.answers, other.answers, strict=True)
-    ]
-    metric, n = "max_abs_difference", len(differences)
-    return Row("accelerated - plain", workload, metric, max(differences), None, n)
+def _arms(
+    others: Mapping[str, opponents.Arm], texts: Sequence[str], callers: int, shape: Shape
+) -> Arms:
+    def run(arm: opponents.Arm, turn: int) -> Load:
+        return arm.run(texts, callers, shape)
+
+    return {name: partial(run, arm) for name, arm in others.items()}
+
+
+def _missing_rows() -> list[Row]:
+    return [Row(name, lacks, "missing", 1, None, 1) for name, lacks in opponents.missing().items()]
+
+
+def _ratios(found: Mapping[Shape, Found], callers: int, is_last: bool) -> dict[str, float]:
+    pairs = [Pairs(tuple(one[PLAIN]), tuple(one[OURS])) for one in found.values()]
+    if not is_last:
+        return {f"embedding_p99_{callers}": max(map(pooled_p99_ratio, pairs))}
+    ratios = {
+        f"embedding_throughput_{callers}": min(map(throughput_ratio, pairs)),
+        f"embedding_p99_{callers}": max(map(p99_ratio, pairs)),
+    }
+    against = [_against_best(one) for one in found.values() if len(one) > len((PLAIN, OURS))]
+    return {"embedding_vs_best_peer": min(against), **ratios} if against else ratios
+
+
+def _against_best(found: Found) -> float:
+    """Return our rate / that of the opponent that is the fastest in the median."""
+    rates = {
+        name: median([load.throughput_rps for load in loads])
+        for name, loads in found.items()
+        if name not in (PLAIN, OURS)
+    }
+    best = max(rates, key=lambda name: rates[name])
+    return throughput_ratio(Pairs(tuple(found[best]), tuple(found[OURS])))

@@ -11,13 +11,15 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from bench.arms import at_threads, bench_accelerator, best_torch_threads, thread_candidates
+from bench.baselines import embedding
+from bench.embedding import reranking
 from bench.measure import Pairs
 from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
 from bench.no_op_graph import ENGINE, NoOpEngine, answer_nothing, line_graph
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import demo, embedding_concurrency, overhead, ratio_definitions
 from langchain_rag_accel.chat_models import ExtractiveChatModel
-from langchain_rag_accel.demo.material import Material, local_embeddings
+from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError, EngineError
 
@@ -40,7 +42,7 @@ TINY_OVERHEAD = overhead.Sizes(
 )
 TINY_DEMO = demo.Sizes(*((1, 16, 64), 4, 2, 2), model_call_s=0.001, model_call_repeats=1)
 TINY_EMBEDDING = embedding_concurrency.Sizes(
-    threads=(1, 64), texts=(2, 4), tuning_texts=2, repeats=2
+    callers=(1, 16, 64), texts=(2, 2, 4), tuning_texts=2, repeats=2
 )
 
 
@@ -184,11 +186,14 @@ def test_embedding_compares_every_vector() -> None:
     texts = ["one text", "another text", "a third text", "the last text"]
     embeddings = DeterministicFakeEmbedding(size=8)
     found = embedding_concurrency.run(True, TINY_EMBEDDING, embeddings, texts)
-    _check(found)
-    difference = _only(found, "accelerated - plain", "64 threads", "max_abs_difference")
-    assert (difference.median, difference.n) == (0.0, 8)
-    assert _only(found, "plain", "1 thread", "latency_ms").n == 4
-    assert _only(found, "accelerated", "64 threads", "texts_per_s").n == 2
+    defined = set(ratio_definitions("embedding_concurrency"))
+    assert defined - set(found.ratios) == {"embedding_vs_best_peer", "rerank_vs_plain"}
+    for workload, count in (("1 thread", 2), ("1 task", 2), ("64 threads", 4), ("64 tasks", 4)):
+        difference = _only(found, "accelerated", workload, "max_abs_difference")
+        assert (difference.median, difference.n) == (0.0, 2 * count)
+        assert _only(found, "plain", workload, "latency_ms").n == 2 * count
+        assert _only(found, "accelerated", workload, "texts_per_s").n == 2
+    assert found.wrong == ()
 
 
 def test_an_answer_that_differs_is_counted_and_fails_the_suite(
@@ -205,7 +210,9 @@ def test_an_answer_that_differs_is_counted_and_fails_the_suite(
     assert _only(found, "accelerated", workload, "different_answers").median == 6
 
 
-def test_vectors_that_differ_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vector_that_differs_fails_the_suite(
+    monkeypatch: pytest.MonkeyPatch, ended: Ended
+) -> None:
     class Zeros(DeterministicFakeEmbedding):
         def embed_query(self, text: str) -> list[float]:
             return [0.0] * self.size
@@ -217,20 +224,42 @@ def test_vectors_that_differ_are_measured(monkeypatch: pytest.MonkeyPatch) -> No
         True, embedding_concurrency.Sizes((1,), (2,), 1, 1), plain, texts
     )
     largest = max(abs(value) for text in texts for value in plain.embed_query(text))
-    row = _only(found, "accelerated - plain", "1 thread", "max_abs_difference")
+    row = _only(found, "accelerated", "1 thread", "max_abs_difference")
     assert (row.median, row.n) == (largest, 2)
+    assert len(found.wrong) == 2
+    assert ended(found) == 1
 
 
 @pytest.mark.slow
-def test_embedding_batches_the_real_model_and_keeps_its_vectors() -> None:
+def test_embedding_meets_all_opponents_with_the_same_vectors() -> None:
     texts = [f"how does text number {number} differ from the others" for number in range(8)]
-    sizes = embedding_concurrency.Sizes((1, 64), (4, 8), 4, 1)
-    found = embedding_concurrency.run(True, sizes, local_embeddings(), texts)
+    sizes = embedding_concurrency.Sizes((1, 16, 64), (4, 4, 8), 4, 1, rerank=2)
+    found = embedding_concurrency.run(True, sizes, texts=texts)
     _check(found)
+    assert found.wrong == ()
     for workload in ("1 thread", "64 threads"):
         assert _only(found, "accelerated", workload, "mean_batch").median >= 1
-        difference = _only(found, "accelerated - plain", workload, "max_abs_difference")
-        assert difference.median < 1e-6
+    named = {row.system for row in found.rows}
+    assert named >= set(embedding.names())
+    for precision in ("bf16", "int8"):
+        row = _only(found, f"accelerated, {precision}", "64 threads", "smallest_cosine")
+        assert 0.98 < row.median <= 1
+
+
+def test_reranking_compares_every_order() -> None:
+    one = [(0, 0.9), (2, 0.5), (1, 0.1)]
+    assert reranking._is_same(one, [(0, 0.9), (2, 0.5), (1, 0.1)])
+    assert not reranking._is_same(one, [(0, 0.9), (1, 0.5), (2, 0.1)])
+    assert not reranking._is_same(one, [(0, 0.9), (2, 0.5)])
+    tied = [(0, 0.9), (2, 0.5), (1, 0.500001)]
+    assert reranking._is_same(tied, [(0, 0.9), (1, 0.5), (2, 0.5)])
+
+
+@pytest.mark.parametrize("settings", [{"tune": "2"}, {"texts": "3"}])
+def test_a_setting_embedding_does_not_know_is_refused(settings: dict[str, str]) -> None:
+    assert embedding_concurrency.configured(True, {"tune": "1"}).tune
+    with pytest.raises(ConfigError, match="unknown setting"):
+        embedding_concurrency.configured(True, settings)
 
 
 def test_the_distinct_texts_are_questions_of_8_to_25_words() -> None:

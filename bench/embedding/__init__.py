@@ -1,0 +1,1 @@
+"""Measure what embeds and what reranks texts of many callers."""
