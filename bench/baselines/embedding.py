@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.baselines.calling import MicroBatcher, OneByOne
+from langchain_core.embeddings import Embeddings
+
+from bench.baselines.calling import MicroBatcher, OneByOne, TextEmbedder
 from bench.baselines.embedding_runtimes import OnnxRuntime, OpenVinoRuntime, Runtime, TorchRuntime
 from bench.baselines.infinity import ENVIRONMENT, Infinity
 from langchain_rag_accel.demo.levels import torch_threads
@@ -93,6 +95,30 @@ def arm(name: str, settings: Settings, model: Any, path: str) -> Iterator[Arm]:
         made.close()
 
 
+@contextmanager
+def embeddings(name: str, settings: Settings, model: Any) -> Iterator[Embeddings]:
+    """Give an opponent that runs in this process as LangChain embeddings, for a store's queries."""
+    made = _Local(name, settings, model)
+    try:
+        yield _Queries(made.embedder)
+    finally:
+        made.close()
+
+
+class _Queries(Embeddings):
+    def __init__(self, embedder: TextEmbedder) -> None:
+        self._embedder = embedder
+
+    def embed_query(self, text: str) -> list[float]:
+        return self._embedder.invoke(text)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return await self._embedder.ainvoke(text)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return list(map(self._embedder.invoke, texts))
+
+
 def candidates(name: str, cores: int) -> list[Settings]:
     """Return the settings among which an opponent's best is looked for."""
     if name == INFINITY:
@@ -159,17 +185,17 @@ class _Local:
         is_torch = runtime == "torch"
         self._threads = settings["threads"] if is_torch else 1
         with torch_threads(self._threads):
-            self._embedder = _called(calling, settings, _runtime(runtime, settings, model))
-            run_load(self._embedder, ["a text to warm up"] * _WARM_UP, _WARM_UP, "threads")
+            self.embedder = _called(calling, settings, _runtime(runtime, settings, model))
+            run_load(self.embedder, ["a text to warm up"] * _WARM_UP, _WARM_UP, "threads")
 
     def run(self, texts: Sequence[str], users: int, shape: Shape) -> Load:
         """Let ``users`` callers embed the texts, one a call."""
         with torch_threads(self._threads):
-            return run_load(self._embedder, texts, users, shape)
+            return run_load(self.embedder, texts, users, shape)
 
     def close(self) -> None:
         """End its workers."""
-        self._embedder.close()
+        self.embedder.close()
 
 
 def _runtime(name: str, settings: Settings, model: Any) -> Runtime:

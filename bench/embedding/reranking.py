@@ -74,7 +74,9 @@ class OurReranker:
         self._passages = [
             tuple(Document(str(place), text) for place, text in enumerate(one)) for one in passages
         ]
-        graph = RAGraph().add_rerank("rank", documents="documents", engine="reranker")
+        graph = RAGraph(("input", "documents")).add_rerank(
+            "rank", documents="documents", engine="reranker"
+        )
         self._graph = graph.add_edge(START, "rank").add_edge("rank", END)
 
     def invoke(self, question: str) -> Ranked:

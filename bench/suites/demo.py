@@ -13,9 +13,16 @@ the last level is run once more with a reader that first waits 500 ms, as for a 
 ``time.sleep`` in a thread or ``asyncio.sleep`` on the loop; what is gained there is what a chain
 with such a model gains.
 
+With 64 users the same chain also runs with its store's queries embedded by the opponents that are
+the fastest at that: micro-batchers over OpenVINO and ONNX Runtime, with the settings that suit them
+best (``bench/baselines``). Our model is compiled before anything counts.
+
 Every answer must be the plain one's, but where documents have scores as close as 1e-5.
 
 Ratios:
+    demo_vs_best_peer: against the same chain with its embeddings behind a micro-batcher over
+        OpenVINO or ONNX Runtime, whichever is faster: answers/s accelerated / theirs with 64 users;
+        median over turns, the lower of both shapes.
     demo_throughput_64: against the plain chain (LangChain, torch, one text a call) at its best
         torch threads: answers/s accelerated / plain with 64 users; median over pairs of runs, the
         lower of both shapes.
@@ -43,6 +50,7 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,30 +58,18 @@ from langchain_core.outputs import ChatResult
 from pydantic import PrivateAttr
 
 from bench.answers import too_many
-from bench.arms import at_threads, bench_accelerator, best_torch_threads
-from bench.loads import (
-    batch_rows,
-    counted,
-    load_rows,
-    p99_ratio,
-    pooled_p99_ratio,
-    ratio_rows,
-    throughput_ratio,
-)
-from bench.measure import Pairs, alternate
+from bench.arms import bench_accelerator
+from bench.chains import CALLS, ChainBench, Found, best_threads
+from bench.loads import p99_ratio, pooled_p99_ratio, throughput_ratio
 from bench.results import Row, SuiteResult, sizes_of
-from langchain_rag_accel import accelerate
 from langchain_rag_accel.chat_models import ExtractiveChatModel
 from langchain_rag_accel.demo.chain import build_chain
-from langchain_rag_accel.demo.compare import Comparison, compare
 from langchain_rag_accel.demo.levels import torch_threads
-from langchain_rag_accel.demo.load import SHAPES, Load, Shape, run_load
+from langchain_rag_accel.demo.load import run_load
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
-from rag_accel.accelerator import Accelerator
 
 MAX_READER_SHARE = 0.3
 
-_CALLS: dict[Shape, str] = {"threads": "invoke from threads", "tasks": "ainvoke from tasks"}
 _logger = logging.getLogger("bench.demo")
 
 
@@ -136,41 +132,6 @@ class CallingReader(ExtractiveChatModel):
         return super()._generate(*args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bench:
-    """Hold what all levels use, and the rows they add."""
-
-    store: Any
-    accelerator: Accelerator
-    sizes: Sizes
-    rows: list[Row]
-
-    def arms(self, reader: Any | None, questions: Sequence[str]) -> tuple[Any, Any]:
-        """Return the chain, plain and accelerated, both warm."""
-        plain = build_chain(self.store, reader)
-        fast = accelerate(plain, accelerator=self.accelerator)
-        # Also makes the engine, under the settings the process has by itself, and its helper.
-        for chain in (plain, fast):
-            run_load(chain, questions, max(self.sizes.users), "threads")
-        batch_rows(self.accelerator, "warm-up")
-        return plain, fast
-
-    def level(
-        self, arms: tuple[Any, Any], asked: Sequence[str], users: int, repeats: int, what: str = ""
-    ) -> list[Pairs[Load]]:
-        """Return the runs of both shapes with so many users."""
-        found: list[Pairs[Load]] = []
-        for shape in SHAPES:
-            pairs = _shape(*arms, asked, users, shape, self.sizes.tuning_questions, repeats)
-            workload = f"{counted(users, 'user')}, {_CALLS[shape]}{what}"
-            self.rows.extend(load_rows(pairs, workload, "answers_per_s"))
-            self.rows.extend(ratio_rows(pairs, workload))
-            self.rows.extend(batch_rows(self.accelerator, workload))
-            self.rows.extend(_agreement(self.store, asked, pairs, workload))
-            found.append(pairs)
-        return found
-
-
 def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
@@ -179,17 +140,18 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     tuning, most = questions[: chosen.tuning_questions], max(chosen.users)
     rows: list[Row] = []
     ratios: dict[str, float] = {}
-    with bench_accelerator() as accelerator:
-        bench = _Bench(found.store, accelerator, chosen, rows)
-        arms = bench.arms(None, tuning)
+    with bench_accelerator() as accelerator, ExitStack() as stack:
+        bench = ChainBench(found, accelerator, most, tuning, rows)
+        chains = bench.chains(None)
         for users in chosen.users:
+            arms = {**chains, **bench.peers(stack)} if users == most else chains
             level = bench.level(arms, questions[: PER_USER * users], users, chosen.repeats)
             if users == most:
-                ratios |= _claims("demo", users, level)
+                ratios |= _against_peers(level) | _claims("demo", users, level)
             else:
-                ratios[f"demo_p99_{users}"] = max(map(pooled_p99_ratio, level))
+                ratios[f"demo_p99_{users}"] = max(pooled_p99_ratio(one.pairs) for one in level)
             _logger.info("%d users: %s", users, ratios)
-        calling = bench.arms(CallingReader(call_s=chosen.model_call_s), tuning)
+        calling = bench.chains(CallingReader(call_s=chosen.model_call_s))
         what = f", model call of {1000 * chosen.model_call_s:g} ms"
         level = bench.level(calling, questions, most, chosen.model_call_repeats, what)
         ratios |= _claims("demo_model_call", most, level)
@@ -198,63 +160,32 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     return SuiteResult("demo", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong)
 
 
-def _claims(name: str, users: int, level: Sequence[Pairs[Load]]) -> dict[str, float]:
+def _claims(name: str, users: int, level: Sequence[Found]) -> dict[str, float]:
     """Return throughput and tail, each of the worse shape."""
     return {
-        f"{name}_throughput_{users}": min(map(throughput_ratio, level)),
-        f"{name}_p99_{users}": max(map(p99_ratio, level)),
+        f"{name}_throughput_{users}": min(throughput_ratio(one.pairs) for one in level),
+        f"{name}_p99_{users}": max(p99_ratio(one.pairs) for one in level),
     }
 
 
-def _shape(
-    plain: Any,
-    fast: Any,
-    questions: Sequence[str],
-    users: int,
-    shape: Shape,
-    tuning_questions: int,
-    repeats: int,
-) -> Pairs[Load]:
-    best = _best_threads(plain, questions[:tuning_questions], users, shape)
-    _logger.info("%d users, %s: plain runs best on %d torch threads", users, _CALLS[shape], best)
-    return alternate(
-        at_threads(best, lambda _: run_load(plain, questions, users, shape)),
-        lambda _: run_load(fast, questions, users, shape),
-        repeats,
-    )
-
-
-def _best_threads(plain: Any, asked: Sequence[str], users: int, shape: Shape) -> int:
-    return best_torch_threads(lambda: run_load(plain, asked, users, shape).throughput_rps)
-
-
-def _agreement(
-    store: Any, questions: Sequence[str], pairs: Pairs[Load], workload: str
-) -> list[Row]:
-    """Count the answers of all runs that equal plain's of the same pair."""
-    compared: list[Comparison] = [
-        compare(store, questions, one.answers, other.answers)
-        for one, other in zip(pairs.plain, pairs.other, strict=True)
+def _against_peers(level: Sequence[Found]) -> dict[str, float]:
+    """Return our throughput against the fastest opponent's, in the worse shape."""
+    found = [
+        throughput_ratio(one.against(peer))
+        for one in level
+        if (peer := one.fastest_peer) is not None
     ]
-    total = sum(one.total for one in compared)
-    counts = {
-        "identical_answers": sum(one.identical for one in compared),
-        "score_ties": sum(one.ties for one in compared),
-        "different_answers": sum(len(one.different) for one in compared),
-    }
-    return [
-        Row("accelerated", workload, metric, count, None, total) for metric, count in counts.items()
-    ]
+    return {"demo_vs_best_peer": min(found)} if found else {}
 
 
 def _reader_share(store: Any, questions: Sequence[str], sizes: Sizes) -> Row:
     """Return the reader's share of the plain chain's time, at one user and its best threads."""
     reader = TimedReader()
     plain = build_chain(store, reader)
-    with torch_threads(_best_threads(plain, questions[: sizes.tuning_questions], 1, "threads")):
+    with torch_threads(best_threads(plain, questions[: sizes.tuning_questions], 1, "threads")):
         before_s = reader.spent_s
         load = run_load(plain, questions, 1, "threads")
     share = (reader.spent_s - before_s) / load.wall_s
     if share >= MAX_READER_SHARE:
         _logger.warning("the reader takes %.0f %% of plain's time: too much", 100 * share)
-    return Row("plain", f"1 user, {_CALLS['threads']}", "reader_share", share, None, len(questions))
+    return Row("plain", f"1 user, {CALLS['threads']}", "reader_share", share, None, len(questions))
