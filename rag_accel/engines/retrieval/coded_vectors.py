@@ -68,16 +68,21 @@ class CodedVectors:
 
     def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
         """Scan the clusters that ``vectors`` would visit; as ``VectorIndex.fetch``."""
-        clusters, selector = self.vectors.visited(queries, scope), self.vectors.selector(scope)
-        return self.scan(queries, count, clusters, selector)
+        visits, selector = self.vectors.visited(queries, scope), self.vectors.selector(scope)
+        return self._scan(queries, count, visits.clusters, selector, visits.numbers)
 
     def scan(
         self, queries: Vectors, count: int, clusters: Labels, selector: Any
     ) -> tuple[Scores, Labels]:
         """Scan given clusters; as ``IvfVectors.scan``."""
+        numbers = self.vectors.centroid_scores(queries, clusters)
+        return self._scan(queries, count, clusters, selector, numbers)
+
+    def _scan(
+        self, queries: Vectors, count: int, clusters: Labels, selector: Any, numbers: Scores
+    ) -> tuple[Scores, Labels]:
         # A distance needs the query's own difference to a centroid, an inner product its score.
-        is_product = self.vectors.metric is Metric.INNER_PRODUCT
-        coarse = self.vectors.centroid_scores(queries, clusters) if is_product else None
+        coarse = numbers if self.vectors.metric is Metric.INNER_PRODUCT else None
         sizes = self.vectors.cluster_sizes()
         return self.lists.scan(queries, count, clusters, selector, sizes, coarse)
 

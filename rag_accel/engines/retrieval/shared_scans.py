@@ -101,7 +101,7 @@ def _hits(
     probes: list[Labels] = [NO_CLUSTERS] * len(crowd)
     for nprobe in {search.query.nprobe for search in crowd}:
         rows = [row for row, search in enumerate(crowd) if search.query.nprobe == nprobe]
-        visited = vectors.visited(queries[rows], replace(scope, nprobe=nprobe))
+        visited = vectors.visited(queries[rows], replace(scope, nprobe=nprobe)).clusters
         for row, clusters in zip(rows, visited, strict=True):
             probes[row] = clusters
     limits = [limit_of(search.query.k, scope.size) for search in crowd]

@@ -76,7 +76,7 @@ class ClusterScan:
         self.limit = limit
         self.filter = filter
         scope = Scope(filter.size, filter.allowed, nprobe)
-        self.order = self.vectors.visited(query[None, :], scope)[0]
+        self.order = self.vectors.visited(query[None, :], scope).clusters[0]
         self.codes = codes
         self._starts = 0
         self._start(_power_of_two(self._source.first_count(limit)))
