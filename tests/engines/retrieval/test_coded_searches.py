@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -34,8 +35,8 @@ from rag_accel.engines.retrieval.crossover import Way
 from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.kept_codes import QUIET
-from rag_accel.engines.retrieval.nearest import exact_scores
-from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, thread_count
+from rag_accel.engines.retrieval.nearest import exact_scores, settle
+from rag_accel.engines.retrieval.vectors import Scope, thread_count
 
 STYLES = st.sampled_from(["whole", "normal", "duplicates", "adversarial"])
 
@@ -125,19 +126,21 @@ def test_the_bounds_hold_for_every_vector(
     codes = encoded(held)
     with thread_count(threads):
         scores, labels = codes.fetch(queries, count, Scope(count, None, 4))
-    lengths = np.linalg.norm(queries.astype(np.float64), axis=1)[:, None]
-    lower, upper = codes._bounds(lengths, scores.astype(np.float64))
+    found = codes.candidates(queries, scores, labels)
+    assert found.highest is not None
     for row, query in enumerate(queries):
         assert sorted(labels[row]) == list(range(count))
         true = exact_scores(metric, query[None, :], vectors[labels[row]])
-        assert (lower[row] <= true).all()
-        assert (true <= upper[row]).all()
+        assert (true <= found.highest[row]).all()
+        assert (found.highest[row] <= found.highest[row][0]).all()
     limits = np.full(len(queries), min(limit, count))
-    found = codes.candidates(queries, limits, scores, labels)
-    for row, query in enumerate(queries):
+    settled = settle(held, queries, limits, replace(found, bounds=np.full(len(queries), -np.inf)))
+    for query, hits in zip(queries, settled, strict=True):
         true = exact_scores(metric, query[None, :], vectors)
-        nearest = np.flatnonzero(true >= np.sort(true)[-limits[row]])
-        assert set(nearest) <= set(found.labels[row]), "ties at the cut stay"
+        nearest = np.lexsort((np.arange(count), -true))[: limits[0]]
+        assert hits is not None
+        assert hits.labels.tolist() == nearest.tolist(), "ties at the cut are won by the lower"
+        assert hits.scores.tolist() == true[nearest].tolist()
 
 
 def test_few_candidates_are_left_of_a_fetch() -> None:
@@ -148,8 +151,11 @@ def test_few_candidates_are_left_of_a_fetch() -> None:
     codes = encoded(held, 5000)
     queries = random.standard_normal((20, 64)).astype(np.float32)
     scores, labels = codes.fetch(queries, codes.first_count(5), Scope(len(vectors)))
-    found = codes.candidates(queries, np.full(20, 5), scores, labels)
-    assert 5 <= np.count_nonzero(found.labels != NO_LABEL, axis=1).max() <= 40
+    found = codes.candidates(queries, scores, labels)
+    with mock.patch.object(IvfVectors, "gather", autospec=True, side_effect=IvfVectors.gather) as g:
+        settled = settle(held, queries, np.full(20, 5), found)
+    assert None not in settled, "the first fetch suffices"
+    assert sum(len(call.args[1]) for call in g.call_args_list) <= 20 * 20
 
 
 def test_the_size_of_the_looks_changes_nothing(metric: Metric) -> None:
