@@ -219,6 +219,11 @@ class IvfVectors:
         return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
 
 
+def own_num_clusters(count: int) -> int:
+    """Return how many clusters ``count`` vectors get where nobody says how many."""
+    return max(1, min(round(4 * math.sqrt(count)), count // MIN_VECTORS_PER_CLUSTER))
+
+
 def _empty_index(
     faiss: Any, spec: IndexSpec, centroids: Vectors, quantizer: Any
 ) -> Callable[[], Any]:
@@ -236,10 +241,9 @@ def _empty_index(
 def _train_centroids(spec: IndexSpec, vectors: Vectors) -> Vectors:
     faiss = load_faiss()
     count = len(vectors)
-    wanted = min(round(4 * math.sqrt(count)), count // MIN_VECTORS_PER_CLUSTER)
     kmeans = faiss.Kmeans(
         spec.dimension,
-        min(count, spec.num_clusters or max(1, wanted)),
+        min(count, spec.num_clusters or own_num_clusters(count)),
         niter=KMEANS_ROUNDS,
         seed=KMEANS_SEED,
         spherical=spec.metric is Metric.INNER_PRODUCT,

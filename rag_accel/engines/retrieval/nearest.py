@@ -198,7 +198,7 @@ def _rescored(
     if found.highest is None:
         _rescore(index, queries, found.labels, exact)
         return _sorted(exact, found.labels)
-    width = min(exact.shape[1], int(limits.max()) + MARGIN)
+    width = min(found.labels.shape[1], int(limits.max()) + MARGIN)
     _rescore(index, queries, found.labels[:, :width], exact)
     reached = np.sort(exact[:, :width], axis=1)[np.arange(len(limits)), width - limits]
     is_open = found.highest >= reached[:, None]
