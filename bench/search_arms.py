@@ -123,24 +123,26 @@ def labels_of(found: Any) -> Labels:
 
 
 def in_turn(
-    arms: Mapping[str, Arm], asked: Sequence[Vectors], nprobe: int, warm_up: int = 1
+    arms: Mapping[str, Arm], asked: Sequence[Vectors], nprobe: int
 ) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
-    """Let every arm search each of ``asked`` once; return seconds and what was found, by arm.
+    """Let every arm search each of ``asked`` once; return seconds by turn, and what was found.
 
-    In each turn another arm goes first. The first ``warm_up`` turns do not count.
+    In each turn another arm goes first, and no two arms search the same queries: the second would
+    find in the cache what the first has read. Over all turns each searches all of them. What was
+    found stands in the order of ``asked``. Each arm searches once before, which does not count.
     """
-    names = list(arms)
+    names, count = list(arms), len(asked)
     times: dict[str, list[float]] = {name: [] for name in names}
-    found: dict[str, list[Any]] = {name: [] for name in names}
-    for turn, queries in enumerate(asked):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+    found: dict[str, list[Any]] = {name: [None] * count for name in names}
+    for name in names:
+        arms[name](asked[0], nprobe)
+    for turn in range(count):
+        for place in range(len(names)):
+            number = (turn + place) % len(names)
+            name, which = names[number], (turn + number * count // len(names)) % count
             started = time.perf_counter()
-            result = arms[name](queries, nprobe)
-            taken_s = time.perf_counter() - started
-            if turn >= warm_up:
-                times[name].append(taken_s)
-                found[name].append(result)
+            found[name][which] = arms[name](asked[which], nprobe)
+            times[name].append(time.perf_counter() - started)
     return times, found
 
 

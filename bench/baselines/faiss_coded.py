@@ -2,7 +2,8 @@
 
 It scans 8-bit codes of what is left of each vector without its centroid, fetches ``k_factor * k``
 and sorts those by their float32 vectors. Nothing proves its ids; ``K_FACTOR`` is the least of
-``K_FACTORS`` at which ``least_k_factor`` found them equal to an exact search of the same lists.
+``K_FACTORS`` at which ``least_k_factor`` found them equal to FAISS's own float32 search of the same
+lists, for 4000 queries.
 """
 
 from __future__ import annotations

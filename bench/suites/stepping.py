@@ -11,10 +11,11 @@ The index is a synthetic mixture (``bench/vectors.py``) of 1,000,000 vectors of 
 of clusters at which recall@10 against brute force is at least 0.99 (``least nprobe``), four times
 it, and 256. Recall stands beside each.
 
-All arms search the same clusters on the same number of threads, two where there are as many, each
-once a turn with the same new queries, and another one first in each turn. What is timed goes from
-queries to labels and scores, which is what FAISS returns; ``with documents`` adds looking these up.
-Making codes and finding clusters are not timed. A ratio is the median over turns.
+All arms search the same clusters on the same number of threads, two where there are as many, and
+the same queries, each once. They take turns, another one first each time, and none meets in the
+cache what another has just read. What is timed goes from queries to labels and scores, which is
+what FAISS returns; ``with documents`` adds looking these up. Making codes and finding clusters are
+not timed. A ratio is the median over turns.
 
 Searches in steps go through ``RetrievalEngine``, with documents, and visit 256 clusters. A step
 compares with an eighth of the vectors. By itself the engine cuts nothing: ``sliced_from_s`` is
@@ -227,7 +228,7 @@ class _Bench:
         self, arms: Mapping[str, Arm], regime: _Regime, count: int, same: dict[str, list[bool]]
     ) -> dict[str, list[float]]:
         """Return the seconds of every arm, and note which ids are those of the vectors."""
-        asked = self._queries(count, self.sizes.turns[count] + 1)
+        asked = self._queries(count, self.sizes.turns[count])
         times, found = in_turn(arms, asked, regime.nprobe)
         workload = f"{count} {'query' if count == 1 else 'queries'}, {regime.name}"
         for name, seconds in times.items():

@@ -118,21 +118,24 @@ def test_a_certificate_that_proves_too_much_is_named(
     assert any("large index" in one for one in wrong_in(result.rows))
 
 
-def test_another_arm_goes_first_in_each_turn() -> None:
+def test_arms_take_turns_and_none_follows_another_with_the_same_queries() -> None:
     went: list[tuple[str, int]] = []
 
     def arm(name: str) -> Any:
-        return lambda queries, nprobe: went.append((name, queries))
+        def search(queries: Any, nprobe: int) -> Any:
+            went.append((name, queries))
+            return f"{name}{queries}"
+
+        return search
 
     arms = {name: arm(name) for name in "abc"}
-    times, found = in_turn(arms, [0, 1, 2, 3], 5, warm_up=1)  # type: ignore[list-item]
-    assert ["".join(name for name, turn in went if turn == one) for one in range(4)] == [
-        "abc",
-        "bca",
-        "cab",
-        "abc",
-    ]
-    assert all(len(times[name]) == len(found[name]) == 3 for name in "abc")
+    times, found = in_turn(arms, [0, 1, 2, 3, 4, 5], 5)  # type: ignore[list-item]
+    turns = [went[start : start + 3] for start in range(3, len(went), 3)]
+    assert ["".join(name for name, _ in turn) for turn in turns] == ["abc", "bca", "cab"] * 2
+    assert all(len({queries for _, queries in turn}) == 3 for turn in turns)
+    for name in "abc":
+        assert found[name] == [f"{name}{queries}" for queries in range(6)]
+        assert len(times[name]) == 6
 
 
 def test_every_arm_finds_the_same(tmp_path: Path) -> None:
