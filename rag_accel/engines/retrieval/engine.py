@@ -35,8 +35,9 @@ from rag_accel.machine import usable_cores
 # Measured for 5,000 vectors of 384 dimensions, flat, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0003)
 
-# Off: on one thread, slices of a batch of one cost 1.3 to 1.7 times what one call does (300,000
-# vectors of 128 dimensions, nprobe 128 to 1024); from 8 ms on they are near one call's cost.
+# Off: it waits for a driver that grants a step less time than a whole search takes. On one thread
+# slices of a batch of one cost 1.3 to 1.7 times what one call does (300,000 vectors of 128
+# dimensions, nprobe 128 to 1024); from 8 ms on they are near one call's cost.
 SLICED_FROM_S = math.inf
 
 # About what 300,000 vectors of 128 dimensions in 1024 clusters were measured to take on one thread;
