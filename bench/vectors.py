@@ -95,6 +95,14 @@ def build_index(size: IndexSize, cache: Path) -> DocumentIndex:
     return index
 
 
+def held_by(index: DocumentIndex) -> IvfVectors:
+    """Return the vectors of an index with clusters; not to be changed."""
+    with index.reading():
+        vectors = index.view().vectors
+    assert isinstance(vectors, IvfVectors), "an index without clusters"
+    return vectors
+
+
 def stock_index(index: DocumentIndex, nprobe: int, parallel_mode: int = 1) -> Any:
     """Return FAISS's own ``IndexIVFFlat`` over the lists of an index with clusters.
 
@@ -102,10 +110,7 @@ def stock_index(index: DocumentIndex, nprobe: int, parallel_mode: int = 1) -> An
     here; 0 is FAISS's own default. The lists are the same memory: not to be changed.
     """
     faiss = load_faiss()
-    with index.reading():
-        view = index.view()
-        assert isinstance(view.vectors, IvfVectors), "an index without clusters"
-        lists = view.vectors.faiss_index
+    lists = held_by(index).faiss_index
     stock = faiss.IndexIVFFlat(lists.quantizer, lists.d, lists.nlist, lists.metric_type)
     stock.is_trained = True
     stock.replace_invlists(lists.invlists, False)

@@ -32,6 +32,8 @@ WORDS = 60
 #: Scores nearer than this may change places.
 TIE = 1e-5
 _PATIENCE_S = 60.0
+#: Calls of a run that looks for the best number of torch threads.
+_TUNING = 8
 
 Ranked = list[tuple[int, float]]
 
@@ -105,7 +107,7 @@ def rerank(model: Any, texts: Sequence[str], sizes: Sizes) -> tuple[float, list[
         wait_until_compiled(_PATIENCE_S)
         load = partial(run_load, users=sizes.callers, shape="threads")
         run_load(fast, questions, sizes.callers, "threads")
-        best = best_torch_threads(lambda: load(plain, questions[: sizes.callers]).throughput_rps)
+        best = best_torch_threads(lambda: load(plain, questions[:_TUNING]).throughput_rps)
         pairs = alternate(
             lambda _: _on(best, lambda: load(plain, questions)),
             lambda _: load(fast, questions),

@@ -1,88 +1,115 @@
-"""Measure exact searches by codes, shared scans and searches in steps, against stock FAISS.
+"""Measure exact searches by 8-bit lists against FAISS's own, and searches in steps.
 
-The index is a synthetic mixture (``bench/vectors.py``): 4,000,000 vectors of 256 numbers in 1024
-clusters, 256 of which a search visits; 1,000,000 with ``quick``. So two searches meet in a quarter
-of their clusters. Of 4096 clusters they would meet in a sixteenth, and a crowd has less to share:
-the rows that name ``4096 clusters`` (of 1,000,000) show that. Finding clusters takes some minutes
-and is cached. Both arms search the same memory on the same number of threads, two where there are
-as many; stock FAISS shares the clusters of a query among them (``parallel_mode`` 1). Arms take
-turns; each turn asks new queries.
+The strongest opponent is FAISS's ``IndexIVFScalarQuantizer`` (8 bits, by residual) under
+``IndexRefineFlat``, with the least ``k_factor`` at which its ids are those of the exact search of
+the same lists (``bench/baselines/faiss_coded.py``); beside it stands ``IndexIVFFlat`` in float32.
+Ours is the exact search by 8-bit lists with its proof, the same without a proof, and the exact
+search of the vectors.
 
-A search in steps goes through ``RetrievalEngine``, which also looks up and scores the documents.
-A step compares with an eighth of the vectors, so that there are about eight, which the row
-``steps`` shows. By itself the engine cuts by time, and not so fine if the search is short. Steps
-read the engine's 8-bit lists, as a server's do once it has searched a few times; the rows ``in
-steps, vectors`` read the vectors. Crowds go both ways that the engine has besides FAISS: by 8-bit
-lists, one by one, and by a shared scan; the search for the nearest clusters is included.
+The index is a synthetic mixture (``bench/vectors.py``) of 1,000,000 vectors of 256 numbers, or
+4,000,000, in as many clusters as an index of ours makes by itself. A search visits the least number
+of clusters at which recall@10 against brute force is at least 0.99 (``least nprobe``), four times
+it, and 256. Recall stands beside each.
 
-Ids are compared on small indexes with the exact search of each query alone, ids and scores; half
-of the queries by inner product, half by L2. On the large index the ids are compared with FAISS's.
+All arms search the same clusters on the same number of threads, two where there are as many, and
+the same queries, each once. They take turns, another one first each time, and none meets in the
+cache what another has just read. What is timed goes from queries to labels and scores, which is
+what FAISS returns; ``with documents`` adds looking these up. Making codes and finding clusters are
+not timed. A ratio is the median over turns.
+
+Searches in steps go through ``RetrievalEngine``, with documents, and visit 256 clusters. A step
+compares with an eighth of the vectors. By itself the engine cuts nothing: ``sliced_from_s`` is
+infinite until whoever drives it waits for less than a whole search.
+
+Ids are also compared on small indexes with the exact search of each query alone, ids and scores;
+half of the queries by inner product, half by L2.
 
 Ratios:
-    steps8_over_oneshot_b1: time of one search in eight steps / stock FAISS in one call.
-    steps8_over_oneshot_b32: the same for 32 searches together.
-    steps8_vectors_b1: the first where steps read the vectors and no codes.
-    steps8_vectors_b32: the same for 32 searches together.
-    coded_b1: time of stock FAISS / time of an exact search by 8-bit lists, one query.
-    coded_b16: the same for 16 queries.
-    coded_b64: the same for 64 queries.
-    batched_kernel_b16: time of stock FAISS / time of a shared scan, 16 queries.
-    batched_kernel_b64: the same for 64 queries.
-    ids_equal_clustered: queries with equal ids and scores, both ways / queries compared, vectors in
+    exact_vs_sq8_refine_b1: against FAISS SQ8 + refine: its time / that of our exact search by 8-bit
+        lists; 1 query, least nprobe.
+    exact_vs_sq8_refine_b16: against FAISS SQ8 + refine: the same for 16 queries.
+    exact_vs_sq8_refine_b64: against FAISS SQ8 + refine: the same for 64 queries.
+    exact_minus_sq8_refine_b1_ms: against FAISS SQ8 + refine: our time - its; 1 query, least nprobe.
+    exact_vs_sq8_refine_b1_4x: against FAISS SQ8 + refine: its time / ours, 1 query, four times the
+        least nprobe.
+    exact_vs_sq8_refine_b16_4x: against FAISS SQ8 + refine: the same for 16 queries.
+    exact_vs_sq8_refine_b64_4x: against FAISS SQ8 + refine: the same for 64 queries.
+    exact_vs_sq8_refine_b1_nprobe256: against FAISS SQ8 + refine: its time / ours, 1 query, 256
         clusters.
-    ids_equal_uniform: the same for uniform vectors.
-    ids_equal_duplicates: the same where each vector is there about twenty times.
-    ids_equal_adversarial: the same for lengths from 0 to 1e10 in one cluster.
-    ids_equal_faiss: queries of the large index whose ids are FAISS's / queries compared. FAISS
-        sums in float32, ours decide in float64: ids differ where scores are as close as float32
-        rounds.
+    exact_vs_sq8_refine_b16_nprobe256: against FAISS SQ8 + refine: the same for 16 queries.
+    exact_vs_sq8_refine_b64_nprobe256: against FAISS SQ8 + refine: the same for 64 queries.
+    exact_minus_sq8_refine_b1_nprobe256_ms: against FAISS SQ8 + refine: our time - its, 1 query, 256
+        clusters.
+    codes_vs_vectors_b1: against our own exact search of the vectors: its time / by 8-bit lists, 1
+        query, least nprobe.
+    codes_vs_vectors_b16: against our own exact search of the vectors: the same for 16 queries.
+    codes_vs_vectors_b64: against our own exact search of the vectors: the same for 64 queries.
+    certificate_cost_b1: against our own 8-bit lists without the proof: time with it / without it, 1
+        query, least nprobe.
+    certificate_cost_b16: against our own 8-bit lists without the proof: the same for 16 queries.
+    certificate_cost_b64: against our own 8-bit lists without the proof: the same for 64 queries.
+    steps8_over_whole_b1: against our own whole search: time of one search in eight steps / whole,
+        both by 8-bit lists and with documents.
+    steps8_over_whole_b32: against our own whole search: the same for 32 searches together.
+    recall_least: against brute force: recall@10 of the exact search at the least nprobe.
+    recall_4x: against brute force: the same at four times it.
+    recall_nprobe256: against brute force: the same at 256 clusters.
+    ids_equal_clustered: against the exact search of each query alone: queries with equal ids and
+        scores / queries compared, vectors in clusters.
+    ids_equal_uniform: against the exact search of each query alone: the same for uniform vectors.
+    ids_equal_duplicates: against the exact search of each query alone: the same where each vector
+        is there about twenty times.
+    ids_equal_adversarial: against the exact search of each query alone: the same for lengths from 0
+        to 1e10 in one cluster.
+    ids_equal_large: against the exact search of the vectors: queries of the large index whose ids
+        are the same by every way of ours with a proof / queries compared.
+    ids_equal_sq8_refine: against the exact search of the vectors: queries of the large index whose
+        ids FAISS SQ8 + refine finds in the same order / queries compared.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from bench.by_codes import CODED, SHARED, CrowdSearch, searches_of, searching
-from bench.measure import Pairs, alternate, median, ratios, timed
-from bench.results import Row, SuiteResult, row_of
-from bench.vectors import KINDS, IndexSize, Vectors, build_index, make_mixture, stock_index
+from bench.answers import too_few
+from bench.baselines.faiss_coded import FaissCoded
+from bench.equal_ids import EQUAL, compare_ids, share_of
+from bench.measure import Pairs, differences, median, ratios
+from bench.results import Row, SuiteResult, row_of, sizes_of
+from bench.search_arms import (
+    DOCUMENTS,
+    EXACT,
+    PROVED,
+    SQ8_REFINE,
+    UNPROVED,
+    VECTORS,
+    Arm,
+    arms_of,
+    coded_searches,
+    in_turn,
+    labels_of,
+)
+from bench.search_steps import whole_and_in_steps
+from bench.vectors import KINDS, IndexSize, Labels, Vectors, build_index, make_mixture
 from langchain_rag_accel.demo.material import default_cache
-from rag_accel.engine_api import (
-    Document,
-    EngineRequest,
-    PrimitiveKind,
-    SearchQuery,
-    StepBudget,
-    WorkId,
-)
-from rag_accel.engines.retrieval import (
-    DocumentIndex,
-    IndexKind,
-    IndexSpec,
-    Metric,
-    RetrievalEngine,
-)
-from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES
-from rag_accel.engines.retrieval.stepped_cost import ScanCost
+from rag_accel.engines.retrieval import DocumentIndex
+from rag_accel.engines.retrieval.ivf_vectors import own_num_clusters
 from rag_accel.engines.retrieval.vectors import thread_count
-from rag_accel.errors import EngineError
 from rag_accel.machine import usable_cores
 
 _logger = logging.getLogger("bench.stepping")
 
 K = 10
-STEPS = 8
-STEPPED, CROWDS = (1, 32), (1, 4, 8, 16, 32, 64)
-CLAIMED = {"coded": (1, 16, 64), "batched_kernel": (16, 64)}
-SMALL_DIMENSION, SMALL_CLUSTERS, SMALL_NPROBE, CROWD = 48, 64, 8, 50
+RECALL = 0.99
+CALLERS, STEPPED = (1, 16, 64), (1, 32)
 QUERY_SEED = 1 << 40
+LEAST, FOUR_TIMES = "least nprobe", "4 x least nprobe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,216 +117,176 @@ class Sizes:
     """Say how much is measured.
 
     Args:
-        index: the large index.
-        repeats: pairs of each number of searches.
+        index: the large index; its ``nprobe`` is the one published besides those found.
+        recall_queries: queries that recall is measured with.
+        turns: of each number of callers.
+        stepped_turns: of searches in steps.
         small_vectors: vectors of each small index.
         small_queries: queries of each kind of vectors, both metrics together.
-        sparse: an index whose searches meet in few clusters; only crowds are measured.
     """
 
     index: IndexSize
-    repeats: int
-    small_vectors: int
-    small_queries: int
-    sparse: IndexSize | None = None
+    recall_queries: int = 512
+    turns: Mapping[int, int] = field(default_factory=lambda: {1: 201, 16: 51, 64: 21})
+    stepped_turns: int = 11
+    small_vectors: int = 10_000
+    small_queries: int = 2_500
 
 
-_SPARSE = IndexSize(1_000_000, 4096, 256)
-QUICK = Sizes(IndexSize(1_000_000, 1024, 256), 9, 10_000, 2_500, _SPARSE)
-FULL = Sizes(IndexSize(4_000_000, 1024, 256), 25, 20_000, 5_000, _SPARSE)
+def _size(vectors: int) -> IndexSize:
+    return IndexSize(vectors, own_num_clusters(vectors), 256)
+
+
+QUICK = Sizes(_size(1_000_000))
+FULL = Sizes(
+    _size(4_000_000),
+    turns={1: 501, 16: 101, 64: 51},
+    stepped_turns=25,
+    small_vectors=20_000,
+    small_queries=5_000,
+)
 
 
 def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
     threads = min(2, usable_cores())
-    folder = cache or default_cache()
-    bench = _bench(chosen, chosen.index, folder, threads)
     rows: list[Row] = []
-    found: dict[str, float] = {}
+    index = build_index(chosen.index, cache or default_cache())
     with thread_count(threads):
-        for count in STEPPED:
-            found[f"steps8_over_oneshot_b{count}"] = bench.stepped(count, rows)
-            found[f"steps8_vectors_b{count}"] = bench.stepped(count, rows, has_codes=False)
-        speeds, equal = bench.crowds(rows)
-        del bench  # its memory is needed
-        if chosen.sparse is not None:
-            _bench(chosen, chosen.sparse, folder, threads).crowds(rows, chosen.sparse)
-    for name, system in (("coded", CODED), ("batched_kernel", SHARED)):
-        found |= {f"{name}_b{count}": speeds[system, count] for count in CLAIMED[name]}
-    for kind, draw in KINDS.items():
-        found[f"ids_equal_{kind}"] = compare_ids(kind, draw, chosen, rows)
-    found["ids_equal_faiss"] = equal
-    return SuiteResult("stepping", tuple(rows), found)
+        found = _Bench(index, chosen, threads, rows).run()
+    for kind in KINDS:
+        found[f"ids_equal_{kind}"] = compare_ids(
+            kind, chosen.small_vectors, chosen.small_queries, rows
+        )
+    wrong = too_few(rows, EQUAL)
+    return SuiteResult("stepping", tuple(rows), found, sizes=sizes_of(chosen), wrong=wrong)
 
 
-def _bench(sizes: Sizes, size: IndexSize, cache: Path, threads: int) -> _Bench:
-    index = build_index(size, cache)
-    return _Bench(index, stock_index(index, size.nprobe), sizes, threads)
+@dataclass(frozen=True, slots=True)
+class _Regime:
+    """Name a number of clusters to visit."""
 
-
-class _EqualPieces(ScanCost):
-    """Make every piece equally large: a loaded machine must not cut in another way."""
-
-    def __init__(self, vectors: float) -> None:
-        super().__init__(base_s=0.0, per_vector_s=1.0)
-        self._vectors = vectors
-
-    def vectors_in(self, seconds: float) -> float:
-        """Return the size of a piece."""
-        return self._vectors
-
-    def observe(self, vectors: int, scan_s: float, base_s: float) -> None:
-        """Learn nothing."""
+    name: str
+    key: str
+    nprobe: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
     index: DocumentIndex
-    stock: Any
     sizes: Sizes
     threads: int
+    rows: list[Row]
 
-    def queries(self, count: int, turn: int) -> Vectors:
-        return make_mixture(self.sizes.index.dimension).draw(
-            count, QUERY_SEED + 1000 * count + turn
+    def run(self) -> dict[str, float]:
+        """Measure every regime and number of callers, then searches in steps."""
+        found: dict[str, float] = {}
+        with coded_searches(self.index) as coded:
+            baseline = FaissCoded(self.index)
+            arms = arms_of(self.index, coded, baseline, K)
+            same: dict[str, list[bool]] = {name: [] for name in (*PROVED, SQ8_REFINE)}
+            for regime in self._regimes(arms, baseline, found):
+                for count in CALLERS:
+                    times = self._timed(arms, regime, count, same)
+                    found |= _ratios_of(times, regime, count)
+            shares = [
+                share_of(name, "large index", same[name], self.rows) for name in (EXACT, DOCUMENTS)
+            ]
+            found["ids_equal_large"] = min(shares)
+            found["ids_equal_sq8_refine"] = sum(same[SQ8_REFINE]) / len(same[SQ8_REFINE])
+            del arms, baseline  # their memory is needed
+            for count in STEPPED:
+                found[f"steps8_over_whole_b{count}"] = self._stepped(coded, count)
+        return found
+
+    def _queries(self, count: int, turns: int) -> list[Vectors]:
+        mixture = make_mixture(self.sizes.index.dimension)
+        seeds = (QUERY_SEED + 1000 * count + turn for turn in range(turns))
+        return [mixture.draw(count, seed) for seed in seeds]
+
+    def _regimes(
+        self, arms: Mapping[str, Arm], baseline: FaissCoded, found: dict[str, float]
+    ) -> list[_Regime]:
+        """Return which numbers of clusters are visited, and note the recall of each."""
+        queries = self._queries(self.sizes.recall_queries, 1)[0]
+        true = baseline.brute_force(queries, K)
+        clusters = self.sizes.index.clusters
+        least = next(
+            nprobe
+            for nprobe in range(1, clusters + 1)
+            if _recall(labels_of(arms[VECTORS](queries, nprobe)), true) >= RECALL
         )
-
-    def stepped(self, count: int, rows: list[Row], has_codes: bool = True) -> float:
-        """Return stepped / one call."""
-        system = "in steps" if has_codes else "in steps, vectors"
-        asked = [self.queries(count, turn) for turn in range(self.sizes.repeats)]
-        pieces = _EqualPieces(count * self.index.num_compared(None, None) / STEPS)
-        budget = StepBudget(time_s=0.0, threads=self.threads)  # one piece for each step
-        taken: list[float] = []
-        with mock.patch.object(RetrievalEngine, "_piece_cost", return_value=pieces):
-            most = MAX_CODE_BYTES if has_codes else 0
-            engine = RetrievalEngine(
-                self.index, sliced_from_s=0.0, max_code_bytes=most, max_threads=self.threads
-            )
-            if engine.make_codes() != has_codes:
-                raise EngineError("no codes", where="8-bit lists", hint="see the log")
-            pairs = alternate(
-                timed(lambda turn: self.stock.search(asked[turn], K)),
-                timed(lambda turn: taken.append(steps_of(engine, asked[turn], budget))),
-                self.sizes.repeats,
-            )
-        workload = f"{count} searches"
-        engine.close()
-        rows.append(row_of(system, workload, "steps", taken))
-        return 1 / _speed(pairs, workload, system, rows)
-
-    def crowds(
-        self, rows: list[Row], other: IndexSize | None = None
-    ) -> tuple[dict[tuple[str, int], float], float]:
-        """Return the speed of each way and size of crowd, and the share of queries like FAISS's."""
-        same: list[bool] = []
-        speeds: dict[tuple[str, int], float] = {}
-        with searching(self.index, self.threads) as ways:
-            for system, search in ways.items():
-                for count in CROWDS:
-                    if system == CODED or count > 1:
-                        workload = f"{count} queries"
-                        if other is not None:
-                            workload += f", {other.clusters} clusters"
-                        pairs = self._crowd(search, count, same)
-                        speeds[system, count] = _speed(pairs, workload, system, rows)
-        where = "large index" if other is None else f"{other.clusters} clusters"
-        return speeds, _share(f"clustered, {where}", same, rows)
-
-    def _crowd(self, search: CrowdSearch, count: int, same: list[bool]) -> Pairs[float]:
-        """Return the times of stock FAISS and of ours; note which queries got equal ids."""
-        asked = [self.queries(count, turn) for turn in range(self.sizes.repeats)]
-        theirs: dict[int, Any] = {}
-        ours: dict[int, Any] = {}
-
-        def plain(turn: int) -> None:
-            theirs[turn] = self.stock.search(asked[turn], K)[1]
-
-        def other(turn: int) -> None:
-            ours[turn] = search(searches_of(asked[turn], K))
-
-        pairs = alternate(timed(plain), timed(other), self.sizes.repeats, warm_up=1)
-        same += [
-            [hit.document.id for hit in one] == [str(label) for label in labels]
-            for turn in ours
-            for one, labels in zip(ours[turn], theirs[turn], strict=True)
+        published = self.sizes.index.nprobe
+        regimes = [
+            _Regime(LEAST, "least", least),
+            _Regime(FOUR_TIMES, "4x", min(4 * least, clusters)),
+            _Regime(f"nprobe {published}", "nprobe256", published),
         ]
-        return pairs
+        for regime in regimes:
+            for name in (EXACT, SQ8_REFINE):
+                recall = _recall(labels_of(arms[name](queries, regime.nprobe)), true)
+                self._note(name, regime.name, "recall_at_10", recall, len(queries))
+                if name == EXACT:
+                    found[f"recall_{regime.key}"] = recall
+            self._note("all", regime.name, "nprobe", regime.nprobe, clusters)
+        return regimes
+
+    def _timed(
+        self, arms: Mapping[str, Arm], regime: _Regime, count: int, same: dict[str, list[bool]]
+    ) -> dict[str, list[float]]:
+        """Return the seconds of every arm, and note which ids are those of the vectors."""
+        asked = self._queries(count, self.sizes.turns[count])
+        times, found = in_turn(arms, asked, regime.nprobe)
+        workload = f"{count} {'query' if count == 1 else 'queries'}, {regime.name}"
+        for name, seconds in times.items():
+            taken_ms = [1000 * one for one in seconds]
+            self.rows.append(row_of(name, workload, "latency_ms", taken_ms))
+            _logger.info("%s, %s: %.3f ms", workload, name, median(taken_ms))
+        for turn, exact in enumerate(map(labels_of, found[VECTORS])):
+            for name, known in same.items():
+                known += (labels_of(found[name][turn]) == exact).all(axis=1).tolist()
+        return times
+
+    def _stepped(self, coded: Any, count: int) -> float:
+        """Return the time in steps / whole, and note steps, times and ids."""
+        asked = self._queries(count, self.sizes.stepped_turns)
+        pairs, steps, same = whole_and_in_steps(
+            self.index, coded, asked, K, self.sizes.index.nprobe, self.threads
+        )
+        workload = f"{count} {'search' if count == 1 else 'searches'}"
+        in_ms = pairs.map(lambda seconds: 1000 * seconds)
+        self.rows.append(row_of("whole", workload, "latency_ms", in_ms.plain))
+        self.rows.append(row_of("in steps", workload, "latency_ms", in_ms.other))
+        self.rows.append(row_of("in steps", workload, "steps", steps))
+        share_of("in steps", workload, same, self.rows)
+        return median(ratios(pairs))
+
+    def _note(self, system: str, workload: str, metric: str, figure: float, n: int) -> None:
+        self.rows.append(Row(system, workload, metric, float(figure), None, n))
+        _logger.info("%s, %s: %s %.4g", workload, system, metric, figure)
 
 
-def steps_of(engine: RetrievalEngine, queries: Vectors, budget: StepBudget) -> float:
-    """Search in steps; return how many it took."""
-    engine.submit([request_of(number, query) for number, query in enumerate(queries)])
-    steps, left = 0, len(queries)
-    while left:
-        left -= len(engine.step(budget))
-        steps += 1
-    return float(steps)
+def _ratios_of(
+    times: Mapping[str, Sequence[float]], regime: _Regime, count: int
+) -> dict[str, float]:
+    """Return the ratios that one number of callers gives in one regime."""
+    is_least = regime.key == "least"
+    end = f"b{count}" if is_least else f"b{count}_{regime.key}"
+    ours = Pairs(tuple(times[EXACT]), tuple(times[SQ8_REFINE]))
+    found = {f"exact_vs_sq8_refine_{end}": median(ratios(ours))}
+    if count == 1 and regime.key != "4x":
+        found[f"exact_minus_sq8_refine_{end}_ms"] = -1000 * median(differences(ours))
+    if is_least:
+        vectors = Pairs(tuple(times[EXACT]), tuple(times[VECTORS]))
+        unproved = Pairs(tuple(times[UNPROVED]), tuple(times[EXACT]))
+        found[f"codes_vs_vectors_{end}"] = median(ratios(vectors))
+        found[f"certificate_cost_{end}"] = median(ratios(unproved))
+    return found
 
 
-def request_of(number: int, vector: Any, k: int = K) -> EngineRequest:
-    """Return the request of a search."""
-    query = SearchQuery(vector, k)
-    return EngineRequest(WorkId(str(number)), "bench", PrimitiveKind.SEARCHING, query)
-
-
-def compare_ids(
-    kind: str,
-    draw: Callable[[np.random.Generator, int, int], Vectors],
-    sizes: Sizes,
-    rows: list[Row],
-) -> float:
-    """Return the share of queries that find the same alone and in crowds; half are stored ones."""
-    same: list[bool] = []
-    for seed, metric in enumerate(Metric):
-        random = np.random.default_rng(seed)
-        vectors = draw(random, sizes.small_vectors, SMALL_DIMENSION)
-        count = sizes.small_queries // 2
-        queries = draw(random, count, SMALL_DIMENSION)
-        queries[::2] = vectors[random.integers(0, len(vectors), len(queries[::2]))]
-        same += _same(metric, vectors, queries)
-    return _share(kind, same, rows)
-
-
-def _same(metric: Metric, vectors: Vectors, queries: Vectors) -> list[bool]:
-    clusters = min(SMALL_CLUSTERS, len(vectors))
-    spec = IndexSpec(
-        SMALL_DIMENSION,
-        metric,
-        IndexKind.IVF,
-        num_clusters=clusters,
-        nprobe=SMALL_NPROBE,
-        train_size=len(vectors),
+def _recall(found: Labels, true: Labels) -> float:
+    """Return which share of the truly nearest was found."""
+    return float(
+        np.mean([len(set(one) & set(other)) for one, other in zip(found, true, strict=True)]) / K
     )
-    index = DocumentIndex(spec)
-    index.add([Document(str(number), "", {}) for number in range(len(vectors))], vectors)
-    same: list[bool] = []
-    with searching(index, 1) as ways:
-        for start in range(0, len(queries), CROWD):
-            part = queries[start : start + CROWD]
-            alone = [index.search(query[None, :], K)[0] for query in part]
-            found = [search(searches_of(part, K)) for search in ways.values()]
-            same += [all(one == other[row] for other in found) for row, one in enumerate(alone)]
-    return same
-
-
-def _speed(pairs: Pairs[float], workload: str, system: str, rows: list[Row]) -> float:
-    """Return FAISS's time / ours, the median over pairs, and add both times."""
-    in_ms = pairs.map(lambda seconds: 1000 * seconds)
-    rows += [
-        row_of(f"stock FAISS beside {system}", workload, "latency_ms", in_ms.plain),
-        row_of(system, workload, "latency_ms", in_ms.other),
-    ]
-    speed = 1 / median(ratios(pairs))
-    rows.append(
-        Row(f"stock FAISS / {system}", workload, "latency_ratio", speed, None, len(pairs.plain))
-    )
-    _logger.info("%s %s: %.2f times stock FAISS", workload, system, speed)
-    return speed
-
-
-def _share(kind: str, same: Sequence[bool], rows: list[Row]) -> float:
-    rows.append(Row("by codes", kind, "queries_equal", float(sum(same)), None, len(same)))
-    _logger.info("%s: %d of %d queries equal", kind, sum(same), len(same))
-    return sum(same) / len(same)

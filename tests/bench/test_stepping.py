@@ -1,21 +1,38 @@
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bench.answers import too_few
+from bench.baselines.faiss_coded import FaissCoded
+from bench.equal_ids import EQUAL, compare_ids
 from bench.results import Row, SuiteResult, as_json, from_json
+from bench.search_arms import (
+    DOCUMENTS,
+    EXACT,
+    FLOAT32,
+    OURS,
+    SQ8_REFINE,
+    arms_of,
+    coded_searches,
+    in_turn,
+    labels_of,
+)
 from bench.suites import ratio_definitions, stepping
 from bench.vectors import KINDS, IndexSize, build_index, make_mixture, stock_index
-from rag_accel.engines.retrieval.shared_scans import SharedScans
+from rag_accel.engines.retrieval.coded_searches import CodedSearches
+from rag_accel.engines.retrieval.coded_vectors import CodedVectors
+from rag_accel.errors import EngineError
 
 pytest.importorskip("faiss")
-pytest.importorskip("torch")
 
-SIZE = IndexSize(2000, 16, 4, dimension=16)
-SPARSE = IndexSize(2000, 64, 4, dimension=16)
-TINY = stepping.Sizes(SIZE, repeats=3, small_vectors=400, small_queries=40, sparse=SPARSE)
+SIZE = IndexSize(2000, 16, 8, dimension=16)
+TINY = stepping.Sizes(SIZE, 50, {1: 3, 16: 2, 64: 2}, 3, small_vectors=400, small_queries=40)
 
 
 @pytest.fixture(scope="module")
@@ -29,53 +46,124 @@ def test_every_ratio_is_defined_and_the_result_is_valid_json(result: SuiteResult
     assert set(result.ratios) == set(ratio_definitions("stepping"))
 
 
+def test_no_two_rows_are_about_the_same(result: SuiteResult) -> None:
+    names = Counter((row.system, row.workload, row.metric) for row in result.rows)
+    assert max(names.values()) == 1
+
+
 def test_all_ids_are_equal_and_counted(result: SuiteResult) -> None:
-    counted = [row for row in result.rows if row.metric == "queries_equal"]
-    assert len(counted) == 6
-    for row in counted:
-        assert row.median == row.n
-    assert {row.n for row in counted if "," not in row.workload} == {40}
-    for kind in (*KINDS, "faiss"):
+    counted = {(row.system, row.workload): row.n for row in result.rows if row.metric == EQUAL}
+    large = 3 * (3 * 1 + 2 * 16 + 2 * 64)  # in three regimes
+    expected = {(system, "large index"): large for system in (EXACT, DOCUMENTS)}
+    expected |= {("in steps", f"{one}"): n for one, n in (("1 search", 3), ("32 searches", 96))}
+    expected |= {("by codes", kind): 40 for kind in KINDS}
+    assert counted == expected
+    assert result.wrong == ()
+    for kind in (*KINDS, "large"):
         assert result.ratios[f"ids_equal_{kind}"] == 1
 
 
-def test_both_arms_of_every_size_are_timed(result: SuiteResult) -> None:
-    timed = [(row.system, row.workload) for row in result.rows if row.metric == "latency_ms"]
-    crowds = [("8-bit lists", count) for count in stepping.CROWDS]
-    crowds += [("shared scan", count) for count in stepping.CROWDS[1:]]
-    expected = [
-        (system, f"{count} searches")
-        for count in stepping.STEPPED
-        for ours in ("in steps", "in steps, vectors")
-        for system in (f"stock FAISS beside {ours}", ours)
-    ]
-    for where in ("", ", 64 clusters"):
-        for ours, count in crowds:
-            both = (f"stock FAISS beside {ours}", ours)
-            expected += [(one, f"{count} queries{where}") for one in both]
-    assert timed == expected
-    assert len({row.key for row in result.rows}) == len(result.rows)
+def test_every_arm_is_timed_in_every_regime_and_has_its_recall(result: SuiteResult) -> None:
+    timed = {row.workload: 0 for row in result.rows if row.metric == "latency_ms"}
+    for row in result.rows:
+        timed[row.workload] = timed.get(row.workload, 0) + (row.metric == "latency_ms")
+    regimes = ("least nprobe", "4 x least nprobe", "nprobe 8")
+    for regime in regimes:
+        for count in ("1 query", "16 queries", "64 queries"):
+            assert timed[f"{count}, {regime}"] == len({*OURS, SQ8_REFINE, FLOAT32})
+    recalls = {
+        (row.system, row.workload): row.median
+        for row in result.rows
+        if row.metric == "recall_at_10"
+    }
+    assert set(recalls) == {(one, regime) for one in (EXACT, SQ8_REFINE) for regime in regimes}
+    assert all(0.99 <= recalls[EXACT, regime] <= 1 for regime in regimes)
+
+
+def test_the_least_number_of_clusters_is_visited(result: SuiteResult) -> None:
+    visited = {row.workload: row.median for row in result.rows if row.metric == "nprobe"}
+    least = visited["least nprobe"]
+    assert 1 < least < 16
+    assert visited["4 x least nprobe"] == min(16, 4 * least)
 
 
 def test_searches_are_really_cut(result: SuiteResult) -> None:
     steps = [row.median for row in result.rows if row.metric == "steps"]
-    assert len(steps) == 4
-    assert min(steps) >= 2  # four clusters at most
+    assert len(steps) == 2
+    assert min(steps) >= 3  # eight clusters at most
 
 
-def test_unequal_ids_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = SharedScans.search
+def test_a_wrong_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = CodedSearches.search
 
-    def reversed_search(self: SharedScans, crowd: object, threads: int) -> object:
-        found = search(self, crowd, threads)  # type: ignore[arg-type]
+    def reversed_search(self: CodedSearches, crowd: Any) -> Any:
+        found = search(self, crowd)
         assert found is not None
         return [found[0][::-1], *found[1:]]
 
-    monkeypatch.setattr(SharedScans, "search", reversed_search)
+    monkeypatch.setattr(CodedSearches, "search", reversed_search)
     rows: list[Row] = []
-    share = stepping.compare_ids("uniform", KINDS["uniform"], TINY, rows)
+    share = compare_ids("uniform", 400, 40, rows)
     assert share == 1 - 2 / 40  # the first query of each metric's only crowd
     assert (rows[0].median, rows[0].n) == (38, 40)
+    assert too_few(rows, EQUAL) == ("by codes, uniform: queries_equal is 38, must be all 40",)
+
+
+def test_a_certificate_that_proves_too_much_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Callable[[SuiteResult], int]
+) -> None:
+    # Codes that show vectors far from where they are, believed to the last bit.
+    monkeypatch.setattr(CodedVectors, "highest", lambda self, lengths, found: found - 1e3)
+    monkeypatch.setattr(CodedVectors, "first_count", lambda self, limit: limit)
+    result = stepping.run(True, TINY, tmp_path)
+    assert ended(result) == 1
+    assert result.ratios["ids_equal_large"] < 1
+    assert any("large index" in one for one in result.wrong)
+
+
+def test_arms_take_turns_and_none_follows_another_with_the_same_queries() -> None:
+    went: list[tuple[str, int]] = []
+
+    def arm(name: str) -> Any:
+        def search(queries: Any, nprobe: int) -> Any:
+            went.append((name, queries))
+            return f"{name}{queries}"
+
+        return search
+
+    arms = {name: arm(name) for name in "abc"}
+    times, found = in_turn(arms, [0, 1, 2, 3, 4, 5], 5)  # type: ignore[list-item]
+    turns = [went[start : start + 3] for start in range(3, len(went), 3)]
+    assert ["".join(name for name, _ in turn) for turn in turns] == ["abc", "bca", "cab"] * 2
+    assert all(len({queries for _, queries in turn}) == 3 for turn in turns)
+    for name in "abc":
+        assert found[name] == [f"{name}{queries}" for queries in range(6)]
+        assert len(times[name]) == 6
+
+
+def test_every_arm_finds_the_same(tmp_path: Path) -> None:
+    index = build_index(SIZE, tmp_path)
+    queries = make_mixture(16).draw(40, 5)
+    with coded_searches(index) as coded:
+        arms = arms_of(index, coded, FaissCoded(index, k_factor=4), 5)
+        found = {name: labels_of(arm(queries, 3)).tolist() for name, arm in arms.items()}
+    assert len({str(one) for one in found.values()}) == 1
+
+
+def test_the_least_factor_with_the_ids_of_the_exact_search_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = build_index(SIZE, tmp_path)
+    baseline = FaissCoded(index)
+    exact = np.arange(20).reshape(4, 5)
+
+    def search(self: FaissCoded, queries: Any, k: int, nprobe: int) -> Any:
+        return None, exact if self._refined.k_factor >= 2 else exact[:, ::-1]
+
+    monkeypatch.setattr(FaissCoded, "search", search)
+    assert baseline.least_k_factor(exact, exact, 8) == baseline._refined.k_factor == 2
+    with pytest.raises(EngineError, match="find other ids"):
+        baseline.least_k_factor(exact, exact, 8, (1.0, 1.5))
 
 
 def test_the_clusters_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

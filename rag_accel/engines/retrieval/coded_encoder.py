@@ -11,8 +11,9 @@ from rag_accel.engines.retrieval.checks import Vectors, norms
 from rag_accel.engines.retrieval.cluster_lists import ClusterLists
 from rag_accel.engines.retrieval.coded_vectors import CodedVectors
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.scan.codes import MAX_ENCODED, upper_lengths
 from rag_accel.engines.retrieval.vectors import faiss_metric, load_faiss
+
+MAX_ENCODED = 1 << 16  # float64 numbers held at once; 512 KiB stay in the cache
 
 
 class CodedVectorsEncoder:
@@ -92,7 +93,12 @@ class CodedVectorsEncoder:
             shown = index.sq.decode(np.ascontiguousarray(codes[start : start + step]))
             rest = part.astype(np.float64) - centroid - shown
             squares = np.einsum("ij,ij->i", rest, rest)
-            self._error = max(self._error, float(upper_lengths(squares, rows.shape[1]).max()))
+            self._error = max(self._error, _upper_length(squares.max(), rows.shape[1]))
+
+
+def _upper_length(square: float, dimension: int) -> float:
+    """Return a number no smaller than the true length, from its square summed in float64."""
+    return float(np.sqrt(square)) * (1 + (dimension + 8) * 2.0**-52)
 
 
 def _empty_index(faiss: Any, vectors: IvfVectors, trained: Any) -> Callable[[], Any]:

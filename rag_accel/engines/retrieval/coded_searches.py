@@ -31,9 +31,6 @@ class CodedLists:
         """Return what codes and labels need."""
         return len(vectors) * (vectors.dimension + BYTES_BESIDE_CODES)
 
-    def prepare(self) -> None:
-        """Do nothing: FAISS is there already."""
-
     def encoder(self, vectors: IvfVectors) -> CodedVectorsEncoder:
         """Return an encoder."""
         return CodedVectorsEncoder(vectors)

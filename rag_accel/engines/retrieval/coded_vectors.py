@@ -15,9 +15,9 @@ computed with an error of at most ``8 u (Q + B + C)``, squared and summed with a
 ``(d + 8) u``, which its square root halves; the root of ``d`` smallest normal numbers covers
 squares that underflow.
 
-The ``k``-th score of what was fetched then says what ``k`` vectors are sure to reach. Who cannot
-reach that is dropped, strictly below, so that ties stay; whatever was not fetched is bounded by the
-last score. ``nearest.settle`` compares both with exact scores, which decide.
+``nearest.settle`` computes the exact scores of those that come first. Who cannot reach the ``k``-th
+of them is dropped, strictly below, so that ties stay; whatever was not fetched is bounded by the
+last score.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from rag_accel.engines.retrieval.nearest import (
     Candidates,
     ExactScores,
 )
-from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, Scores
+from rag_accel.engines.retrieval.vectors import Scope, Scores
 
 ROUND_UP = 1 + 2.0**-40  # the bounds are a handful of float64 operations
-FETCHED_PER_WANTED, FETCHED_MORE = 4, 64  # 14 to 65 of a million were candidates for 5
+FETCHED_PER_WANTED, FETCHED_MORE = 2, 12  # 29 of a million at most could be among the nearest 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,47 +68,43 @@ class CodedVectors:
 
     def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
         """Scan the clusters that ``vectors`` would visit; as ``VectorIndex.fetch``."""
-        clusters, selector = self.vectors.visited(queries, scope), self.vectors.selector(scope)
-        return self.scan(queries, count, clusters, selector)
+        visits, selector = self.vectors.visited(queries, scope), self.vectors.selector(scope)
+        return self._scan(queries, count, visits.clusters, selector, visits.numbers)
 
     def scan(
         self, queries: Vectors, count: int, clusters: Labels, selector: Any
     ) -> tuple[Scores, Labels]:
         """Scan given clusters; as ``IvfVectors.scan``."""
+        numbers = self.vectors.centroid_scores(queries, clusters)
+        return self._scan(queries, count, clusters, selector, numbers)
+
+    def _scan(
+        self, queries: Vectors, count: int, clusters: Labels, selector: Any, numbers: Scores
+    ) -> tuple[Scores, Labels]:
         # A distance needs the query's own difference to a centroid, an inner product its score.
-        is_product = self.vectors.metric is Metric.INNER_PRODUCT
-        coarse = self.vectors.centroid_scores(queries, clusters) if is_product else None
+        coarse = numbers if self.vectors.metric is Metric.INNER_PRODUCT else None
         sizes = self.vectors.cluster_sizes()
         return self.lists.scan(queries, count, clusters, selector, sizes, coarse)
 
-    def candidates(
-        self, queries: Vectors, limits: Labels, scores: Scores, labels: Labels
-    ) -> Candidates:
-        """Return what can be among the ``limits`` nearest of all that was scanned."""
-        found = scores.astype(np.float64)
-        rows = np.arange(len(found))
-        has_enough = labels[rows, limits - 1] != NO_LABEL
+    def candidates(self, queries: Vectors, scores: Scores, labels: Labels) -> Candidates:
+        """Return what the exact scores behind ``scores: [n, m]`` are at most."""
         with np.errstate(invalid="ignore"):  # rows that ended early are padded with infinities
-            lower, upper = self._bounds(norms(queries)[:, None], found)
-            reached = np.where(has_enough, lower[rows, limits - 1], -np.inf)
-            is_kept = (labels != NO_LABEL) & (upper >= reached[:, None])
-        width = max(int(limits.max()), int(is_kept.sum(axis=1).max()))
-        kept = np.where(is_kept, labels, NO_LABEL)[:, :width]  # scores fall: those kept come first
-        return Candidates(kept, upper[:, -1])
+            highest = self.highest(norms(queries)[:, None], scores.astype(np.float64))
+        return Candidates(labels, highest[:, -1], highest)
 
-    def _bounds(self, lengths: ExactScores, found: ExactScores) -> tuple[ExactScores, ExactScores]:
-        """Return what the true scores behind ``found: [n, m]`` are at least and at most."""
+    def highest(self, lengths: ExactScores, found: ExactScores) -> ExactScores:
+        """Return what the true scores behind ``found: [n, m]`` are at most.
+
+        ``lengths: [n, 1]`` are those of the queries.
+        """
         dimension = self.vectors.dimension
         magnitude = self.decoded + self.centroid
         if self.vectors.metric is Metric.INNER_PRODUCT:
             error = self.error * lengths
             error = error + (dimension + 32) * UNIT_ROUNDOFF * lengths * magnitude
-            error = (error + 2 * dimension * SMALLEST_NORMAL) * ROUND_UP
-            return found - error, found + error
+            return found + (error + 2 * dimension * SMALLEST_NORMAL) * ROUND_UP
         relative = (dimension + 8) * UNIT_ROUNDOFF
         error = self.error + 8 * UNIT_ROUNDOFF * (lengths + magnitude)
         error = (error + np.sqrt(dimension * SMALLEST_NORMAL)) * ROUND_UP
         distance = np.sqrt(-found)
-        farthest = (distance * (1 + relative) + error) * ROUND_UP
-        closest = np.maximum(0.0, distance * (1 - relative) - error) / ROUND_UP
-        return -np.square(farthest), -np.square(closest)
+        return -np.square(np.maximum(0.0, distance * (1 - relative) - error) / ROUND_UP)

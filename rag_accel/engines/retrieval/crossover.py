@@ -17,9 +17,8 @@ HYSTERESIS = 0.9  # the other way must take less than this share of the preferre
 class Way(enum.Enum):
     """Name how a crowd of searches is done."""
 
-    EACH = "each"  # FAISS over the vectors, query by query
-    CODED = "coded"  # FAISS over 8-bit codes, query by query; candidates are checked
-    SHARED = "shared"  # one scan of the codes for all
+    EACH = "each"  # FAISS over the vectors
+    CODED = "coded"  # FAISS over 8-bit codes; candidates are checked
 
 
 @dataclass(slots=True)
@@ -49,10 +48,8 @@ class Crossover:
     learnt outlives changes of the index: costs are those of one comparison.
 
     A large crowd that goes the wrong way a few times would be felt, so a size that is met first
-    learns from others of its kind. Where ``CODED`` was found better than ``EACH``, ``EACH`` is not
-    tried: both take searches one by one. Sharing pays the more, the larger the crowd: what a
-    smaller one was found to share, a larger one shares, and what a larger one was found not to
-    share, a smaller one does not.
+    learns from smaller ones of its kind: codes pay the more, the larger the crowd. Where ``CODED``
+    was found better than ``EACH``, larger crowds do not try ``EACH``.
     """
 
     def __init__(self) -> None:
@@ -64,15 +61,9 @@ class Crossover:
         if state.settled(ways):
             return state.preferred
         for other_size, other in self._kinds[kind].items():
-            found = other.preferred
-            if other is state or not other.is_telling or found not in ways:
-                continue
-            if other_size < size if found is Way.SHARED else other_size > size:
-                return found
-            if found is Way.CODED:
-                ways = [way for way in ways if way is not Way.EACH]
-        if state.settled(ways):
-            return state.preferred
+            is_known = other_size < size and other.is_telling and other.preferred is Way.CODED
+            if is_known and Way.CODED in ways:
+                return Way.CODED
         return min(ways, key=lambda way: state.counts[way])  # of equals the first
 
     def observe(self, kind: Hashable, size: int, way: Way, cost: float) -> None:

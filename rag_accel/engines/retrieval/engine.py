@@ -1,4 +1,4 @@
-"""Step a document index: the searches of all requests in shared calls and shared scans."""
+"""Step a document index: the searches of all requests in shared calls."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from rag_accel.machine import usable_cores
 # Measured for 5,000 vectors of 384 dimensions, flat, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0003)
 
-# Off: on one thread, slices of a batch of one cost 1.3 to 1.7 times what one call does (300,000
-# vectors of 128 dimensions, nprobe 128 to 1024); from 8 ms on they are near one call's cost.
+# Off: it waits for a driver that grants a step less time than a whole search takes. On one thread
+# slices of a batch of one cost 1.3 to 1.7 times what one call does (300,000 vectors of 128
+# dimensions, nprobe 128 to 1024); from 8 ms on they are near one call's cost.
 SLICED_FROM_S = math.inf
 
 # About what 300,000 vectors of 128 dimensions in 1024 clusters were measured to take on one thread;
@@ -63,9 +64,8 @@ class RetrievalEngine(EngineBase):
     as it is when it ends.
 
     A large index with clusters keeps codes beside its vectors (``kept_codes.py``): 8-bit lists that
-    FAISS scans, and, once 32 searches with equal ``where`` have met and torch is imported, rows of
-    which such a crowd shares one scan. The first crowds of each size go every way in turn, later
-    ones the fastest.
+    FAISS scans. The first crowds of each size are searched with them and without in turn, later
+    ones the faster way.
 
     An ingestion waits for the searches that were submitted before it or together with it: they see
     the index without it, and a search submitted after it has ended sees what was ingested.
@@ -81,8 +81,8 @@ class RetrievalEngine(EngineBase):
         latency: first guess of a step's time.
         sliced_from_s: searches that together take less are never cut; a newcomer waits no longer
             than this for them. By default none is cut; 0.008 is a sensible value to try.
-        max_code_bytes: most memory for codes. The lists need ``dimension + 8`` bytes for each
-            vector, the rows ``dimension + 28`` more; what does not fit is not made, at 0 nothing.
+        max_code_bytes: most memory for codes, which need ``dimension + 8`` bytes for each vector;
+            an index that needs more gets none.
         clock: measures ``StepBudget.time_s`` and what reading clusters costs.
     """
 

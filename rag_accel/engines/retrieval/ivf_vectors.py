@@ -12,6 +12,7 @@ from rag_accel.engines.retrieval.checks import Vectors, norms
 from rag_accel.engines.retrieval.cluster_lists import ClusterLists
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.index_spec import IndexSpec, Metric
+from rag_accel.engines.retrieval.nearest_clusters import NearestClusters, Visits
 from rag_accel.engines.retrieval.vectors import (
     Rows,
     Scope,
@@ -30,10 +31,12 @@ class IvfVectors:
 
     def __init__(self, spec: IndexSpec, centroids: Vectors) -> None:
         self._faiss = load_faiss()
-        self._lists = ClusterLists(_empty_index(self._faiss, spec, centroids), spec.metric)
+        self._nearest = NearestClusters(centroids, spec.metric)
+        self._quantizer = self._nearest.quantizer
+        make = _empty_index(self._faiss, spec, centroids, self._quantizer)
+        self._lists = ClusterLists(make, spec.metric)
         self._index = self._lists.index
         self._index.set_direct_map_type(self._faiss.DirectMap.Hashtable)
-        self._quantizer = self._faiss.downcast_index(self._index.quantizer)
         self._centroids = centroids
         self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
         self.metric = spec.metric
@@ -173,13 +176,16 @@ class IvfVectors:
             nprobe = self.num_clusters if is_filtered else self._default_nprobe
         return min(nprobe, self.num_clusters)
 
-    def visited(self, queries: Vectors, scope: Scope) -> Labels:
+    def visited(self, queries: Vectors, scope: Scope) -> Visits:
         """Return the clusters each query visits, nearest first, ``[n, visited]``.
 
         Where all are visited they come in the order of their numbers.
         """
         nprobe = self.num_visited(scope.allowed is not None, scope.nprobe)
-        return self._nearest_clusters(queries, nprobe)
+        if nprobe < self.num_clusters:
+            return self._nearest.of(queries, nprobe)
+        clusters = np.tile(np.arange(nprobe, dtype=np.int64), (len(queries), 1))
+        return Visits(clusters, self.centroid_scores(queries, clusters))
 
     def centroid_scores(self, queries: Vectors, clusters: Labels) -> Scores:
         """Return FAISS's numbers for the centroids of ``clusters: [n, m]``; any number for -1.
@@ -200,7 +206,7 @@ class IvfVectors:
 
     def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
         """Scan the clusters nearest to each query."""
-        clusters, selector = self.visited(queries, scope), self.selector(scope)
+        clusters, selector = self.visited(queries, scope).clusters, self.selector(scope)
         return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
 
     def scan(
@@ -212,21 +218,17 @@ class IvfVectors:
         """
         return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
 
-    def _nearest_clusters(self, queries: Vectors, nprobe: int) -> Labels:
-        if nprobe == self.num_clusters:
-            return np.tile(np.arange(nprobe, dtype=np.int64), (len(queries), 1))
-        # In larger batches the quantizer computes by matrix products, which sum in another order: a
-        # query near the border of two clusters would visit different ones than it visits alone.
-        most = max(1, self._faiss.cvar.distance_compute_blas_threshold - 1)
-        parts = [queries[start : start + most] for start in range(0, len(queries), most)]
-        return np.concatenate([self._quantizer.search(part, nprobe)[1] for part in parts])
+
+def own_num_clusters(count: int) -> int:
+    """Return how many clusters ``count`` vectors get where nobody says how many."""
+    return max(1, min(round(4 * math.sqrt(count)), count // MIN_VECTORS_PER_CLUSTER))
 
 
-def _empty_index(faiss: Any, spec: IndexSpec, centroids: Vectors) -> Callable[[], Any]:
+def _empty_index(
+    faiss: Any, spec: IndexSpec, centroids: Vectors, quantizer: Any
+) -> Callable[[], Any]:
     """Return what makes indexes over one quantizer of these centroids."""
     metric = faiss_metric(faiss, spec.metric)
-    quantizer = faiss.IndexFlat(spec.dimension, metric)
-    quantizer.add(centroids)
 
     def make() -> Any:
         index = faiss.IndexIVFFlat(quantizer, spec.dimension, len(centroids), metric)
@@ -239,10 +241,9 @@ def _empty_index(faiss: Any, spec: IndexSpec, centroids: Vectors) -> Callable[[]
 def _train_centroids(spec: IndexSpec, vectors: Vectors) -> Vectors:
     faiss = load_faiss()
     count = len(vectors)
-    wanted = min(round(4 * math.sqrt(count)), count // MIN_VECTORS_PER_CLUSTER)
     kmeans = faiss.Kmeans(
         spec.dimension,
-        min(count, spec.num_clusters or max(1, wanted)),
+        min(count, spec.num_clusters or own_num_clusters(count)),
         niter=KMEANS_ROUNDS,
         seed=KMEANS_SEED,
         spherical=spec.metric is Metric.INNER_PRODUCT,

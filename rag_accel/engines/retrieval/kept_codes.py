@@ -47,10 +47,6 @@ class CodeKind(Protocol[T_co]):
         """Return the memory that codes of an index need; infinity where it can have none."""
         ...
 
-    def prepare(self) -> None:
-        """Do what takes long and needs no index; raise if there can be no codes at all."""
-        ...
-
     def encoder(self, vectors: IvfVectors) -> Encoder[T_co]:
         """Return an encoder; the index is held still."""
         ...
@@ -141,10 +137,9 @@ class KeptCodes(Generic[T]):
     def _make(self, state: _State) -> None:
         started = self._clock.now()
         try:
-            self._kind.prepare()
             with thread_count(1):
                 codes = self._encoded(state)
-        except Exception:  # no torch, no memory: searching goes on without codes
+        except Exception:  # no memory: searching goes on without codes
             self._is_broken = True
             _logger.warning("no codes of an index", exc_info=True)
             return

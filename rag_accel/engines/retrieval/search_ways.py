@@ -1,7 +1,7 @@
-"""Choose, among the ways of searching a large index with clusters, the one measured to be fastest.
+"""Choose, of the ways to search a large index with clusters, the one measured to be the fastest.
 
-All ways return the same. Codes for them are made in the background once searches have shown that
-they would be of use.
+Both ways return the same. Codes are made in the background once searches have shown that they would
+be of use.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from rag_accel.engine_api import ScoredDocument
 from rag_accel.engines.retrieval.coded_searches import CodedSearches
 from rag_accel.engines.retrieval.crossover import Crossover, Way
 from rag_accel.engines.retrieval.search_request import Search
-from rag_accel.engines.retrieval.shared_scans import MIN_CROWD, SharedScans
 from rag_accel.engines.retrieval.store import DocumentIndex
 
 MIN_NUMBERS = 1 << 24  # of an index; below, a whole search takes FAISS a fraction of a millisecond
-MIN_READ = 1 << 20  # numbers that a search reads; fewer take FAISS about as long as planning a scan
+MIN_READ = (
+    1 << 18
+)  # numbers that a search reads; twice as many gave 16 searches 1.4 times the speed
 MIN_SEARCHES = 8  # before codes are made: a program that searches once or twice needs none
 MAX_CODE_BYTES = 4 << 30
 
@@ -32,12 +33,11 @@ class SearchWays:
     Args:
         index: what to search.
         clock: measures what crowds cost.
-        max_code_bytes: most memory for codes of both kinds.
+        max_code_bytes: most memory for the codes.
     """
 
     def __init__(self, index: DocumentIndex, clock: Clock, max_code_bytes: int) -> None:
         self.coded = CodedSearches(index, clock, max_code_bytes)
-        self.shared = SharedScans(index, clock, max_code_bytes)
         self._index = index
         self._crossover = Crossover()
         self._has_codes = False
@@ -57,23 +57,16 @@ class SearchWays:
         self._seen = min(self._seen + len(crowd), MIN_SEARCHES)
         if self._seen < MIN_SEARCHES:
             return
-        may_share = len(crowd) >= MIN_CROWD and self.shared.is_at_hand
         with self._index.reading():
             view = self._index.view()
             if self.coded.kept.codes(view) is None:
                 self.coded.kept.want(view)
-            if may_share and self.shared.kept.codes(view) is None:
-                self.shared.kept.want(view)
 
     def way(self, crowd: Sequence[Search], compared: int) -> Way:
         """Return how a crowd that ``pays`` is searched next."""
         with self._index.reading():
-            view = self._index.view()
-            coded, shared = self.coded.kept.codes(view), self.shared.kept.codes(view)
-        self._has_codes = coded is not None
-        ways = [Way.EACH]
-        ways += [Way.CODED] if coded is not None else []
-        ways += [Way.SHARED] if shared is not None and len(crowd) >= MIN_CROWD else []
+            self._has_codes = self.coded.kept.codes(self._index.view()) is not None
+        ways = [Way.EACH, Way.CODED] if self._has_codes else [Way.EACH]
         return self._crossover.choose(_kind(crowd, compared), _size(crowd), ways)
 
     def observe(self, crowd: Sequence[Search], compared: int, way: Way, seconds: float) -> None:
@@ -82,16 +75,13 @@ class SearchWays:
             kind, each_s = _kind(crowd, compared), seconds / compared
             self._crossover.observe(kind, _size(crowd), way, each_s)
 
-    def search(
-        self, crowd: Sequence[Search], way: Way, threads: int
-    ) -> list[list[ScoredDocument]] | None:
-        """Return the results of each search; None if the index has changed since ``way``."""
-        return self.coded.search(crowd) if way is Way.CODED else self.shared.search(crowd, threads)
+    def search(self, crowd: Sequence[Search]) -> list[list[ScoredDocument]] | None:
+        """Return the results by codes; None if the index has changed since ``way``."""
+        return self.coded.search(crowd)
 
     def close(self) -> None:
-        """Forget all codes."""
+        """Forget the codes."""
         self.coded.close()
-        self.shared.close()
 
 
 def _size(crowd: Sequence[Search]) -> int:

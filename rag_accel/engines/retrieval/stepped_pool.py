@@ -286,5 +286,4 @@ def _settled(view: IndexView, members: list[_Running]) -> list[Hits | None]:
     scans = [one.scan for one in members]
     queries = np.stack([one.search.vector for one in members])
     limits = np.asarray([scan.limit for scan in scans], dtype=np.int64)
-    found = candidates(scans, queries)
-    return settle(view.vectors, queries, limits, found.labels, found.bounds)
+    return settle(view.vectors, queries, limits, candidates(scans, queries))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ class ClusterScan:
         self.limit = limit
         self.filter = filter
         scope = Scope(filter.size, filter.allowed, nprobe)
-        self.order = self.vectors.visited(query[None, :], scope)[0]
+        self.order = self.vectors.visited(query[None, :], scope).clusters[0]
         self.codes = codes
         self._starts = 0
         self._start(_power_of_two(self._source.first_count(limit)))
@@ -162,12 +162,11 @@ def candidates(scans: Sequence[ClusterScan], queries: Vectors) -> Candidates:
     """Return who can be among the nearest, for scans of one width over the same lists."""
     found = scans[0]._source.candidates(
         queries,
-        np.asarray([scan.limit for scan in scans], dtype=np.int64),
         np.stack([scan.scores for scan in scans]),
         np.stack([scan.labels for scan in scans]),
     )
     holds_all = np.asarray([scan.holds_all for scan in scans])
-    return Candidates(found.labels, np.where(holds_all, -np.inf, found.bounds))
+    return replace(found, bounds=np.where(holds_all, -np.inf, found.bounds))
 
 
 def _clusters(view: IndexView) -> IvfVectors:

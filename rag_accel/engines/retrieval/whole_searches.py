@@ -61,7 +61,7 @@ class WholeSearches:
         way = self._ways.way(crowd, compared)
         self._ways.see(crowd)
         started = self._clock.now()
-        outputs = self._by_codes(crowd, way, threads) if way is not Way.EACH else None
+        outputs = self._by_codes(crowd) if way is Way.CODED else None
         if outputs is None:
             way, outputs = Way.EACH, self._each(crowd, threads)
         taken_s = self._clock.now() - started
@@ -70,10 +70,10 @@ class WholeSearches:
             self._cost(threads).observe(compared, taken_s, 0.0)
         return outputs
 
-    def _by_codes(self, crowd: list[Search], way: Way, threads: int) -> list[EngineOutput] | None:
+    def _by_codes(self, crowd: list[Search]) -> list[EngineOutput] | None:
         """Search by codes; None if that is not possible, or fails: then each is searched."""
         try:
-            found = self._ways.search(crowd, way, threads)
+            found = self._ways.search(crowd)
         except Exception:
             # Searched apart, a bad search fails alone and says why.
             _logger.warning("a search by codes failed; its searches go on apart", exc_info=True)

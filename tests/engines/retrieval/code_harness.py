@@ -99,26 +99,24 @@ def crowd(count: int = 6, seed: int = 7, **rest: Any) -> list[SearchQuery]:
 
 
 def all_pays() -> AbstractContextManager[Any]:
-    """Let indexes of some vectors be large, and crowds of four; codes are made at once."""
-    return mock.patch.multiple(search_ways, MIN_NUMBERS=1, MIN_READ=1, MIN_CROWD=4, MIN_SEARCHES=1)
+    """Let indexes of some vectors be large; codes are made at once."""
+    return mock.patch.multiple(search_ways, MIN_NUMBERS=1, MIN_READ=1, MIN_SEARCHES=1)
 
 
 @contextmanager
-def going(
-    way: Way, index: DocumentIndex, **options: Any
-) -> Iterator[tuple[RetrievalEngine, list[int]]]:
-    """Give an engine that goes a way wherever it can, and the sizes of the crowds that went it."""
+def coded(index: DocumentIndex, **options: Any) -> Iterator[tuple[RetrievalEngine, list[int]]]:
+    """Give an engine that searches by codes wherever it can, and the sizes of those crowds."""
     sizes: list[int] = []
     search = SearchWays.search
 
-    def record(self: SearchWays, crowd: Any, chosen: Way, threads: int) -> Any:
-        found = search(self, crowd, chosen, threads)
+    def record(self: SearchWays, crowd: Any) -> Any:
+        found = search(self, crowd)
         if found is not None:
             sizes.append(len(crowd))
         return found
 
     def choose(self: Crossover, kind: Any, size: int, ways: Sequence[Way]) -> Way:
-        return way if way in ways else Way.EACH
+        return Way.CODED if Way.CODED in ways else Way.EACH
 
     engine = RetrievalEngine(index, max_threads=1, clock=ManualClock(), **options)
     with (
@@ -133,6 +131,5 @@ def going(
 def prepare(engine: RetrievalEngine, sizes: list[int] | None = None) -> None:
     """Let the engine see a crowd, and make its codes; ``sizes`` is empty afterwards."""
     check(engine, *crowd())
-    engine._ways.shared.kept.wait()
     engine._ways.coded.kept.wait()
     (sizes or []).clear()

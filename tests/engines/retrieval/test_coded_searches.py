@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -14,9 +14,10 @@ import pytest
 from code_harness import (
     DIMENSION,
     QUERIES,
+    all_pays,
     check,
+    coded,
     crowd,
-    going,
     make_documents,
     make_index,
     make_vectors,
@@ -30,21 +31,15 @@ from rag_accel.engines.retrieval import DocumentIndex, Metric, RetrievalEngine, 
 from rag_accel.engines.retrieval.coded_encoder import CodedVectorsEncoder
 from rag_accel.engines.retrieval.coded_searches import BYTES_BESIDE_CODES, CodedSearches
 from rag_accel.engines.retrieval.coded_vectors import CodedVectors
-from rag_accel.engines.retrieval.crossover import Way
 from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.kept_codes import QUIET
-from rag_accel.engines.retrieval.nearest import exact_scores
-from rag_accel.engines.retrieval.vectors import NO_LABEL, Scope, thread_count
+from rag_accel.engines.retrieval.nearest import exact_scores, settle
+from rag_accel.engines.retrieval.vectors import Scope, thread_count
+from rag_accel.errors import ConfigError
+from rag_accel.testing import ManualClock
 
 STYLES = st.sampled_from(["whole", "normal", "duplicates", "adversarial"])
-
-
-def coded(
-    index: DocumentIndex, **options: Any
-) -> AbstractContextManager[tuple[RetrievalEngine, list[int]]]:
-    """Give an engine that searches by 8-bit lists wherever it can, and the sizes of the crowds."""
-    return going(Way.CODED, index, **options)
 
 
 def encoded(vectors: IvfVectors, at_once: int = 50) -> CodedVectors:
@@ -125,19 +120,21 @@ def test_the_bounds_hold_for_every_vector(
     codes = encoded(held)
     with thread_count(threads):
         scores, labels = codes.fetch(queries, count, Scope(count, None, 4))
-    lengths = np.linalg.norm(queries.astype(np.float64), axis=1)[:, None]
-    lower, upper = codes._bounds(lengths, scores.astype(np.float64))
+    found = codes.candidates(queries, scores, labels)
+    assert found.highest is not None
     for row, query in enumerate(queries):
         assert sorted(labels[row]) == list(range(count))
         true = exact_scores(metric, query[None, :], vectors[labels[row]])
-        assert (lower[row] <= true).all()
-        assert (true <= upper[row]).all()
+        assert (true <= found.highest[row]).all()
+        assert (found.highest[row] <= found.highest[row][0]).all()
     limits = np.full(len(queries), min(limit, count))
-    found = codes.candidates(queries, limits, scores, labels)
-    for row, query in enumerate(queries):
+    settled = settle(held, queries, limits, replace(found, bounds=np.full(len(queries), -np.inf)))
+    for query, hits in zip(queries, settled, strict=True):
         true = exact_scores(metric, query[None, :], vectors)
-        nearest = np.flatnonzero(true >= np.sort(true)[-limits[row]])
-        assert set(nearest) <= set(found.labels[row]), "ties at the cut stay"
+        nearest = np.lexsort((np.arange(count), -true))[: limits[0]]
+        assert hits is not None
+        assert hits.labels.tolist() == nearest.tolist(), "ties at the cut are won by the lower"
+        assert hits.scores.tolist() == true[nearest].tolist()
 
 
 def test_few_candidates_are_left_of_a_fetch() -> None:
@@ -148,8 +145,11 @@ def test_few_candidates_are_left_of_a_fetch() -> None:
     codes = encoded(held, 5000)
     queries = random.standard_normal((20, 64)).astype(np.float32)
     scores, labels = codes.fetch(queries, codes.first_count(5), Scope(len(vectors)))
-    found = codes.candidates(queries, np.full(20, 5), scores, labels)
-    assert 5 <= np.count_nonzero(found.labels != NO_LABEL, axis=1).max() <= 40
+    found = codes.candidates(queries, scores, labels)
+    with mock.patch.object(IvfVectors, "gather", autospec=True, side_effect=IvfVectors.gather) as g:
+        settled = settle(held, queries, np.full(20, 5), found)
+    assert None not in settled, "the first fetch suffices"
+    assert sum(len(call.args[1]) for call in g.call_args_list) <= 20 * 20
 
 
 def test_the_size_of_the_looks_changes_nothing(metric: Metric) -> None:
@@ -186,7 +186,6 @@ def test_codes_are_made_once_enough_was_searched(metric: Metric) -> None:
             engine._ways.coded.kept.wait()
             check(engine, *crowd(1))
         assert sizes == [1]
-        assert engine._ways.shared.kept._worker is None, "no crowd has met"
 
 
 def test_codes_follow_changes_once_the_index_has_rested(metric: Metric) -> None:
@@ -228,7 +227,6 @@ def test_no_more_memory_is_taken_than_allowed(metric: Metric, is_enough: bool) -
         prepare(engine, sizes)
         check(engine, *crowd())
         assert sizes == ([6] if is_enough else [])
-        assert engine._ways.shared.kept._worker is None, "no room is left for the other codes"
 
 
 def test_codes_take_the_memory_that_is_said(metric: Metric) -> None:
@@ -262,3 +260,123 @@ def test_half_done_searches_use_the_codes_that_were_there_when_they_began(metric
         engine.index.delete(["d3"])
         assert not engine.step(StepBudget())
         check(engine, *queries)
+
+
+def test_searches_with_equal_filters_are_one_crowd(metric: Metric) -> None:
+    with coded(make_index(metric, 100)) as (engine, sizes):
+        prepare(engine, sizes)
+        ones = [SearchQuery(one.vector, 2 + n, {"x": 1}, 8 - n) for n, one in enumerate(crowd(5))]
+        check(engine, *crowd(4), *ones, *crowd(2, where={"x": 2}))
+        assert sizes == [4, 5, 2]
+
+
+def test_a_search_whose_clusters_hold_too_few_looks_into_all(metric: Metric) -> None:
+    with coded(make_index(metric, 100)) as (engine, sizes):
+        prepare(engine, sizes)
+        queries = [SearchQuery(one.vector, 80, None, 1) for one in crowd(4)]
+        check(engine, *queries)
+        assert sizes == [4]
+        assert {len(one.value) for one in search(engine, *queries)} == {80}
+
+
+def test_an_index_that_changes_while_codes_are_made_has_none(metric: Metric) -> None:
+    index = make_index(metric, 100)
+    with coded(index) as (engine, sizes):
+        vectors, kept = held_by(index), engine._ways.coded.kept
+        looked = mock.Mock(wraps=vectors.cluster_rows)
+
+        def change(seconds: float) -> None:
+            index.delete(["d5"])
+
+        with (
+            mock.patch("rag_accel.engines.retrieval.kept_codes.ENCODED_AT_ONCE", 1),
+            mock.patch.object(vectors, "cluster_rows", looked),
+            mock.patch.object(kept._closing, "wait", side_effect=change),
+        ):
+            search(engine, *crowd())
+            kept.wait()
+        assert 0 < looked.call_count < 8
+        check(engine, *crowd(4))
+        assert not sizes
+        kept.wait()
+        check(engine, *crowd(4))
+        assert sizes == [4]
+
+
+def test_small_indexes_and_flat_ones_are_left_alone(metric: Metric) -> None:
+    flat = DocumentIndex(IndexSpec(DIMENSION, metric))
+    flat.add(make_documents(100), make_vectors(100))
+    with coded(flat) as (engine, sizes):
+        prepare(engine, sizes)
+        check(engine, *crowd())
+        assert not sizes
+    for limit in ("MIN_NUMBERS", "MIN_READ"):
+        with coded(make_index(metric, 100)) as (engine, sizes):
+            with mock.patch.object(search_ways, limit, 100 * DIMENSION + 1):
+                prepare(engine, sizes)
+                check(engine, *crowd())
+            assert engine._ways.coded.kept._worker is None
+            assert not sizes
+
+
+def test_a_bad_search_in_a_crowd_fails_alone(metric: Metric) -> None:
+    with coded(make_index(metric, 100)) as (engine, sizes):
+        prepare(engine, sizes)
+        bad = SearchQuery([1.0] * (DIMENSION + 1), 5)
+        *good, last = search(engine, *crowd(4), bad)
+        assert isinstance(last.error, ConfigError)
+        assert all(one.error is None and len(one.value) == 5 for one in good)
+        assert sizes == [4]
+
+
+def test_codes_that_cannot_be_made_are_tried_once(
+    metric: Metric, caplog: pytest.LogCaptureFixture
+) -> None:
+    with coded(make_index(metric, 100)) as (engine, sizes):
+        broken = mock.Mock(side_effect=MemoryError("here"))
+        with mock.patch.object(CodedVectorsEncoder, "take", broken):
+            prepare(engine, sizes)
+            prepare(engine, sizes)
+        assert broken.call_count == 1
+        assert not sizes
+        assert "no codes" in caplog.text
+
+
+def test_a_closed_engine_holds_no_codes(metric: Metric) -> None:
+    with coded(make_index(metric, 100)) as (engine, _):
+        prepare(engine)
+        check(engine, *crowd())
+        engine.close()
+        with engine.index.reading():
+            assert engine._ways.coded.kept.codes(engine.index.view()) is None
+
+
+@pytest.mark.parametrize(("coded_s", "expected"), [(0.8, "coded"), (1.25, "each")])
+def test_the_way_that_costs_less_is_taken(metric: Metric, coded_s: float, expected: str) -> None:
+    clock = ManualClock()
+    engine = RetrievalEngine(make_index(metric, 100), max_threads=1, clock=clock)
+    find, by_codes = DocumentIndex.search, CodedSearches.search
+    ways: list[str] = []
+
+    def plain(self: DocumentIndex, vectors: Any, *rest: Any) -> Any:
+        ways.append("each")
+        clock.advance(len(vectors))
+        return find(self, vectors, *rest)
+
+    def with_codes(self: CodedSearches, crowd: Any) -> Any:
+        ways.append("coded")
+        clock.advance(coded_s * len(crowd))
+        return by_codes(self, crowd)
+
+    with (
+        all_pays(),
+        mock.patch.object(CodedSearches, "search", with_codes),
+        mock.patch.object(DocumentIndex, "search", plain),
+    ):
+        for _ in range(20):
+            search(engine, *crowd(5))
+            engine._ways.coded.kept.wait()
+        ways.clear()
+        search(engine, *crowd(5))
+    engine.close()
+    assert ways == [expected]
