@@ -81,6 +81,12 @@ class BackgroundRuntime:
             self._start()
         return None
 
+    def give_up(self, error: Exception) -> None:
+        """Never use it again, because it failed."""
+        with self._lock:
+            self._ready = None
+            self._refuse(f"compiled, it failed: {error}")
+
     def wait(self, timeout_s: float) -> None:
         """Wait for a compilation that is under way."""
         task = self._task

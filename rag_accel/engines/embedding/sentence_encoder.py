@@ -125,6 +125,11 @@ class SentenceEncoder:
         """Return the compiled model if there is one that may be used now."""
         return self.runtime.current() if self.runtime is not None else None
 
+    def give_up(self, error: Exception) -> None:
+        """Run the model on torch from now on: compiled, it failed where the model did not."""
+        if self.runtime is not None:
+            self.runtime.give_up(error)
+
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedSentences:
         """Tokenise texts; raises what the model's tokenizer raises."""
         kwargs = self._kwargs[role]
@@ -201,8 +206,25 @@ class _Features:
         modules = self._model.modules() if compiled is None else compiled.modules
         if any(module.training for module in modules):
             self._model.eval()
-        started = None if compiled is None else compiled.start(features, threads)
-        return started or on_threads(threads, partial(self._model, features))
+        plain = on_threads(threads, partial(self._model, features))
+        if compiled is None:
+            return plain
+        try:
+            started = compiled.start(features, threads)
+        except Exception as error:
+            return partial(self._ended, partial(_raise, error), plain)
+        return plain if started is None else partial(self._ended, started, plain)
+
+    def _ended(
+        self, started: Callable[[], dict[str, Any]], plain: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return what was started, or where that fails what the model itself gives or raises."""
+        try:
+            return started()
+        except Exception as error:
+            found = plain()
+            self._encoder.give_up(error)
+            return found
 
     def _vectors(self, end: Callable[[], dict[str, Any]]) -> Any:
         import torch
@@ -242,6 +264,10 @@ class _Features:
             name: _moved(value[index, first:last] if _is_table(value) else value, device)
             for name, value in self._features.items()
         }
+
+
+def _raise(error: Exception) -> dict[str, Any]:
+    raise error
 
 
 def _is_table(value: Any) -> bool:

@@ -22,6 +22,7 @@ from rag_accel.engine_api import (  # noqa: E402
     TextBatch,
     WorkId,
 )
+from rag_accel.engines.embedding.compiled_forms import CompiledForm  # noqa: E402
 from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
     CompiledTransformer,
     NotCompilableError,
@@ -158,6 +159,27 @@ def test_a_model_with_a_hook_is_refused_by_name(model: Any) -> None:
         "runs on torch: one of its modules has a hook or another forward"
     )
     assert difference(engine, model, TEXTS) <= TOLERANCE
+
+
+@pytest.mark.parametrize("fails_at_once", [True, False])
+def test_where_the_compiled_model_fails_the_model_itself_answers(
+    model: Any, monkeypatch: pytest.MonkeyPatch, fails_at_once: bool
+) -> None:
+    engine = compiled_engine(model)
+
+    def fail() -> Any:
+        raise RuntimeError("out of memory")
+
+    def start(form: Any, arrays: Any) -> Callable[[], Any]:
+        return fail() if fails_at_once else fail
+
+    monkeypatch.setattr(CompiledForm, "start", start)
+    assert difference(engine, model, TEXTS * 9) <= TOLERANCE
+    assert engine.runtime is not None
+    assert engine.runtime.describe() == "runs on torch: compiled, it failed: out of memory"
+    monkeypatch.undo()
+    assert difference(engine, model, TEXTS) <= TOLERANCE
+    assert engine.runtime.state == "refused"
 
 
 def test_engines_over_one_model_share_what_was_compiled(model: Any) -> None:
