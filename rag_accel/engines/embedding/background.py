@@ -22,10 +22,18 @@ class BackgroundTask:
         self._thread = threading.Thread(target=self._run, name="rag-accel-compile", daemon=True)
 
     def start(self) -> None:
-        """Start it, once."""
+        """Start it, once.
+
+        Raises:
+            RuntimeError: if the process cannot have another thread.
+        """
         # A daemon inside native code at the end of the interpreter would bring it down.
         atexit.register(self.wait, EXIT_WAIT_S)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            atexit.unregister(self.wait)
+            raise
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it has ended."""
@@ -35,7 +43,12 @@ class BackgroundTask:
         try:
             self._call()
         finally:
+            self._call = _nothing  # its owner may hold this task: they would keep each other
             atexit.unregister(self.wait)
+
+
+def _nothing() -> None:
+    """Stand for what has been done."""
 
 
 def never_free(obj: object) -> None:

@@ -128,7 +128,10 @@ class BackgroundRuntime:
             self.state = "building"
             self._builds += 1
             self._task = BackgroundTask(self._run)
-            self._task.start()
+            try:
+                self._task.start()
+            except RuntimeError as error:  # no thread to be had: nobody's request fails for that
+                self._refuse(str(error))
 
     def _run(self) -> None:
         global _is_started

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +143,29 @@ def test_a_model_that_changes_while_it_is_compiled_is_compiled_again() -> None:
     assert made.current() is None
     made.wait(PATIENCE_S)
     assert made.current() is builds[1]
+
+
+def test_where_no_thread_can_be_started_torch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    made = BackgroundRuntime(FakeCompiled, proven)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert made.current() is None
+    assert made.describe() == "runs on torch: can't start new thread"
+    assert made.current() is None
+
+
+def test_a_runtime_goes_with_its_last_user() -> None:
+    gc.disable()  # nothing may wait for it: a compiled model is large
+    try:
+        made = settled(FakeCompiled)
+        assert made.current() is not None
+        gone = weakref.ref(made)
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
