@@ -14,8 +14,8 @@ the last level is run once more with a reader that first waits 500 ms, as for a 
 with such a model gains.
 
 With 64 users the same chain also runs with its store's queries embedded by the opponents that are
-the fastest at that: micro-batchers over OpenVINO and ONNX Runtime, with the settings that suit them
-best (``bench/baselines``). Our model is compiled before anything counts.
+the fastest at that: micro-batchers over OpenVINO and ONNX Runtime, with committed settings
+(``bench/baselines``). Our model is compiled before anything counts.
 
 Every answer must be the plain one's, but where documents have scores as close as 1e-5.
 

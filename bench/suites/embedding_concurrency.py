@@ -3,8 +3,8 @@
 Each caller embeds one text a call, the next as soon as it has a vector, from threads and from tasks
 of one loop. Plain is LangChain's ``HuggingFaceEmbeddings`` (MiniLM on torch). With the most callers
 the opponents take part: torch, ONNX Runtime and OpenVINO, each unbatched, behind a semaphore and
-behind a micro-batcher, and infinity-emb, each with the settings that suit it best there
-(``bench/baselines/embedding.json``; ``--set tune=1`` finds them anew). What is missing here is
+behind a micro-batcher, and infinity-emb, each with committed settings
+(``bench/baselines/embedding.json``; ``--set tune=1`` looks for the best). What is missing here is
 named as row ``missing``. All arms take turns run by run over the same distinct questions of 8 to 25
 words; nothing is cached or shared, and one clock counts, the callers'. Our model is compiled before
 anything counts, which takes some two seconds in the background. Of the two shapes the worse counts.
@@ -13,7 +13,7 @@ Every vector must be plain's within 1e-5, every reranked order the opponent's bu
 
 Ratios:
     embedding_vs_best_peer: against the fastest opponent (torch, ONNX Runtime or OpenVINO unbatched,
-        behind a semaphore or a micro-batcher, or infinity-emb, each tuned): texts/s ours / theirs
+        behind a semaphore or a micro-batcher, or infinity-emb): texts/s ours / theirs
         with 64 callers; median over turns, the lower of both shapes.
     embedding_throughput_64: against plain (LangChain, torch, one text a call) at its best torch
         threads: texts/s accelerated / plain with 64 callers; median over turns, the lower of both
