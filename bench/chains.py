@@ -12,9 +12,9 @@ from typing import Any
 
 from bench.arms import best_torch_threads
 from bench.baselines import embedding as opponents
-from bench.loads import batch_rows, counted, load_rows, ratio_rows
+from bench.loads import batch_rows, counted, load_rows, ratio_rows, system_rows
 from bench.measure import Pairs, median, rotate
-from bench.results import Row, median_row, row_of
+from bench.results import Row
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.chain import build_chain
 from langchain_rag_accel.demo.compare import Comparison, compare
@@ -140,7 +140,7 @@ class ChainBench:
         self.rows.extend(batch_rows(self.accelerator, workload))
         for name, loads in found.loads.items():
             if name not in (PLAIN, OURS):
-                self.rows.extend(_peer_rows(name, workload, loads))
+                self.rows.extend(system_rows(name, workload, loads, "answers_per_s"))
             if name != PLAIN:
                 pairs = Pairs(tuple(found.loads[PLAIN]), tuple(loads))
                 self.rows.extend(_agreement(name, self.material.store, asked, pairs, workload))
@@ -162,15 +162,6 @@ def _run(
         return run_load(chain, asked, users, shape)
     with torch_threads(threads):
         return run_load(chain, asked, users, shape)
-
-
-def _peer_rows(name: str, workload: str, loads: Sequence[Load]) -> list[Row]:
-    rates = [load.throughput_rps for load in loads]
-    calls = [1000 * seconds for load in loads for seconds in load.latencies_s]
-    return [
-        median_row(name, workload, "answers_per_s", rates),
-        row_of(name, workload, "latency_ms", calls),
-    ]
 
 
 def _agreement(

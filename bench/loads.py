@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from bench.measure import Pairs, median, percentile, ratios
@@ -18,15 +19,26 @@ def counted(number: int, thing: str) -> str:
 
 
 def load_rows(pairs: Pairs[Load], workload: str, throughput_metric: str) -> list[Row]:
-    """Return throughput (one figure a run) and latency (one figure a call) of both arms."""
-    rows: list[Row] = []
-    for system, loads in (("plain", pairs.plain), ("accelerated", pairs.other)):
-        rates = [load.throughput_rps for load in loads]
+    """Return throughput and latency of both arms."""
+    arms = (("plain", pairs.plain), ("accelerated", pairs.other))
+    return [
+        row
+        for system, loads in arms
+        for row in system_rows(system, workload, loads, throughput_metric)
+    ]
+
+
+def system_rows(
+    system: str, workload: str, loads: Sequence[Load], throughput_metric: str
+) -> list[Row]:
+    """Return throughput (one figure a run) and latency (one figure a call) of one system."""
+    rates = [load.throughput_rps for load in loads]
+    calls = [1000 * seconds for load in loads for seconds in load.latencies_s]
+    return [
         # Of so few runs, and of rates, a 99th percentile would mean nothing.
-        rows.append(Row(system, workload, throughput_metric, median(rates), None, len(rates)))
-        calls = [1000 * seconds for load in loads for seconds in load.latencies_s]
-        rows.append(row_of(system, workload, "latency_ms", calls))
-    return rows
+        median_row(system, workload, throughput_metric, rates),
+        row_of(system, workload, "latency_ms", calls),
+    ]
 
 
 def throughput_ratio(pairs: Pairs[Load]) -> float:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 from bench.baselines.embedding_runtimes import Runtime
 
@@ -128,6 +128,3 @@ class MicroBatcher:
             return
         for (_, found), vector in zip(works, vectors, strict=True):
             found.set_result(vector.tolist())
-
-
-Calling = Callable[[Any], TextEmbedder]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from bench.arms import best_torch_threads
-from bench.loads import batch_rows, counted
+from bench.loads import batch_rows, counted, system_rows
 from bench.measure import rotate
-from bench.results import Row, median_row, row_of
+from bench.results import Row
 from langchain_rag_accel.demo.levels import torch_threads
 from langchain_rag_accel.demo.load import SHAPES, Load, Shape, run_load
 from rag_accel.accelerator import Accelerator
@@ -75,7 +75,7 @@ class Level:
             found[shape] = rotate({**self._arms(shape), **others(shape)}, self.repeats)
             workload = workload_of(self.callers, shape)
             for system, loads in found[shape].items():
-                rows += _load_rows(system, workload, loads)
+                rows += system_rows(system, workload, loads, "texts_per_s")
             rows += batch_rows(self.accelerator, workload)
             rows += [
                 _difference(system, workload, found[shape][PLAIN], loads)
@@ -103,15 +103,6 @@ class Level:
 def workload_of(callers: int, shape: Shape) -> str:
     """Name so many callers of a shape."""
     return counted(callers, "thread" if shape == "threads" else "task")
-
-
-def _load_rows(system: str, workload: str, loads: Sequence[Load]) -> list[Row]:
-    rates = [load.throughput_rps for load in loads]
-    calls = [1000 * seconds for load in loads for seconds in load.latencies_s]
-    return [
-        median_row(system, workload, "texts_per_s", rates),
-        row_of(system, workload, "latency_ms", calls),
-    ]
 
 
 def _difference(system: str, workload: str, plain: Sequence[Load], loads: Sequence[Load]) -> Row:

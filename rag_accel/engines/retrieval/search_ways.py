@@ -16,9 +16,8 @@ from rag_accel.engines.retrieval.search_request import Search
 from rag_accel.engines.retrieval.store import DocumentIndex
 
 MIN_NUMBERS = 1 << 24  # of an index; below, a whole search takes FAISS a fraction of a millisecond
-MIN_READ = (
-    1 << 18
-)  # numbers that a search reads; twice as many gave 16 searches 1.4 times the speed
+# Numbers that a search reads; twice as many gave 16 searches 1.4 times the speed.
+MIN_READ = 1 << 18
 MIN_SEARCHES = 8  # before codes are made: a program that searches once or twice needs none
 MAX_CODE_BYTES = 4 << 30
 

