@@ -40,8 +40,8 @@ _FOLD = ".fold"
 class GraphRun:
     """Be the driver's client for one request.
 
-    ``granted``, ``ended`` and ``request_ended`` come from the driver's thread and run none of the
-    user's code; ``request`` and ``partial`` come from the thread of an engine.
+    ``granted``, ``ended`` and ``request_ended`` come from the scheduler's threads and run none of
+    the user's code; ``request`` and ``partial`` come from the thread of an engine.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class GraphRun:
             host.wake()
         return True
 
-    # The driver's thread -----------------------------------------------------------------------
+    # The scheduler's threads -------------------------------------------------------------------
 
     def granted(self, node: NodeKey) -> None:
         """Hand a call of the user's to the host; join what slices of a stage have produced."""

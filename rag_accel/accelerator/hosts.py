@@ -29,7 +29,7 @@ ANCHOR_S = 3600.0
 
 
 class Host(Protocol):
-    """Run calls and wait for the end. ``run`` and ``wake`` come from the driver's thread."""
+    """Run calls and wait for the end. ``run`` and ``wake`` come from the scheduler's threads."""
 
     def run(self, call: Call, report: Report) -> None:
         """Run one call as soon as possible; report its value or its exception, in any case."""
@@ -286,7 +286,7 @@ class PoolHost:
 def _is_sync_function(call: Call) -> bool:
     """Tell whether calling runs a plain function, without asking an object that may have code.
 
-    The driver's thread, which wants to know, must run none of the user's.
+    The scheduler's thread, which wants to know, must run none of the user's.
     """
     function: Any = getattr(call, "func", call)
     while type(function) is partial:

@@ -60,8 +60,10 @@ def _illegal(what: str, run: RequestRun, found: str) -> InvalidTransitionError:
 
 def _circle(run: RequestRun, specs: tuple[NodeSpec, ...]) -> list[str]:
     """Return the new primitives that could never start; one look is enough for sorted ones."""
-    settled = {spec.name: None for spec in specs if not spec.after}
     left = [spec for spec in specs if spec.after]
+    if not left:
+        return []
+    settled = {spec.name: None for spec in specs if not spec.after}
     while left:
         rest: list[NodeSpec] = []
         for spec in left:

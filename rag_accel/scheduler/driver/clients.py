@@ -21,7 +21,7 @@ class GraphClient(LeafClient, Protocol):
 class Clients:
     """Hold the clients of everything that lives.
 
-    Changed on the driver's thread only; a worker may look one up.
+    Changed by whoever has the turn (``turns.py``); a worker may look one up.
     """
 
     __slots__ = ("_graphs", "_leaves")

@@ -52,7 +52,7 @@ _NONE: Results = {}
 
 
 class Observer(Protocol):
-    """See every event with the commands it led to, on the driver's thread."""
+    """See every event with the commands it led to, while its commands are carried out."""
 
     def observe(
         self, event: Event, commands: list[Command], now: float, state: SchedulerState
@@ -62,7 +62,7 @@ class Observer(Protocol):
 
 
 class EventHandler:
-    """Own the core's state, the clients and the workers. Used on the driver's thread only.
+    """Own the core's state, the clients and the workers. For whoever has the turn.
 
     Attributes:
         internal_errors: errors of our own that were survived; zero unless there is a bug.

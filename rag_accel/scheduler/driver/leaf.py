@@ -17,7 +17,7 @@ Signal = Literal["granted", "ended"]
 class LeafClient(Protocol):
     """Be told about one primitive.
 
-    ``granted`` and ``ended`` run on the driver's thread and must not block; ``request`` and
+    ``granted`` and ``ended`` run on a thread of the scheduler's and must not block; ``request`` and
     ``partial`` run on the thread of the engine that takes the work.
     """
 

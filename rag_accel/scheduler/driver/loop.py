@@ -1,4 +1,4 @@
-"""Run the core on one thread: events in from anywhere, commands out to workers and callers."""
+"""Run the core on one thread at a time: events in from anywhere, commands out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
-from queue import Empty
 from typing import Any, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
@@ -29,8 +28,8 @@ from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.joining import EngineNames, owned_engine_added
 from rag_accel.scheduler.driver.leaf import LeafClient
-from rag_accel.scheduler.driver.mailbox import Mailbox, Message
 from rag_accel.scheduler.driver.outcome import Result
+from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
@@ -45,14 +44,12 @@ from rag_accel.scheduler.messages import (
     RequestClosed,
     RequestId,
     RequestOpened,
-    Tick,
+    StepEnded,
+    StepFailed,
 )
 from rag_accel.scheduler.state import CoreOptions
 
 T = TypeVar("T")
-
-#: the mailbox cannot wait for ever, and an early look at the clock costs nothing
-MAX_WAIT_S = 3600.0
 
 
 class Driver:
@@ -74,17 +71,17 @@ class Driver:
         self._clock = clock or MonotonicClock()
         self._check = check
         self._handler = EventHandler(options, self._clock, observer)
-        self._mailbox = Mailbox()
-        self._calls = BegunCalls(self._clock.now, self._mailbox.put_quietly)
+        self._turns = Turns(self._handler, self._clock)
+        self._calls = BegunCalls(self._clock.now, self._turns.bring_quietly)
         self._names = EngineNames()
         self._unlimited: set[EngineName] = set()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
         self._closing = False
-        self._ended = False
-        self._drain_lock = threading.RLock()
         self._gathered = Gathered(self._send)
-        self._thread = threading.Thread(target=self._run, name="rag-accel-driver", daemon=True)
+        self._thread = threading.Thread(
+            target=self._turns.run, name="rag-accel-driver", daemon=True
+        )
         self._thread.start()
 
     # Called from any thread ----------------------------------------------------------------
@@ -112,7 +109,7 @@ class Driver:
             )
         key = self._names.claim(name)
         worker = EngineWorker(
-            key, engine, self._put, self._pass_partial, self._check, self._names.give_back
+            key, engine, self._report_step, self._pass_partial, self._check, self._names.give_back
         )
         self._put(owned_engine_added(key, profile), worker)
         return key
@@ -174,7 +171,9 @@ class Driver:
             return None
         now = self._clock.now()
         state, calls = self._handler.state, self._calls
-        live = len(state.requests) + len(state.pending) + len(self._mailbox) + len(calls.running)
+        live = (
+            len(state.requests) + len(state.pending) + len(self._turns.mailbox) + len(calls.running)
+        )
         if 2 * live >= state.options.max_requests or (deadline is not None and deadline <= now):
             return None
         return BegunCall(calls, request, name, engine, kind, arrived_at, now)
@@ -191,12 +190,12 @@ class Driver:
         """
         if os.getpid() != self._pid:
             return
-        if self._ended or self._handler.state.pending:
+        if self._turns.has_ended or self._handler.state.pending:
             self._put(event)  # somebody may wait for this
         else:
             if isinstance(event, RequestClosed):
                 self._gathered.flush()
-            self._mailbox.put_quietly((event, None))
+            self._turns.bring_quietly((event, None))
 
     def report_call(self, event: CallEnded, result: Result) -> None:
         """Tell the core that a borrowed call of a graph has ended, and hand over its result."""
@@ -215,7 +214,7 @@ class Driver:
         call: Callable[[], None],
         lost: Callable[[], None] | None = None,
     ) -> None:
-        """Run ``call`` on a caller's loop, or ``lost`` if it is closed. Driver thread only."""
+        """Run ``call`` on a caller's loop, or ``lost`` if it is closed. For who has the turn."""
         self._handler.wakeups.add(loop, call, lost)
 
     def now(self) -> float:
@@ -223,12 +222,12 @@ class Driver:
         return self._clock.now()
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Return the answer to a question asked on the driver's thread, between two events.
+        """Return the answer to a question asked between two events.
 
         Everything posted before by this thread has been dealt with by then.
         """
         self._require_own_process()
-        if threading.current_thread() is self._thread:
+        if self._turns.is_mine:
             return question()
         answer: Future[T] = Future()
         self._put(None, partial(_settle, answer, question))
@@ -252,8 +251,8 @@ class Driver:
     def close(self, timeout_s: float) -> bool:
         """End every request with ClosedError, stop all threads; tell whether they all ended.
 
-        In a forked child, where none of the threads exists, this does nothing. A thread of the
-        driver's own that closes it is not waited for.
+        In a forked child, where none of the threads exists, this does nothing. Whoever
+        has the turn waits for nobody.
         """
         if os.getpid() != self._pid:
             return True
@@ -261,7 +260,7 @@ class Driver:
             self._closing = True
             self._put(Closing())
             self._put(None)
-        if threading.current_thread() is self._thread:
+        if self._turns.is_mine:
             return False
         until = time.monotonic() + timeout_s
         ended = _join(self._thread, timeout_s)
@@ -288,56 +287,14 @@ class Driver:
         self._send(event, attached)
 
     def _send(self, event: Event | None, attached: Any) -> None:
-        self._mailbox.put((event, attached))
-        # Nobody reads the mailbox after the driver's last look, so whoever came too late does.
-        if self._ended:
-            self._drain()
+        self._turns.bring((event, attached))
+
+    def _report_step(self, event: StepEnded | StepFailed, results: dict[NodeKey, Result]) -> None:
+        self._turns.bring_and_deal((event, results))
 
     def _pass_partial(self, node: NodeKey, output: EngineOutput) -> bool | None:
         client = self._handler.clients.find(node)
         return client.partial(node, output) if client is not None else None
-
-    # Driver thread only --------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while True:
-            event, attached = self._next()
-            if event is not None:
-                self._handler.handle(event, attached, more=len(self._mailbox) > 0)
-            elif attached is not None:
-                self._handler.catch_up()
-                attached()
-            else:
-                self._handler.catch_up()
-                break
-            # The next get() may block for long: nothing of this event may stay alive with it.
-            del event, attached
-        self._ended = True
-        self._drain()
-
-    def _next(self) -> Message:
-        wake_at = self._handler.state.wake_at
-        if wake_at is None:
-            return self._mailbox.get()
-        wait_s = min(MAX_WAIT_S, max(0.0, wake_at - self._clock.now()))
-        try:
-            return self._mailbox.get(wait_s)
-        except Empty:
-            return Tick(), None
-
-    def _drain(self) -> None:
-        """Turn away what came after the driver's last look; any thread once it has ended."""
-        with self._drain_lock:
-            while True:
-                try:
-                    event, attached = self._mailbox.get_nowait()
-                except Empty:
-                    break
-                if event is not None:
-                    self._handler.take_in(event, attached)
-                elif attached is not None:
-                    attached()
-            self._handler.close()
 
 
 def _settle(answer: Future[T], question: Callable[[], T]) -> None:

@@ -25,7 +25,7 @@ MAX_QUIET: Final = 256
 
 
 class Mailbox:
-    """Keep messages in the order in which they came; one thread reads, any thread writes.
+    """Keep messages in the order in which they came; one thread waits for them, any thread writes.
 
     Writing takes no lock that a finalizer or a signal's handler could meet again.
     """
@@ -43,29 +43,42 @@ class Mailbox:
     def __len__(self) -> int:
         return len(self._messages)
 
+    def add(self, message: Message) -> None:
+        """Bring a message and wake nobody: the writer sees to it that it is read."""
+        self._messages.append(message)
+
     def put(self, message: Message) -> None:
         """Bring a message and wake the reader."""
         self._messages.append(message)
-        self._wake()
+        self.wake()
 
     def put_quietly(self, message: Message) -> None:
         """Bring a message that is seen with the next one, or soon."""
         self._messages.append(message)
         if self._is_asleep or len(self._messages) >= MAX_QUIET:
-            self._wake()
+            self.wake()
 
-    def get(self, timeout_s: float = math.inf) -> Message:
-        """Return the oldest message; raises Empty if there is none for ``timeout_s`` seconds."""
-        left_s = timeout_s
-        while not self._messages:
-            # After a message more may follow quietly for a while; then the thread sleeps.
-            wait_s = min(left_s, REPORT_S)
-            if not self._is_woken(wait_s) and not self._messages:
-                left_s -= wait_s
-                if left_s <= 0 or not self._sleep(left_s):
-                    raise Empty
-                break
-        return self._messages.popleft()
+    def wait(self, timeout_s: float = math.inf) -> None:
+        """Return once there is a message or somebody wakes, at the latest after ``timeout_s``.
+
+        It may return without any of these: who was woken may find that another read the message.
+        """
+        # After a message more may follow quietly for a while; then the thread sleeps.
+        short_s = min(timeout_s, REPORT_S)
+        if self._messages or self._is_woken(short_s) or self._messages or short_s == timeout_s:
+            return
+        self._is_asleep = True
+        try:
+            if not self._messages:  # one may have come before its writer saw that we sleep
+                self._is_woken(timeout_s - short_s)
+        finally:
+            self._is_asleep = False
+
+    def wake(self) -> None:
+        """Let the reader look."""
+        if self._unwoken.locked():
+            with suppress(RuntimeError):  # another writer was faster
+                self._unwoken.release()
 
     def get_nowait(self) -> Message:
         """Return the oldest message; raises Empty if there is none."""
@@ -73,22 +86,6 @@ class Mailbox:
             return self._messages.popleft()
         except IndexError:
             raise Empty from None
-
-    def _sleep(self, timeout_s: float) -> bool:
-        """Wait until any message comes; tell whether one did."""
-        self._is_asleep = True
-        try:
-            while not self._messages:  # one may have come before its writer saw that we sleep
-                if not self._is_woken(timeout_s):
-                    return bool(self._messages)
-            return True
-        finally:
-            self._is_asleep = False
-
-    def _wake(self) -> None:
-        if self._unwoken.locked():
-            with suppress(RuntimeError):  # another writer was faster
-                self._unwoken.release()
 
     def _is_woken(self, timeout_s: float) -> bool:
         return self._unwoken.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))

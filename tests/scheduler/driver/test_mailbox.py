@@ -21,20 +21,27 @@ def test_loud_and_quiet_messages_keep_their_order() -> None:
     box = Mailbox()
     for number in range(10):
         (box.put if number % 3 else box.put_quietly)(message(number))
-    assert [box.get()[1] for _ in range(len(box))] == list(range(10))
+    assert [box.get_nowait()[1] for _ in range(len(box))] == list(range(10))
     with pytest.raises(Empty):
         box.get_nowait()
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.001, 0.06])
-def test_an_empty_box_says_so_after_its_time(timeout_s: float) -> None:
+def test_who_waits_is_told_of_a_message_or_waits_no_longer_than_asked(timeout_s: float) -> None:
     box = Mailbox()
-    with pytest.raises(Empty):
-        box.get(timeout_s)
+    box.wait(timeout_s)
     box.put(message(1))
-    assert box.get(timeout_s) == message(1)
-    with pytest.raises(Empty):
-        box.get(timeout_s)
+    box.wait()
+    assert box.get_nowait() == message(1)
+    box.wait(timeout_s)
+    assert not len(box)
+
+
+def test_a_message_that_wakes_nobody_is_there_for_who_looks() -> None:
+    box = Mailbox()
+    box.add(message(1))
+    box.wait()
+    assert box.get_nowait() == message(1)
 
 
 class Reader:
@@ -48,10 +55,15 @@ class Reader:
         self.thread.start()
 
     def _read(self) -> None:
-        while (number := self.box.get()[1]) is not None:
-            with self.changed:
-                self.seen.append(number)
-                self.changed.notify_all()
+        while True:
+            self.box.wait()
+            while len(self.box):
+                number = self.box.get_nowait()[1]
+                if number is None:
+                    return
+                with self.changed:
+                    self.seen.append(number)
+                    self.changed.notify_all()
 
     def wait_for(self, count: int) -> None:
         with self.changed:
