@@ -104,7 +104,10 @@ async def aembed(
     """Do as ``embed`` without blocking the loop."""
     leaves = identity.accelerator.leaves
     works = _works(identity, adopted, holder, texts, role)
-    parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in works))
+    if len(works) == 1:  # no task for the usual case
+        parts = [await leaves.acompute(identity, works[0])]
+    else:
+        parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in works))
     return [vector for part in parts for vector in part.tolist()]
 
 

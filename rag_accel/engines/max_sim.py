@@ -8,9 +8,8 @@ from typing import Any
 
 from rag_accel.config import EmbeddingRuntime
 from rag_accel.engines.embedding.loading import default_threads, load_model
+from rag_accel.engines.embedding.prepared_texts import PreparedSentences, PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import (
-    PreparedSentences,
-    PreparedTexts,
     SentenceEncoder,
     runs_on_cpu,
 )

@@ -57,6 +57,11 @@ class PendingWork(Generic[ItemT, ResultT]):
         return len(self._works) + len(self._outputs)
 
     @property
+    def num_items(self) -> int:
+        """Return how many items have no result yet."""
+        return sum(work.size - len(work.results) for work in self._works.values())
+
+    @property
     def waiting_cost(self) -> int:
         """Return the cost of all that was not taken yet."""
         return sum(work.todo_cost for work in self._works.values())

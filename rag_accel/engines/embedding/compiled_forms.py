@@ -72,8 +72,8 @@ class CompiledForm:
         self._tensor = openvino().Tensor
         self._idle: deque[Any] = deque()
 
-    def start(self, arrays: list[Any]) -> Callable[[], Any]:
-        """Start a run and return what waits for its only output."""
+    def start(self, arrays: list[Any], output: int) -> _Run:
+        """Start a run and return what waits for one of its outputs."""
         # Popped and pushed back: a deque's single operations need no lock.
         try:
             request = self._idle.pop()
@@ -82,26 +82,33 @@ class CompiledForm:
         for place, array in enumerate(arrays):
             request.set_input_tensor(place, self._tensor(array, shared_memory=True))
         request.start_async()
-        return _Run(request, arrays, self._idle.append)
+        return _Run(request, arrays, output, self._idle.append)
 
 
 class _Run:
     """Hold what a run reads until it has ended, even if nobody wants its output any more."""
 
-    __slots__ = ("_arrays", "_give_back", "_pid", "_request")
+    __slots__ = ("_arrays", "_give_back", "_output", "_pid", "_request")
 
-    def __init__(self, request: Any, arrays: list[Any], give_back: Callable[[Any], object]) -> None:
+    def __init__(
+        self, request: Any, arrays: list[Any], output: int, give_back: Callable[[Any], object]
+    ) -> None:
         self._request: Any = request
         self._arrays = arrays
+        self._output = output
         self._pid = os.getpid()
         self._give_back = give_back
+
+    def wait(self, timeout_s: float) -> bool:
+        """Tell whether it has ended, at the latest after so many seconds."""
+        return self._request.wait_for(round(1000 * timeout_s))
 
     def __call__(self) -> Any:
         """Wait and return the output, once."""
         request = self._request
         request.wait()
         self._request = None
-        found = request.get_output_tensor().data.copy()
+        found = request.get_output_tensor(self._output).data.copy()
         self._give_back(request)
         return found
 

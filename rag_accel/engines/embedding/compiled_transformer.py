@@ -1,9 +1,8 @@
-"""Run the transformer of a sentence-transformers model compiled by OpenVINO, from its own weights.
+"""Run a sentence-transformers model compiled by OpenVINO, from its own weights.
 
 torch runs a small transformer as some hundred and fifty operators, each called from Python;
 compiled, it is one call that lets the interpreter go, on kernels chosen for the processor. What is
-compiled is everything between the rows of the word embeddings and the vectors of the tokens. The
-look-up of those rows, pooling and all that follows stay the model's own code.
+compiled is everything after the look-up of the word embeddings, pooling and normalisation included.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ import importlib
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino
 from rag_accel.engines.embedding.eight_bits import to_eight_bits
+from rag_accel.engines.embedding.fast_tokens import fast_tokens
 from rag_accel.engines.embedding.model_watch import ModelWatch
+from rag_accel.engines.embedding.runtime import Output, Tables
 from rag_accel.engines.torch_threads import calling_thread_only
 
 #: Most bytes that the weights of all forms of a model may take besides its own.
@@ -35,6 +35,8 @@ _SETTINGS = {
     "int8": {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "128"},
 }
 _INPUTS = ("attention_mask", "token_type_ids")
+_KNOWN = frozenset({"Pooling", "Normalize", "Dense", "LayerNorm", "Dropout"})
+OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 
 class NotCompilableError(Exception):
@@ -42,7 +44,7 @@ class NotCompilableError(Exception):
 
 
 class CompiledTransformer:
-    """Stand for the first module of a ``SentenceTransformer`` as long as that does not change.
+    """Stand for a ``SentenceTransformer`` as long as that does not change.
 
     Args:
         model: the model, on the CPU in float32.
@@ -58,7 +60,7 @@ class CompiledTransformer:
     def __init__(self, model: Any, threads: int, precision: str = "f32") -> None:
         transformer = _transformer_of(model)
         embedding = transformer.get_input_embeddings()
-        weights = {id(w): w for w in transformer.parameters() if w is not embedding.weight}
+        weights = {id(w): w for w in model.parameters() if w is not embedding.weight}
         size = sum(weight.nbytes for weight in weights.values())
         _require_small(_LEAST_FORMS * size)
         self._model = model
@@ -69,8 +71,11 @@ class CompiledTransformer:
             raise NotCompilableError("one of its modules has a hook or another forward")
         #: all modules of the model
         self.modules = self._watch.modules
+        rest = _rest_of(model)
+        self._excludes_prompts = not all(getattr(one, "include_prompt", True) for one in rest)
         self._inputs = _inputs_of(model)
-        graph = _converted(transformer, embedding, self._inputs)
+        self._tokens = fast_tokens(model)
+        graph = _converted(transformer, rest, embedding, self._inputs)
         if precision == "int8":
             to_eight_bits(graph)
         most = COMPILED_LIMIT // max(1, size)
@@ -80,27 +85,34 @@ class CompiledTransformer:
         """Tell whether the model is still the one that was compiled."""
         return self._watch.is_same()
 
-    def start(
-        self, features: Mapping[str, Any], threads: int
-    ) -> Callable[[], dict[str, Any]] | None:
-        """Start the model on features on the CPU and return what waits for the model's result.
+    def prepare(self, texts: Sequence[str], prompt: str | None) -> Tables | None:
+        """Tokenise texts for ``start``; None where the model itself has to run them."""
+        if prompt and self._excludes_prompts:
+            return None
+        found = self._tokens.of(texts, prompt) if self._tokens is not None else None
+        if found is None:
+            features = self._model.preprocess(list(texts), prompt=prompt)
+            found = {name: value.numpy() for name, value in features.items() if _is_table(value)}
+        is_known = found.keys() == {"input_ids", *self._inputs}
+        return found if is_known and len({one.shape for one in found.values()}) == 1 else None
 
-        What is returned must be called under ``inference_mode``.
+    def start(self, tables: Tables, threads: int, output: Output) -> Callable[[], Any] | None:
+        """Start the model on ``[texts, tokens]`` tables; return what waits for one of its results.
+
+        That is float32, ``[texts, dim]`` or ``[texts, tokens, dim]``. None if there is no form for
+        so few threads yet.
         """
         form = self._forms.find(threads)
         if form is None:
             return None
         with torch.inference_mode(), calling_thread_only():
-            rows = self._embedding(features["input_ids"])
-        arrays = [rows.numpy(), *(features[name].numpy() for name in self._inputs)]
-        return partial(self._end, features, form.start(arrays))
+            rows = self._embedding(torch.from_numpy(tables["input_ids"])).numpy()
+        others = (tables[name] for name in self._inputs)
+        return form.start([rows, *others], OUTPUTS.index(output))
 
-    def _end(self, features: Mapping[str, Any], vectors: Callable[[], Any]) -> dict[str, Any]:
-        found = {**features, "token_embeddings": torch.from_numpy(vectors())}
-        with calling_thread_only():
-            for module in list(self._model.children())[1:]:
-                found = module(found)
-        return found
+
+def _is_table(value: Any) -> bool:
+    return getattr(value, "ndim", 0) > 0
 
 
 def _transformer_of(model: Any) -> Any:
@@ -122,6 +134,16 @@ def _transformer_of(model: Any) -> Any:
     return first.model
 
 
+def _rest_of(model: Any) -> list[Any]:
+    """Return the modules after the first, if their code is known to depend on shapes alone."""
+    rest = list(model.children())[1:]
+    for one in rest:
+        kind = type(one)
+        if kind.__name__ not in _KNOWN or not kind.__module__.startswith("sentence_transformers."):
+            raise NotCompilableError(f"it has a module {kind.__name__}")
+    return rest
+
+
 def _require_small(size: int) -> None:
     if size > COMPILED_LIMIT:
         raise NotCompilableError(
@@ -140,25 +162,37 @@ def _inputs_of(model: Any) -> tuple[str, ...]:
 class _FromEmbeddings(torch.nn.Module):
     """Take the rows of the word embeddings instead of the ids of their tokens."""
 
-    def __init__(self, transformer: torch.nn.Module, inputs: tuple[str, ...]) -> None:
+    def __init__(
+        self, transformer: torch.nn.Module, rest: Sequence[torch.nn.Module], inputs: tuple[str, ...]
+    ) -> None:
         super().__init__()
         self._transformer = transformer
+        self._rest = torch.nn.ModuleList(rest)
         self._inputs = inputs
 
-    def forward(self, rows: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
         named = dict(zip(self._inputs, others, strict=True))
-        return self._transformer(inputs_embeds=rows, **named).last_hidden_state
+        tokens = self._transformer(inputs_embeds=rows, **named).last_hidden_state
+        features = {**named, "token_embeddings": tokens}
+        for module in self._rest:
+            features = module(features)
+        return tuple(features[name] for name in OUTPUTS)
 
 
 def _converted(
-    transformer: torch.nn.Module, embedding: torch.nn.Module, inputs: tuple[str, ...]
+    transformer: torch.nn.Module,
+    rest: Sequence[torch.nn.Module],
+    embedding: torch.nn.Module,
+    inputs: tuple[str, ...],
 ) -> Any:
-    """Return the graph of a transformer, over the memory that its weights have."""
+    """Return the graph of a model, over the memory that its weights have."""
     ov = openvino()
     decoders = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
     # Modules of its own over the same weights: tracing must not be seen by who runs the model.
-    shared = {id(one): one for one in (*transformer.parameters(), *transformer.buffers())}
-    twin = _FromEmbeddings(copy.deepcopy(transformer, shared), inputs).eval()
+    parts = torch.nn.ModuleList([transformer, *rest])
+    shared = {id(one): one for one in (*parts.parameters(), *parts.buffers())}
+    first, *others = copy.deepcopy(parts, shared)
+    twin = _FromEmbeddings(first, others, inputs).eval()
     ids = torch.ones((2, 3), dtype=torch.int64)
     with torch.no_grad(), _quiet():
         example = (embedding(ids), *(torch.ones_like(ids) for _ in inputs))

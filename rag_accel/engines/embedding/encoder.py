@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rag_accel.engines.embedding.sentence_encoder import PreparedTexts, Role
+from rag_accel.engines.embedding.prepared_texts import PreparedTexts
+from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.vectors import checked_rows
 from rag_accel.engines.pending import Slot
 
@@ -51,6 +52,14 @@ class Piece:
         """Let it compute; if that raises, ``take`` tries again and raises then."""
         with suppress(Exception):
             self.end = self._encoding(self.slots, threads)
+
+    def is_done(self, timeout_s: float) -> bool:
+        """Tell whether ``take`` need not wait, at the latest after so many seconds."""
+        wait = getattr(self.end, "wait", None)
+        try:
+            return wait is None or wait(timeout_s)
+        except Exception:  # it has ended badly: taking it says how
+            return True
 
     def take(self, threads: int, slots: list[Slot[str]]) -> Any:
         """Return what was computed for ``slots``; fewer than there were are computed anew."""

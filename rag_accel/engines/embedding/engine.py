@@ -7,7 +7,7 @@ Work larger than a step is spread over several, so that a bulk load never holds 
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -29,16 +29,18 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.embedding.encoder import Encoder, Piece
 from rag_accel.engines.embedding.loading import default_threads, load_model
+from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.profile import embedding_profile
 from rag_accel.engines.embedding.sentence_encoder import (
-    PreparedTexts,
     Role,
     SentenceEncoder,
     runs_on_cpu,
 )
+from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.embedding.vectors import (
     Vector,
     checked_vector,
+    is_checked,
     usual_dimension,
 )
 from rag_accel.engines.micro_batches import (
@@ -52,10 +54,6 @@ from rag_accel.engines.pending import PendingWork, Slot
 from rag_accel.engines.speed_key import model_speed_key
 from rag_accel.errors import EngineError, EngineOutputError
 
-#: Fewest waiting tokens that are worth a micro-batch of their own while others are under way: on
-#: threads that are free, and to have one more in line. Measured for MiniLM on two cores.
-_FREE_FROM = 128
-_IN_LINE_FROM = 320
 # Measured for MiniLM, texts of 18 tokens, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)
 
@@ -94,9 +92,7 @@ class EmbeddingEngine(EngineBase):
         self._roles: dict[WorkId, Role] = {}
         self._learned: dict[Role, int] = {}
         self._step_cost = 0
-        #: micro-batches that are ready to start, and those under way
-        self._cut: deque[Piece] = deque()
-        self._running: deque[Piece] = deque()
+        self._under_way = UnderWay(self._pending, self._micro_batches, profile.max_threads)
 
     @property
     def profile(self) -> EngineProfile:
@@ -127,26 +123,30 @@ class EmbeddingEngine(EngineBase):
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Compute about ``limits.step`` tokens, at least one micro-batch; return what ended.
 
-        A compiled model returns after each micro-batch and has the next one under way then, so
+        A compiled model returns after each micro-batch. Others are under way and in line then, so
         that it does not stand still while callers are given their vectors and ask for more.
         """
         deadline = StepDeadline(self._clock, budget.time_s)
         threads = min(budget.threads, self._profile.max_threads)
         self._step_cost = 0
-        self._drop_forgotten()
-        self._fill(threads)
-        while self._running and deadline.may_start():
-            piece = self._running.popleft()
+        self._under_way.fill(threads)
+        while len(self._under_way) and deadline.may_start():
+            piece = self._under_way.take(threads)
+            if piece is None:
+                break
             self._finish(piece, threads)
             if piece.prepared.overlaps:
-                self._fill(threads)
                 break
-            self._next(threads)
-        self._put_back()
+            self._under_way.start_next(threads)
+        self._under_way.put_back()
         outputs = self._pending.drain()
         for output in outputs:
             self._roles.pop(output.id, None)
         return outputs
+
+    def interrupt(self) -> None:
+        """Let a step that waits return where newcomers can start at once."""
+        self._under_way.interrupt()
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work; a micro-batch is never stopped for one member."""
@@ -156,54 +156,11 @@ class EmbeddingEngine(EngineBase):
 
     def close(self) -> None:
         """Forget all work; the model stays the caller's."""
-        self._cut.clear()
-        self._running.clear()
+        self._under_way.clear()
         self._pending.clear()
         self._roles.clear()
 
-    def _drop_forgotten(self) -> None:
-        """Drop what is under way for nobody any more."""
-        while self._running and not any(map(self._pending.is_alive, self._running[0].slots)):
-            self._running.popleft()
-
-    def _fill(self, threads: int) -> None:
-        """Have a micro-batch under way for each thread and one more, as far as it can overlap."""
-        most = threads + (threads >= self._profile.max_threads)
-        while len(self._running) < most:
-            if not self._cut and self._is_worth_it(threads):
-                self._cut.extend(self._round(threads))
-            if not self._next(threads):
-                return
-
-    def _is_worth_it(self, threads: int) -> bool:
-        """Tell whether enough waits; micro-batches of one or two texts cost more than the wait."""
-        if not self._running:
-            return True
-        least = _FREE_FROM if len(self._running) < threads else _IN_LINE_FROM
-        return self._pending.waiting_cost >= least
-
-    def _next(self, threads: int) -> bool:
-        """Let one more micro-batch be under way, if there is one that may be."""
-        while self._cut:
-            if self._running and not self._cut[0].prepared.overlaps:
-                return False
-            piece = self._cut.popleft()
-            piece.slots = [slot for slot in piece.slots if self._pending.is_alive(slot)]
-            if piece.slots:
-                if piece.prepared.overlaps:
-                    others = len(self._cut) + len(self._running)
-                    piece.start(max(1, threads // (1 + others)))
-                self._running.append(piece)
-                return True
-        return False
-
-    def _put_back(self) -> None:
-        """Let newcomers take part in what has not been started, unless it is in line."""
-        for pieces in (self._cut, self._running):
-            while pieces and not pieces[-1].prepared.overlaps:
-                self._pending.put_back(pieces.pop().slots)
-
-    def _round(self, threads: int) -> Iterator[Piece]:
+    def _micro_batches(self, streams: int) -> Iterator[Piece]:
         """Take about ``limits.step`` tokens of what waits, in micro-batches of similar length."""
         groups: dict[Role, list[Slot[str]]] = {}
         for slot in self._pending.take(self._limits.step):
@@ -211,7 +168,7 @@ class EmbeddingEngine(EngineBase):
         for role, group in groups.items():
             for part, prepared in self._pending.attempt(group, partial(self._prepare, role)):
                 rows = {slot: row for row, slot in enumerate(part)}
-                for batch in self._batches(prepared, threads):
+                for batch in self._batches(prepared, streams):
                     yield Piece(role, prepared, rows, [part[row] for row in batch])
 
     def _finish(self, piece: Piece, threads: int) -> None:
@@ -223,17 +180,21 @@ class EmbeddingEngine(EngineBase):
     def _prepare(self, role: Role, slots: list[Slot[str]]) -> PreparedTexts:
         return self._encoder.prepare([slot.item for slot in slots], role)
 
-    def _batches(self, prepared: PreparedTexts, threads: int) -> list[list[int]]:
+    def _batches(self, prepared: PreparedTexts, streams: int) -> list[list[int]]:
         if self._alone:
             return [[row] for row in range(len(prepared.lengths))]
         limits = self._limits
         if prepared.overlaps:
-            share = sum(prepared.lengths) // max(1, threads)
-            limits = limits.at_most(max(_FREE_FROM, share))
+            each = math.ceil(len(prepared.lengths) / streams)
+            limits = limits.at_most(each * max(prepared.lengths))
         return micro_batches(prepared.lengths, limits)
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
         dimension = self._dimension(role, vectors)
+        if is_checked(vectors, dimension):
+            for slot, vector in zip(slots, vectors, strict=True):
+                self._pending.settle(slot, vector)
+            return
         for slot, vector in zip(slots, vectors, strict=True):
             if not self._pending.is_alive(slot):
                 continue
@@ -253,7 +214,7 @@ class EmbeddingEngine(EngineBase):
 
     def _join(self, request: EngineRequest, vectors: list[Vector]) -> Any:
         if vectors:
-            return np.stack(vectors)
+            return np.array(vectors)  # copies: each is a row of what others were computed with
         role = self._roles[request.id]
         known = self._encoder.dimension(role) or self._learned.get(role) or 0
         return np.empty((0, known), dtype=np.float32)
@@ -330,6 +291,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
                 pure=True,
                 speculatable=True,
                 capabilities=frozenset({ITEMWISE}),
+                interruptible=encoder.runtime is not None,
                 speed_key=model_speed_key(
                     *(loaded, "embedding", limits, reproducible, document_kwargs)
                 ),

@@ -14,6 +14,7 @@ def embedding_profile(
     speculatable: bool,
     capabilities: frozenset[str] = frozenset(),
     speed_key: str = "",
+    interruptible: bool = False,
 ) -> EngineProfile:
     """Describe an engine that embeds."""
     return EngineProfile(
@@ -22,6 +23,7 @@ def embedding_profile(
         latency=latency,
         max_threads=max_threads,
         stepped=True,
+        interruptible=interruptible,
         speculatable=speculatable,
         pure=pure,
         capabilities=capabilities,

@@ -9,11 +9,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rag_accel.engines.embedding.background import BackgroundTask, never_free
 
 logger = logging.getLogger("rag_accel.embedding")
 
 State = Literal["new", "building", "ready", "refused"]
+Output = Literal["sentence_embedding", "token_embeddings"]
+Tables = dict[str, NDArray[np.int64]]
+"""What a tokenizer gives, ``[texts, tokens]`` each, by name."""
 
 #: How often a model that has changed is compiled anew; who trains one is left alone then.
 MAX_BUILDS = 3
@@ -45,7 +51,11 @@ class Compiled(Protocol):
         """Tell whether it still is the model that was compiled."""
         ...
 
-    def start(self, features: Any, threads: int) -> Callable[[], dict[str, Any]] | None:
+    def prepare(self, texts: Sequence[str], prompt: str | None) -> Tables | None:
+        """Tokenise texts; None where the model itself has to run them."""
+        ...
+
+    def start(self, tables: Tables, threads: int, output: Output) -> Callable[[], Any] | None:
         """Start it on so many threads and return what gives its result; None if it cannot."""
         ...
 

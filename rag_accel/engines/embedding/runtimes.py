@@ -97,13 +97,13 @@ def prove(model: Any, threads: int, precision: str, compiled: Compiled) -> str:
 def _both(model: Any, threads: int, compiled: Compiled, texts: list[str]) -> tuple[Any, Any]:
     """Return the vectors of a compiled model and those of the model itself."""
     torch = importlib.import_module("torch")
-    features = model.preprocess(texts)
     with torch.inference_mode():
-        wanted = model(dict(features))["sentence_embedding"]
-        end = compiled.start(dict(features), threads)
-        if end is None:
-            raise RuntimeError(f"compiled, it does not run on {threads} threads")
-        return end()["sentence_embedding"], wanted
+        wanted = model(model.preprocess(texts))["sentence_embedding"]
+    tables = compiled.prepare(texts, None)
+    end = compiled.start(tables, threads, "sentence_embedding") if tables is not None else None
+    if end is None:
+        raise RuntimeError(f"compiled, it does not run on {threads} threads")
+    return torch.from_numpy(end()), wanted
 
 
 def _smallest_cosine(found: Any, wanted: Any) -> float:

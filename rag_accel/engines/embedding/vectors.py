@@ -33,6 +33,17 @@ def checked_rows(values: Any, count: int) -> Sequence[Any]:
     return values
 
 
+def is_checked(values: Any, dimension: int | None) -> bool:
+    """Tell whether ``values`` are rows that ``checked_vector`` would return as they are."""
+    return (
+        isinstance(values, np.ndarray)
+        and values.dtype == np.float32
+        and values.ndim == 2
+        and 0 < values.shape[1] == dimension
+        and bool(np.isfinite(values).all())
+    )
+
+
 def checked_vector(value: Any, dimension: int | None) -> Vector:
     """Return ``value`` as ``[dimension], float32``, finite.
 

@@ -149,6 +149,58 @@ def test_a_model_of_another_make_is_refused_by_name(model: Any) -> None:
         CompiledTransformer(model.bfloat16(), 1)
 
 
+def of_modules(*modules: Any) -> Any:
+    library = pytest.importorskip("sentence_transformers")
+    return library.SentenceTransformer(modules=list(modules), device="cpu")
+
+
+def st_module(name: str) -> Any:
+    return getattr(pytest.importorskip("sentence_transformers.sentence_transformer.modules"), name)
+
+
+@pytest.mark.parametrize(
+    "mode", ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+)
+def test_other_ways_to_pool_and_a_layer_behind_give_the_models_own_vectors(
+    model: Any, mode: str
+) -> None:
+    torch.manual_seed(0)
+    pooling, dense = st_module("Pooling")(384, mode), st_module("Dense")(384, 48)
+    whole = of_modules(model[0], pooling, dense, model[2])
+    engine = compiled_engine(whole)
+    assert difference(engine, whole, TEXTS) <= TOLERANCE
+    assert embedded(engine, TEXTS).shape == (len(TEXTS), 48)
+
+
+def test_a_module_that_is_not_known_is_refused_by_name(model: Any) -> None:
+    class Doubled(torch.nn.Module):
+        def forward(self, features: Any) -> Any:
+            features["sentence_embedding"] = 2 * features["sentence_embedding"]
+            return features
+
+    whole = of_modules(*model.children(), Doubled())
+    with pytest.raises(NotCompilableError, match="it has a module Doubled"):
+        CompiledTransformer(whole, 1)
+
+
+def test_prompts_that_are_left_out_of_the_vectors_are_left_out(model: Any) -> None:
+    model.set_pooling_include_prompt(False)
+    engine = compiled_engine(model, query_kwargs={"prompt": "Search the wide river: "})
+    wanted = model.encode(TEXTS, prompt="Search the wide river: ")
+    assert np.abs(embedded(engine, TEXTS) - wanted).max() <= TOLERANCE
+    assert np.abs(wanted - model.encode(TEXTS)).max() > 1e-3
+
+
+@pytest.mark.parametrize("kwargs", [{"truncate_dim": 32}, {"normalize_embeddings": True}])
+def test_arguments_of_encode_count_on_the_compiled_model(model: Any, kwargs: Any) -> None:
+    whole = of_modules(model[0], st_module("Pooling")(384, "mean"))
+    engine = compiled_engine(whole, query_kwargs=kwargs)
+    wanted = whole.encode(TEXTS, **kwargs)
+    found = embedded(engine, TEXTS)
+    assert found.shape == wanted.shape
+    assert np.abs(found - wanted).max() <= TOLERANCE
+
+
 def test_a_model_with_a_hook_is_refused_by_name(model: Any) -> None:
     layer(model).register_forward_hook(negate)
     engine = SentenceTransformerEngine(model)
@@ -170,7 +222,7 @@ def test_where_the_compiled_model_fails_the_model_itself_answers(
     def fail() -> Any:
         raise RuntimeError("out of memory")
 
-    def start(form: Any, arrays: Any) -> Callable[[], Any]:
+    def start(form: Any, arrays: Any, output: int) -> Callable[[], Any]:
         return fail() if fails_at_once else fail
 
     monkeypatch.setattr(CompiledForm, "start", start)
@@ -242,7 +294,7 @@ def test_a_forked_child_gives_the_models_vectors_on_torch(model: Any) -> None:
         "busy = Engine(engine.model)\n"
         "busy.submit([EngineRequest(WorkId('b'), '2', PrimitiveKind.EMBEDDING,"
         " TextBatch(('word ' * 200,) * 40, 'query'))])\n"
-        "busy.step(StepBudget(0.0, 2)); assert busy._running\n"
+        "busy.step(StepBudget(0.0, 2)); assert len(busy._under_way)\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    found = np.abs(embed(engine) - mine).max() <= 1e-6\n"

@@ -6,13 +6,13 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from rag_accel.engines.embedding import runtime as runtimes
-from rag_accel.engines.embedding.runtime import MAX_BUILDS, BackgroundRuntime
+from rag_accel.engines.embedding.runtime import MAX_BUILDS, BackgroundRuntime, Output, Tables
 
 PATIENCE_S = 30.0
 
@@ -20,7 +20,7 @@ PATIENCE_S = 30.0
 class FakeCompiled:
     """Be current until told otherwise."""
 
-    modules = ()
+    modules: Sequence[Any] = ()
 
     def __init__(self) -> None:
         self.current = True
@@ -28,7 +28,10 @@ class FakeCompiled:
     def is_current(self) -> bool:
         return self.current
 
-    def start(self, features: Any, threads: int) -> Callable[[], dict[str, Any]]:
+    def prepare(self, texts: Any, prompt: Any) -> Tables:
+        return {}
+
+    def start(self, tables: Tables, threads: int, output: Output) -> Callable[[], Any]:
         return dict
 
 

@@ -1,0 +1,287 @@
+"""Hold texts that are ready to run, on torch, on the compiled model or through ``encode``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from rag_accel.engines.embedding.runtime import Compiled, Output, Tables
+from rag_accel.engines.torch_threads import on_threads
+
+T = TypeVar("T")
+_is_training = attrgetter("training")
+
+
+class PreparedTexts(Protocol):
+    """Hold texts that are ready to run; ``lengths`` are tokens, exact or estimated."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Return one length per text."""
+        ...
+
+    @property
+    def overlaps(self) -> bool:
+        """Tell whether what was started computes by itself, without the thread that started it."""
+        ...
+
+    def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
+        """Encode some of the texts on so many threads; what is returned gives the vectors.
+
+        Those are ``[len(rows), dim]``. Where nothing overlaps, the thread that asks computes; else
+        what is returned may have a method ``wait(timeout_s)`` that tells whether they are there.
+        """
+        ...
+
+
+class PreparedSentences(PreparedTexts, Protocol):
+    """Hold texts whose tokens have vectors, too."""
+
+    def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
+        """Do the same for a tensor ``[tokens, dim]`` for each of the texts, without padding."""
+        ...
+
+
+class EncodedTexts:
+    """Encode texts through ``model.encode``.
+
+    Args:
+        model: anything with ``encode``.
+        texts: what to encode.
+        kwargs: arguments of ``encode``.
+        lengths: about how many tokens each has.
+    """
+
+    overlaps = False
+
+    def __init__(
+        self,
+        model: Any,
+        texts: Sequence[str],
+        kwargs: Mapping[str, Any],
+        lengths: Sequence[int],
+    ) -> None:
+        self._model = model
+        self._texts = texts
+        self._kwargs = kwargs
+        self.lengths = lengths
+
+    def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
+        return on_threads(threads, partial(self._encode, rows, **self._kwargs))
+
+    def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
+        kwargs = {**self._kwargs, "output_value": "token_embeddings"}
+        return on_threads(threads, partial(self._encode, rows, **kwargs))
+
+    def _encode(self, rows: Sequence[int], **kwargs: Any) -> Any:
+        return self._model.encode(
+            [self._texts[row] for row in rows],
+            batch_size=len(rows),
+            show_progress_bar=False,
+            **kwargs,
+        )
+
+
+class CompiledTexts:
+    """Run slices of tables that were tokenised together on a compiled model.
+
+    Args:
+        compiled: the model.
+        tables: what its ``prepare`` gave.
+        finish: makes of its vectors what ``encode`` would return.
+        again: prepares some of the texts for torch.
+        give_up: is told what went wrong with the compiled model.
+    """
+
+    overlaps = True
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        tables: Tables,
+        finish: Callable[[Any], Any],
+        again: Callable[[Sequence[int]], PreparedSentences],
+        give_up: Callable[[Exception], None],
+    ) -> None:
+        self._compiled = compiled
+        self._tables = tables
+        self._finish = finish
+        self._again = again
+        self._give_up = give_up
+        self.lengths: Sequence[int] = tables["attention_mask"].sum(axis=1).tolist()
+
+    def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
+        def use(tables: Tables, vectors: Any) -> Any:
+            return self._finish(vectors)
+
+        def again() -> Any:
+            return self._again(rows).start(range(len(rows)), threads)()
+
+        return self._start(rows, threads, "sentence_embedding", use, again)
+
+    def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
+        def again() -> Sequence[Any]:
+            return self._again(rows).start_tokens(range(len(rows)), threads)()
+
+        return self._start(rows, threads, "token_embeddings", _own_tokens, again)
+
+    def _start(
+        self,
+        rows: Sequence[int],
+        threads: int,
+        output: Output,
+        use: Callable[[Tables, Any], T],
+        again: Callable[[], T],
+    ) -> Callable[[], T]:
+        """Start a slice; where the compiled model cannot run or fails, ``again`` is its result."""
+        tables = self._slice(rows)
+        try:
+            run = self._compiled.start(tables, threads, output)
+        except Exception as error:
+            run = partial(_raise, error)
+        if run is None:
+            return again
+        return _Run(run, partial(use, tables), again, self._give_up)
+
+    def _slice(self, rows: Sequence[int]) -> Tables:
+        mask = self._tables["attention_mask"][rows]
+        # Columns [first, last) hold a token of at least one row; the rest pads longer rows of
+        # other micro-batches, on the right or on the left.
+        used = np.flatnonzero(mask.any(axis=0))
+        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+        return {
+            name: np.ascontiguousarray(table[rows, first:last])
+            for name, table in self._tables.items()
+        }
+
+
+class _Run(Generic[T]):
+    """Wait for a compiled model; where it fails, let torch compute and give the former up."""
+
+    __slots__ = ("_again", "_give_up", "_run", "_use")
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        use: Callable[[Any], T],
+        again: Callable[[], T],
+        give_up: Callable[[Exception], None],
+    ) -> None:
+        self._run = run
+        self._use = use
+        self._again = again
+        self._give_up = give_up
+
+    def wait(self, timeout_s: float) -> bool:
+        """Tell whether it has ended, at the latest after so many seconds."""
+        wait = getattr(self._run, "wait", None)
+        return wait is None or wait(timeout_s)
+
+    def __call__(self) -> T:
+        """Return the result, once."""
+        try:
+            found = self._run()
+        except Exception as error:
+            result = self._again()
+            self._give_up(error)
+            return result
+        return self._use(found)
+
+
+def _own_tokens(tables: Tables, vectors: Any) -> Sequence[Any]:
+    import torch
+
+    masks = torch.from_numpy(tables["attention_mask"]).bool()
+    pairs = zip(torch.from_numpy(vectors), masks, strict=True)
+    return [own[mask] for own, mask in pairs]
+
+
+class TorchTexts:
+    """Run slices of features that were tokenised together on torch.
+
+    Args:
+        model: a ``SentenceTransformer``.
+        features: what its ``preprocess`` gave; see ``is_sliceable``.
+        finish: makes of its vectors what ``encode`` would return.
+    """
+
+    overlaps = False
+
+    def __init__(self, model: Any, features: dict[str, Any], finish: Callable[[Any], Any]) -> None:
+        self._model = model
+        self._features = features
+        self._finish = finish
+        self.lengths: Sequence[int] = features["attention_mask"].sum(dim=1).tolist()
+
+    def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
+        return partial(self._vectors, self._start(rows, threads))
+
+    def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
+        return partial(self._tokens, self._start(rows, threads))
+
+    def _start(self, rows: Sequence[int], threads: int) -> Callable[[], dict[str, Any]]:
+        evaluate(self._model, self._model.modules())
+        return on_threads(threads, partial(self._model, self._slice(rows)))
+
+    def _vectors(self, end: Callable[[], dict[str, Any]]) -> Any:
+        import torch
+
+        with torch.inference_mode():
+            found = end()["sentence_embedding"]
+            return self._finish(found.to(device="cpu", dtype=torch.float32).numpy())
+
+    def _tokens(self, end: Callable[[], dict[str, Any]]) -> Sequence[Any]:
+        import torch
+
+        with torch.inference_mode():
+            found = end()
+        masks = found["attention_mask"].bool()
+        return [
+            vectors[mask] for vectors, mask in zip(found["token_embeddings"], masks, strict=True)
+        ]
+
+    def _slice(self, rows: Sequence[int]) -> dict[str, Any]:
+        import torch
+
+        device = self._model.device
+        if len(self.lengths) == 1:
+            return {name: _moved(value, device) for name, value in self._features.items()}
+        index = torch.as_tensor(rows)
+        # Columns [first, last) hold a token of at least one row; the rest pads longer rows of
+        # other micro-batches, on the right or on the left.
+        used = self._features["attention_mask"][index].any(dim=0).nonzero().flatten()
+        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+        return {
+            name: _moved(value[index, first:last] if _is_table(value) else value, device)
+            for name, value in self._features.items()
+        }
+
+
+def _raise(error: Exception) -> dict[str, Any]:
+    raise error
+
+
+def _is_table(value: Any) -> bool:
+    return getattr(value, "ndim", 0) > 0
+
+
+def _moved(value: Any, device: Any) -> Any:
+    return value.to(device) if hasattr(value, "to") else value
+
+
+def is_sliceable(features: Mapping[str, Any], count: int) -> bool:
+    """Tell whether each tensor is ``[texts, tokens]``, so that rows and columns can be taken."""
+    mask = features.get("attention_mask")
+    if mask is None or getattr(mask, "ndim", 0) != 2 or mask.shape[0] != count:
+        return False
+    return all(value.shape == mask.shape for value in features.values() if _is_table(value))
+
+
+def evaluate(model: Any, modules: Iterable[Any]) -> None:
+    """Do what ``encode`` does at each call; asking first is a tenth of the cost."""
+    if any(map(_is_training, modules)):
+        model.eval()
