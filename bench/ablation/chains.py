@@ -6,13 +6,14 @@ The reader computes on the cores that embedding wants, which no ledger of ours s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from bench.ablation import switches
 from bench.ablation.embedding import Lacking
 from bench.ablation.interception import RATE
 from bench.ablation.measured import Ablation, Arm, Gave, ablate, under
+from bench.ablation.switches import Switch
 from bench.arms import bench_accelerator
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.chain import build_chain
@@ -36,7 +37,9 @@ def measure(material: Material, turns: int, each: int) -> list[Ablation]:
     asked = material.questions[: 16 * each]
     with ExitStack() as stack:
         on, slow = _opened(stack, material, {}), _opened(stack, material, _ON_TORCH)
-        off = {name: _opened(stack, material, one.options, one) for name, one in LACKING.items()}
+        off = {
+            name: _opened(stack, material, one.options, one.switch) for name, one in LACKING.items()
+        }
         wait_until_compiled(_PATIENCE_S)
         found: list[Ablation] = []
         for shape in ("threads", "tasks"):
@@ -61,9 +64,9 @@ def _ids(answer: Any) -> list[Any]:
 
 
 def _opened(
-    stack: ExitStack, material: Material, options: Mapping[str, Any], lacking: Lacking = Lacking()
+    stack: ExitStack, material: Material, options: Mapping[str, Any], switch: Switch = nullcontext
 ) -> Any:
-    with lacking.switch():
+    with switch():
         accelerator = stack.enter_context(bench_accelerator(**options))
         fast = accelerate(build_chain(material.store), accelerator=accelerator)
     run_load(fast, material.questions[:16], 4, "threads")

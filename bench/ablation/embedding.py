@@ -78,21 +78,20 @@ class Crowd:
 
 
 _COMPILED = ("compiled_model", "side_by_side", "one_in_line", "one_thread_form")
+_SCHEDULED = ("batching", "waiting_for_newcomers", "starting_together")
 CROWDS = (
     Crowd(1, "threads", ("compiled_model", "one_thread_form", "calling_thread_only")),
     Crowd(4, "threads", ("batching", "waiting_for_newcomers")),
     Crowd(
         16,
         "threads",
-        ("noise", "batching", "waiting_for_newcomers", "starting_together", *_COMPILED)
-        + ("calling_thread_only",),
+        ("noise", *_SCHEDULED, *_COMPILED, "calling_thread_only"),
     ),
-    Crowd(64, "threads", ("batching", "waiting_for_newcomers", "starting_together", *_COMPILED)),
+    Crowd(64, "threads", (*_SCHEDULED[:2], *_COMPILED[:3])),
     Crowd(
         64,
         "tasks",
-        ("batching", "waiting_for_newcomers", "starting_together", "gathered_tasks")
-        + ("one_wake_a_loop",),
+        (*_SCHEDULED, "gathered_tasks", "one_wake_a_loop"),
     ),
     Crowd(16, "tasks", ("gathered_tasks", "starting_together")),
     Crowd(64, "threads", ("sorting_by_length", "token_bounds"), is_mixed=True),
@@ -107,11 +106,11 @@ class Texts:
     passages: Sequence[str]
 
     def of(self, crowd: Crowd, each: int) -> Sequence[str]:
-        """Return the texts of one run: ``each`` for each caller, at least 32, at most 192."""
-        count = min(192, max(32, each * crowd.callers))
+        """Return the texts of one run: ``each`` for each caller, at least 32, at most 128."""
+        count = min(128, max(32, each * crowd.callers))
         if not crowd.is_mixed:
             return self.questions[:count]
-        pairs = zip(self.questions[: count // 2], self.passages, strict=False)
+        pairs = zip(self.questions[: count // 4], self.passages, strict=False)
         return [text for pair in pairs for text in pair]
 
 
@@ -159,9 +158,9 @@ def _with_more(
     same = partial(ablate, metric=RATE, turns=turns, same=same_vectors)
     load, regime = partial(_load, asked=repeated, crowd=crowd), f"{crowd.regime} repeated"
     found += same(regime, on=load(sharing), off={"single_flight": load(plain)})
-    for crowd in (Crowd(16, "threads", ()), crowd):
-        load = partial(_load, asked=texts.of(crowd, each), crowd=crowd)
-        found += same(crowd.regime, on=load(profiled), off={"measured_profile": load(plain)})
+    for one in (Crowd(16, "threads", ()), crowd):
+        load = partial(_load, asked=texts.of(one, each), crowd=one)
+        found += same(one.regime, on=load(profiled), off={"measured_profile": load(plain)})
     return [*found, *_uploads(open_arm, plain, texts, turns)]
 
 

@@ -71,9 +71,9 @@ def _no_op_chains(turns: int) -> list[Ablation]:
 
         asked = {"question": "?"}
         alone, lacking = arms(lambda fast: _row(lambda: fast.invoke(asked)))
-        found = ablate("no-op chain", LATENCY, alone, lacking, 4 * turns)
+        found = ablate("no op chain", LATENCY, alone, lacking, 4 * turns)
         crowd, lacking = arms(lambda fast: _load(fast, [asked] * 256, 64, "tasks"))
-        return [*found, *ablate("no-op chain 64 tasks", RATE, crowd, lacking, turns)]
+        return [*found, *ablate("no op chain 64 tasks", RATE, crowd, lacking, turns)]
 
 
 # Retrievers that sleep -------------------------------------------------------------------------
@@ -87,8 +87,8 @@ def _sleeping(turns: int) -> list[Ablation]:
         off = {"call_threads": under(switches.the_loops_own_threads, arm)}
         found = ablate("sync retriever 64 tasks", RATE, arm, off, turns)
         composite = _accelerated(stack, _composite(), mode="translate")
-        for callers, shape in ((1, "threads"), (16, "threads")):
-            arm = _load(composite, asked[: 8 * callers], callers, shape)
+        for callers in (1, 16):
+            arm = _load(composite, asked[: 8 * callers], callers, "threads")
             off = {"composite_calls": under(switches.one_call_after_another, arm)}
             regime = f"three retrievers {callers} thread{'s' * (callers > 1)}"
             found += ablate(regime, RATE, arm, off, turns)
@@ -111,12 +111,10 @@ def _graphs(turns: int) -> list[Ablation]:
     with Accelerator(engines={ENGINE: NoOpEngine()}) as accelerator:
         arm = _row(partial(accelerator.run, graph, input="?"))
         off = {"kept_plans": under(switches.a_plan_for_each_request, arm)}
-        return ablate(f"{_NODES} no-op stages", LATENCY, arm, off, turns)
+        return ablate(f"{_NODES} no op stages", LATENCY, arm, off, turns)
 
 
-def _accelerated(
-    stack: ExitStack, chain: Any, switch: Switch = nullcontext, **options: Any
-) -> Any:
+def _accelerated(stack: ExitStack, chain: Any, switch: Switch = nullcontext, **options: Any) -> Any:
     with switch():
         accelerator = stack.enter_context(bench_accelerator(**options))
         return accelerate(chain, accelerator=accelerator)

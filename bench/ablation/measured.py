@@ -110,9 +110,7 @@ def ablate(
     arms = {ON: _swept(on), **{_arm_name(name): _swept(arm) for name, arm in off.items()}}
     rotate(arms, warm_up)
     found = rotate(arms, turns)
-    return [
-        compared(name, regime, metric, found[_arm_name(name)], found[ON], same) for name in off
-    ]
+    return [compared(name, regime, metric, found[_arm_name(name)], found[ON], same) for name in off]
 
 
 def compared(

@@ -34,11 +34,11 @@ INSTRUCTIONS = (
     "You answer questions of people who know their field. Keep to the passages, name none of them, "
     "leave out what they do not say, and write in full sentences of moderate length. "
 ) * 8
-TOGETHER = 8
-_TOP_K = 16
+TOGETHER = 6
+_TOP_K = 12
 #: More than the reranker takes at once.
-_MANY = 72
-_WORDS = 100
+_MANY = 66
+_WORDS = 50
 _PLACES = 4
 _PATIENCE_S = 60.0
 
@@ -48,7 +48,7 @@ class Sizes:
     """Say how much is measured.
 
     Args:
-        documents: passages that are indexed, each of at most 100 words.
+        documents: passages that are indexed, each of at most 50 words.
         upload_words: words that a request uploads.
         turns: runs of each arm, one request at a time.
         together: runs of each arm with several requests at once.
@@ -113,6 +113,7 @@ def _uploading(setting: Setting, turns: int) -> list[Ablation]:
         open_arm = _opener(stack, setting, top_k=_TOP_K)
         on = arm(open_arm({}), LEADING)
         off = {name: arm(open_arm({"passes": all_but(name)}), LEADING) for name in OF_TREE}
+        off["noise"] = arm(open_arm({}), LEADING)
         off["all_passes"] = arm(open_arm({"passes": "none"}), LEADING)
         return ablate("tree with upload", LATENCY, on, off, turns)
 
@@ -165,8 +166,8 @@ class _Graph:
 GRAPHS = (
     _Graph("prune_dependencies", line_of_searches, "line of stages"),
     _Graph("split_prefill", long_prompt, "long prompt"),
-    _Graph("decompose_stages", many_passages, "72 passages"),
-    _Graph("decompose_stages", many_passages, "72 passages 4 at once", 4),
+    _Graph("decompose_stages", many_passages, "66 passages"),
+    _Graph("decompose_stages", many_passages, "66 passages 2 at once", 2),
 )
 
 
@@ -214,7 +215,6 @@ class _Lacking:
 
 LACKING: Mapping[str, _Lacking] = {
     **{name: _Lacking({"passes": all_but(name)}) for name in OF_TREE[1:]},
-    "all_passes": _Lacking({"passes": "none"}),
     "depth_order": _Lacking({"ageing_s": BLIND_AGEING_S}),
     "joining_waiting_steps": _Lacking({}, switches.no_interrupts),
     "shared_cores": _Lacking({}, switches.all_cores_to_each),
@@ -251,4 +251,3 @@ def _opener(
         return ours
 
     return open_arm
-

@@ -231,9 +231,7 @@ def _called(index: DocumentIndex, sizes: Sizes, least: int) -> list[Ablation]:
         on, alone, sliced = caller(), caller(max_batch=1), caller(SENSIBLE_S)
         for callers in (16, 64):
             off = {"batching": _load(alone, callers)}
-            found += ablate(
-                f"{callers} threads searching", RATE, _load(on, callers), off, turns
-            )
+            found += ablate(f"{callers} threads searching", RATE, _load(on, callers), off, turns)
         clusters = held_by(index).num_clusters
 
         def light(arm: _Caller) -> Arm:
