@@ -12,7 +12,7 @@ from typing import Any
 from bench.ablation import switches
 from bench.ablation.embedding import Lacking
 from bench.ablation.interception import RATE
-from bench.ablation.measured import Ablation, Arm, Gave, ablate, under
+from bench.ablation.measured import HANG_S, Ablation, Arm, Gave, ablate, under
 from bench.ablation.switches import Switch
 from bench.arms import bench_accelerator
 from langchain_rag_accel import accelerate
@@ -67,7 +67,7 @@ def _opened(
     stack: ExitStack, material: Material, options: Mapping[str, Any], switch: Switch = nullcontext
 ) -> Any:
     with switch():
-        accelerator = stack.enter_context(bench_accelerator(**options))
+        accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
         fast = accelerate(build_chain(material.store), accelerator=accelerator)
     run_load(fast, material.questions[:16], 4, "threads")
     return fast

@@ -15,7 +15,16 @@ from typing import Any
 
 from bench.ablation import switches
 from bench.ablation.company import beside
-from bench.ablation.measured import LATENCY, Ablation, Arm, Gave, ablate, same_vectors, under
+from bench.ablation.measured import (
+    HANG_S,
+    LATENCY,
+    Ablation,
+    Arm,
+    Gave,
+    ablate,
+    same_vectors,
+    under,
+)
 from bench.ablation.switches import Switch
 from bench.arms import bench_accelerator
 from bench.embedding.levels import EmbedQuery
@@ -183,7 +192,7 @@ def _opened(
     stack: ExitStack, embeddings: Any, warm_up: Sequence[str], options: Mapping[str, Any]
 ) -> EmbedQuery:
     """Return accelerated embeddings whose engine exists."""
-    accelerator = stack.enter_context(bench_accelerator(**options))
+    accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
     arm = EmbedQuery(accelerate(embeddings, accelerator=accelerator))
     run_load(arm, warm_up, 4, "threads")
     return arm

@@ -17,7 +17,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableParallel, RunnablePassthrough
 
 from bench.ablation import switches
-from bench.ablation.measured import LATENCY, Ablation, Arm, Gave, ablate, under
+from bench.ablation.measured import HANG_S, LATENCY, Ablation, Arm, Gave, ablate, under
 from bench.ablation.switches import Switch
 from bench.arms import bench_accelerator
 from bench.no_op import one_shot_chain
@@ -108,7 +108,7 @@ def _composite() -> Any:
 
 def _graphs(turns: int) -> list[Ablation]:
     graph = line_graph(_NODES)
-    with Accelerator(engines={ENGINE: NoOpEngine()}) as accelerator:
+    with Accelerator(engines={ENGINE: NoOpEngine()}, hang_s=HANG_S) as accelerator:
         arm = _row(partial(accelerator.run, graph, input="?"))
         off = {"kept_plans": under(switches.a_plan_for_each_request, arm)}
         return ablate(f"{_NODES} no op stages", LATENCY, arm, off, turns)
@@ -116,7 +116,7 @@ def _graphs(turns: int) -> list[Ablation]:
 
 def _accelerated(stack: ExitStack, chain: Any, switch: Switch = nullcontext, **options: Any) -> Any:
     with switch():
-        accelerator = stack.enter_context(bench_accelerator(**options))
+        accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
         return accelerate(chain, accelerator=accelerator)
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from bench.ablation.measured import LATENCY, Ablation, Arm, Gave, ablate
+from bench.ablation.measured import HANG_S, LATENCY, Ablation, Arm, Gave, ablate
 from bench.advanced.ours import BLIND_AGEING_S
 from bench.arms import bench_accelerator
 from bench.depth_program import Program, Scheduled, Sizes
@@ -37,7 +37,7 @@ def measure(sizes: Sizes) -> list[Ablation]:
 
 
 def _program(stack: ExitStack, sizes: Sizes, options: Mapping[str, Any]) -> Program:
-    accelerator = stack.enter_context(bench_accelerator(**options))
+    accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
     return Program(
         Scheduled(accelerator, sizes), sizes, partial(accelerate, accelerator=accelerator)
     )

@@ -14,7 +14,16 @@ from functools import partial
 from typing import Any
 
 from bench.ablation import switches
-from bench.ablation.measured import LATENCY, Ablation, Arm, Gave, ablate, timed_answers, under
+from bench.ablation.measured import (
+    HANG_S,
+    LATENCY,
+    Ablation,
+    Arm,
+    Gave,
+    ablate,
+    timed_answers,
+    under,
+)
 from bench.ablation.switches import Switch
 from bench.advanced.ours import BLIND_AGEING_S, Ours
 from bench.advanced.workload import LEADING, LOADED, LOADED_TOP_K, Setting, Variant, open_setting
@@ -245,7 +254,7 @@ def _opener(
     """Return what opens an arm under options; its models are compiled before it is used."""
 
     def open_arm(options: Mapping[str, Any]) -> Ours:
-        arm = Ours.opened(setting, device or setting.device, **given, **options)
+        arm = Ours.opened(setting, device or setting.device, hang_s=HANG_S, **given, **options)
         ours = stack.enter_context(arm)
         wait_until_compiled(_PATIENCE_S)
         return ours
