@@ -35,14 +35,14 @@ from rag_accel.engines.llm.emulated_table import DeviceTable
 from rag_accel.engines.rerank import PairScorer
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
 from rag_accel.passes.manager import RUNTIME_PASSES, STATIC_PASSES
-from rag_accel.workflows import one_shot, prompts, steps
+from rag_accel.workflows import prompts, steps
 
 PASSES = (*(one.name for one in STATIC_PASSES), *RUNTIME_PASSES)
-#: What an instruction of some length says, again and again: about 300 tokens.
+#: What an instruction of some length says, again and again: about 1500 tokens.
 INSTRUCTIONS = (
     "You answer questions of people who know their field. Keep to the passages, name none of them, "
     "leave out what they do not say, and write in full sentences of moderate length. "
-) * 8
+) * 36
 TOGETHER = 6
 _TOP_K = 12
 #: More than the reranker takes at once.
@@ -128,8 +128,14 @@ def _uploading(setting: Setting, turns: int) -> list[Ablation]:
 
 
 def long_prompt() -> FrozenRAGraph:
-    """Return a search and an answer whose prompt begins with long instructions."""
-    return one_shot(prompt=INSTRUCTIONS + prompts.ANSWER, top_k=_TOP_K).freeze()
+    """Return a search, a reranking and an answer whose prompt begins with long instructions."""
+    graph = RAGraph()
+    graph.add_retrieval("search", query="input", top_k=_TOP_K, output="found")
+    graph.add_rerank("rerank", documents="found", top_n=3, output="docs")
+    graph.add_generation("answer", INSTRUCTIONS + prompts.ANSWER)
+    for source, target in _line(["search", "rerank", "answer"]):
+        graph.add_edge(source, target)
+    return graph.freeze()
 
 
 def many_passages() -> FrozenRAGraph:

@@ -106,7 +106,7 @@ Ratios:
     prune_dependencies_line_of_stages: against ours with prune_dependencies off: latency of a
         request.
     split_prefill_long_prompt: against ours with split_prefill off: latency of a request whose
-        prompt begins with 300 tokens.
+        prompt begins with 1500 tokens.
     decompose_stages_66_passages: against ours with decompose_stages off: latency of a request.
     decompose_stages_66_passages_2_at_once: against ours with decompose_stages off: time of two
         requests.
