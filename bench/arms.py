@@ -22,7 +22,7 @@ def bench_accelerator(**options: Any) -> Iterator[Accelerator]:
     """Give an accelerator that computes every result, and check that it was really used.
 
     Args:
-        options: of the accelerator, besides.
+        options: of the accelerator, besides; ``single_flight=True`` shares results after all.
 
     Raises:
         ConfigError: if ``RAG_ACCEL=0`` would make the accelerated arm a second plain one.
@@ -32,7 +32,7 @@ def bench_accelerator(**options: Any) -> Iterator[Accelerator]:
         raise ConfigError(
             "the accelerated arm is switched off", where="RAG_ACCEL", hint="unset RAG_ACCEL"
         )
-    with Accelerator(options=Options.load(single_flight=False, **options)) as accelerator:
+    with Accelerator(options=Options.load(**{"single_flight": False, **options})) as accelerator:
         yield accelerator
         if accelerator.bypassed:
             raise EngineError(

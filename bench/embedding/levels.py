@@ -40,6 +40,10 @@ class EmbedQuery:
         """Embed one text."""
         return await self._embeddings.aembed_query(text)
 
+    def embed_all(self, texts: Sequence[str]) -> list[list[float]]:
+        """Embed many texts by one call."""
+        return self._embeddings.embed_documents(list(texts))
+
 
 @dataclass(frozen=True, slots=True)
 class Level:

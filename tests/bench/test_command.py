@@ -275,7 +275,8 @@ def test_a_suite_runs_in_at_least_one_process(
 
 
 @pytest.mark.parametrize(
-    "name", ["advanced_rag", "demo", "langgraph_depth", "mixed_workflows", "overhead"]
+    "name",
+    ["ablation", "advanced_rag", "demo", "langgraph_depth", "mixed_workflows", "overhead"],
 )
 def test_every_ratio_names_its_opponent(name: str) -> None:
     definitions = ratio_definitions(name)

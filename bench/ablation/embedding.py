@@ -1,0 +1,214 @@
+"""Embed the texts of concurrent callers: what the engine does, and what the scheduler does.
+
+Each caller embeds one text a call, the next as soon as it has a vector. The model is the user's own
+(MiniLM), recognised and driven by an engine of ours.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from bench.ablation import switches
+from bench.ablation.company import beside
+from bench.ablation.measured import (
+    HANG_S,
+    LATENCY,
+    Ablation,
+    Arm,
+    Gave,
+    ablate,
+    same_vectors,
+    under,
+)
+from bench.ablation.switches import Switch
+from bench.arms import bench_accelerator
+from bench.embedding.levels import EmbedQuery
+from langchain_rag_accel import accelerate
+from langchain_rag_accel.demo.load import Shape, run_load
+from rag_accel.engines.embedding.runtimes import wait_until_compiled
+
+RATE = "texts_per_s"
+#: Times that each text is asked for where callers repeat each other.
+REPEATED = 8
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Say how an arm lacks one mechanism: by options, or by a switch while it runs."""
+
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    switch: Switch = nullcontext
+
+
+LACKING: Mapping[str, Lacking] = {
+    "noise": Lacking(),
+    "batching": Lacking({"max_batch": 1}),
+    "waiting_for_newcomers": Lacking({"batch_wait_ms": 0.0}),
+    "starting_together": Lacking(switch=switches.one_event_at_a_time),
+    "gathered_tasks": Lacking(switch=switches.tasks_each_by_themselves),
+    "one_wake_a_loop": Lacking(switch=switches.a_wake_for_each_task),
+    "compiled_model": Lacking({"embedding_runtime": "torch"}),
+    "side_by_side": Lacking(switch=switches.one_micro_batch_for_all_threads),
+    "one_in_line": Lacking(switch=switches.no_micro_batch_in_line),
+    "one_thread_form": Lacking(switch=switches.all_threads_for_each),
+    "calling_thread_only": Lacking(switch=switches.torch_teams),
+    "sorting_by_length": Lacking(switch=switches.lengths_mixed),
+    "token_bounds": Lacking(switch=switches.counted_micro_batches),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Say who calls, and which mechanisms could matter to them.
+
+    Args:
+        callers: how many call at the same time.
+        shape: threads, or tasks of one loop.
+        lacking: mechanisms that are measured.
+        is_mixed: whether every second text is a passage.
+    """
+
+    callers: int
+    shape: Shape
+    lacking: tuple[str, ...]
+    is_mixed: bool = False
+
+    @property
+    def regime(self) -> str:
+        """Return how rows name it."""
+        thing = self.shape[:-1] if self.callers == 1 else self.shape
+        return f"{self.callers} {thing}{' mixed' if self.is_mixed else ''}"
+
+
+_COMPILED = ("compiled_model", "side_by_side", "one_in_line", "one_thread_form")
+_SCHEDULED = ("batching", "waiting_for_newcomers", "starting_together")
+CROWDS = (
+    Crowd(1, "threads", ("compiled_model", "one_thread_form", "calling_thread_only")),
+    Crowd(4, "threads", ("batching", "waiting_for_newcomers")),
+    Crowd(
+        16,
+        "threads",
+        ("noise", *_SCHEDULED, *_COMPILED, "calling_thread_only"),
+    ),
+    Crowd(64, "threads", (*_SCHEDULED[:2], *_COMPILED[:3])),
+    Crowd(
+        64,
+        "tasks",
+        (*_SCHEDULED, "gathered_tasks", "one_wake_a_loop"),
+    ),
+    Crowd(16, "tasks", ("gathered_tasks", "starting_together")),
+    Crowd(64, "threads", ("sorting_by_length", "token_bounds"), is_mixed=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Hold what is embedded: distinct questions, and passages."""
+
+    questions: Sequence[str]
+    passages: Sequence[str]
+
+    def of(self, crowd: Crowd, each: int) -> Sequence[str]:
+        """Return the texts of one run: ``each`` for each caller, at least 32, at most 128."""
+        count = min(128, max(32, each * crowd.callers))
+        if not crowd.is_mixed:
+            return self.questions[:count]
+        pairs = zip(self.questions[: count // 4], self.passages, strict=False)
+        return [text for pair in pairs for text in pair]
+
+
+def measure(embeddings: Any, texts: Texts, turns: int, each: int) -> list[Ablation]:
+    """Measure every mechanism on every crowd it could matter to.
+
+    Args:
+        embeddings: LangChain embeddings.
+        texts: what is embedded.
+        turns: runs of each arm.
+        each: texts of a run for each caller.
+    """
+    with ExitStack() as stack:
+        open_arm = partial(_opened, stack, embeddings, texts.questions[:16])
+        on = open_arm({})
+        arms = {name: open_arm(one.options) for name, one in LACKING.items()}
+        wait_until_compiled(_PATIENCE_S)
+        found: list[Ablation] = []
+        for crowd in CROWDS:
+            asked = texts.of(crowd, each)
+            off = {
+                name: under(LACKING[name].switch, _load(arms[name], asked, crowd))
+                for name in crowd.lacking
+            }
+            whole = _load(on, asked, crowd)
+            found += ablate(crowd.regime, RATE, whole, off, turns, same=same_vectors)
+        return [*found, *_with_more(stack, open_arm, on, texts, turns, each)]
+
+
+def _with_more(
+    stack: ExitStack,
+    open_arm: Callable[[Mapping[str, Any]], EmbedQuery],
+    plain: EmbedQuery,
+    texts: Texts,
+    turns: int,
+    each: int,
+) -> list[Ablation]:
+    """Measure what no arm has by itself: shared runs, measured profiles, uploads in parts."""
+    found: list[Ablation] = []
+    crowd = Crowd(64, "threads", ())
+    distinct = texts.of(crowd, each)
+    repeated = [text for text in distinct[: len(distinct) // REPEATED] for _ in range(REPEATED)]
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    sharing, profiled = open_arm({"single_flight": True}), open_arm({"profile_dir": folder})
+    same = partial(ablate, metric=RATE, turns=turns, same=same_vectors)
+    load, regime = partial(_load, asked=repeated, crowd=crowd), f"{crowd.regime} repeated"
+    found += same(regime, on=load(sharing), off={"single_flight": load(plain)})
+    for one in (Crowd(16, "threads", ()), crowd):
+        load = partial(_load, asked=texts.of(one, each), crowd=one)
+        found += same(one.regime, on=load(profiled), off={"measured_profile": load(plain)})
+    return [*found, *_uploads(open_arm, plain, texts, turns)]
+
+
+def _uploads(
+    open_arm: Callable[[Mapping[str, Any]], EmbedQuery], plain: EmbedQuery, texts: Texts, turns: int
+) -> list[Ablation]:
+    """Measure queries while an upload is embedded that may enter the engine in parts, or not."""
+    whole = open_arm({"passes": "none"})
+    return ablate(
+        "queries beside an upload",
+        LATENCY,
+        _queries_beside(plain, texts),
+        {"split_nodes": _queries_beside(whole, texts)},
+        turns,
+        same=same_vectors,
+    )
+
+
+def _opened(
+    stack: ExitStack, embeddings: Any, warm_up: Sequence[str], options: Mapping[str, Any]
+) -> EmbedQuery:
+    """Return accelerated embeddings whose engine exists."""
+    accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
+    arm = EmbedQuery(accelerate(embeddings, accelerator=accelerator))
+    run_load(arm, warm_up, 4, "threads")
+    return arm
+
+
+def _load(arm: EmbedQuery, asked: Sequence[str], crowd: Crowd) -> Arm:
+    def run(turn: int) -> Gave:
+        load = run_load(arm, asked, crowd.callers, crowd.shape)
+        return Gave(load.throughput_rps, load.answers)
+
+    return run
+
+
+def _queries_beside(arm: EmbedQuery, texts: Texts) -> Arm:
+    questions = texts.questions
+    return beside(
+        lambda: arm.embed_all(texts.passages),
+        lambda number: arm.invoke(questions[number % len(questions)]),
+    )

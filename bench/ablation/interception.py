@@ -1,0 +1,139 @@
+"""Call leaves that do nothing, or only sleep: what interception and graphs cost, and what overlaps.
+
+Every figure here is scripted: no model answers and nothing is found, so what is left is ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableParallel, RunnablePassthrough
+
+from bench.ablation import switches
+from bench.ablation.measured import HANG_S, LATENCY, Ablation, Arm, Gave, ablate, under
+from bench.ablation.switches import Switch
+from bench.arms import bench_accelerator
+from bench.no_op import one_shot_chain
+from bench.no_op_graph import ENGINE, NoOpEngine, line_graph
+from bench.paired import in_ms
+from langchain_rag_accel import accelerate
+from langchain_rag_accel.demo.load import Shape, run_load
+from rag_accel.accelerator import Accelerator
+
+RATE = "answers_per_s"
+#: Calls in a row of one run, which gives their mean.
+ROW = 20
+FIND_S = 0.01
+_NODES = 10
+
+
+class Sleeping(BaseRetriever):
+    """Find one document after 10 ms, by a sync method only."""
+
+    name_of_it: str = "it"
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        time.sleep(FIND_S)
+        return [Document(f"{self.name_of_it} about {query}")]
+
+
+def measure(turns: int) -> list[Ablation]:
+    """Measure calls of no-op chains, sync-only and composite retrievers, and a graph."""
+    return [*_no_op_chains(turns), *_sleeping(turns), *_graphs(turns)]
+
+
+# A chain whose model does nothing --------------------------------------------------------------
+
+LACKING: Mapping[str, Switch] = {
+    "beginning_at_once": switches.every_call_waits_for_its_permit,
+    "quiet_messages": switches.every_message_wakes,
+}
+
+
+def _no_op_chains(turns: int) -> list[Ablation]:
+    with ExitStack() as stack:
+        chain = one_shot_chain()
+        on = _accelerated(stack, chain)
+        # Made under its switch: what a driver is told to call it holds from the beginning.
+        off = {name: _accelerated(stack, chain, switch) for name, switch in LACKING.items()}
+
+        def arms(make: Callable[[Any], Arm]) -> tuple[Arm, dict[str, Arm]]:
+            return make(on), {name: under(LACKING[name], make(off[name])) for name in off}
+
+        asked = {"question": "?"}
+        alone, lacking = arms(lambda fast: _row(lambda: fast.invoke(asked)))
+        found = ablate("no op chain", LATENCY, alone, lacking, 4 * turns)
+        crowd, lacking = arms(lambda fast: _load(fast, [asked] * 256, 64, "tasks"))
+        return [*found, *ablate("no op chain 64 tasks", RATE, crowd, lacking, turns)]
+
+
+# Retrievers that sleep -------------------------------------------------------------------------
+
+
+def _sleeping(turns: int) -> list[Ablation]:
+    with ExitStack() as stack:
+        asked = [f"question {number}" for number in range(256)]
+        fast = _accelerated(stack, Sleeping())
+        arm = _load(fast, asked, 64, "tasks")
+        off = {"call_threads": under(switches.the_loops_own_threads, arm)}
+        found = ablate("sync retriever 64 tasks", RATE, arm, off, turns)
+        composite = _accelerated(stack, _composite(), mode="translate")
+        for callers in (1, 16):
+            arm = _load(composite, asked[: 8 * callers], callers, "threads")
+            off = {"composite_calls": under(switches.one_call_after_another, arm)}
+            regime = f"three retrievers {callers} thread{'s' * (callers > 1)}"
+            found += ablate(regime, RATE, arm, off, turns)
+        return found
+
+
+def _composite() -> Any:
+    from langchain_classic.retrievers import EnsembleRetriever
+
+    parts: list[Any] = [Sleeping(name_of_it=name) for name in ("one", "two", "three")]
+    found = EnsembleRetriever(retrievers=parts, weights=[1.0] * len(parts))
+    return RunnableParallel(documents=found, question=RunnablePassthrough())
+
+
+# A graph whose engine does nothing -------------------------------------------------------------
+
+
+def _graphs(turns: int) -> list[Ablation]:
+    graph = line_graph(_NODES)
+    with Accelerator(engines={ENGINE: NoOpEngine()}, hang_s=HANG_S) as accelerator:
+        arm = _row(partial(accelerator.run, graph, input="?"))
+        off = {"kept_plans": under(switches.a_plan_for_each_request, arm)}
+        return ablate(f"{_NODES} no op stages", LATENCY, arm, off, turns)
+
+
+def _accelerated(stack: ExitStack, chain: Any, switch: Switch = nullcontext, **options: Any) -> Any:
+    with switch():
+        accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
+        return accelerate(chain, accelerator=accelerator)
+
+
+def _row(call: Callable[[], Any]) -> Arm:
+    """Return the arm that makes some calls one after the other; its figure is their mean time."""
+
+    def run(turn: int) -> Gave:
+        started = time.perf_counter()
+        answers = [call() for _ in range(ROW)]
+        return Gave(in_ms(time.perf_counter() - started) / ROW, answers)
+
+    return run
+
+
+def _load(chain: Any, asked: Any, callers: int, shape: Shape) -> Arm:
+    def run(turn: int) -> Gave:
+        load = run_load(chain, asked, callers, shape)
+        return Gave(load.throughput_rps, load.answers)
+
+    return run

@@ -1,0 +1,51 @@
+"""Run LangGraph programs of which one branch has the longer way to go; engine and model sleep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from bench.ablation.measured import HANG_S, LATENCY, Ablation, Arm, Gave, ablate
+from bench.advanced.ours import BLIND_AGEING_S
+from bench.arms import bench_accelerator
+from bench.depth_program import Program, Scheduled, Sizes
+from bench.loads import counted
+from bench.paired import in_ms
+from langchain_rag_accel import accelerate
+
+LACKING: Mapping[str, Mapping[str, Any]] = {
+    "use_skeleton": {"use_skeleton": False},
+    "depth_order": {"ageing_s": BLIND_AGEING_S},
+}
+
+
+def measure(sizes: Sizes) -> list[Ablation]:
+    """Measure the order of a program's calls, for one user and for four at once."""
+    found: list[Ablation] = []
+    with ExitStack() as stack, asyncio.Runner() as runner:
+        on = _program(stack, sizes, {})
+        off = {name: _program(stack, sizes, options) for name, options in LACKING.items()}
+        for users in (1, 4):
+            arm = partial(_arm, runner, users)
+            lacking = {name: arm(program) for name, program in off.items()}
+            regime = f"program {counted(users, 'user')}"
+            found += ablate(regime, LATENCY, arm(on), lacking, sizes.turns)
+    return found
+
+
+def _program(stack: ExitStack, sizes: Sizes, options: Mapping[str, Any]) -> Program:
+    accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
+    return Program(
+        Scheduled(accelerator, sizes), sizes, partial(accelerate, accelerator=accelerator)
+    )
+
+
+def _arm(runner: asyncio.Runner, users: int, program: Program) -> Arm:
+    def run(turn: int) -> Gave:
+        found = runner.run(program.run(users))
+        return Gave(in_ms(found.mean_s), found.answers)
+
+    return run

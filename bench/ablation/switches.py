@@ -1,0 +1,185 @@
+"""Switch off, for one arm, what no option switches off.
+
+A switch gives an attribute of a module or a class another value while a block runs. It holds for
+the whole process, so nothing else may run meanwhile; what has been made stays as it was made.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+from langchain_rag_accel import wrappers
+from rag_accel.accelerator.leaves import Leaves
+from rag_accel.engines.embedding import compiled_transformer
+from rag_accel.engines.embedding import engine as embedding_engine
+from rag_accel.engines.embedding.compiled_forms import CompiledForms
+from rag_accel.engines.embedding.engine import EmbeddingEngine
+from rag_accel.engines.micro_batches import BatchLimits
+from rag_accel.engines.retrieval import nearest_clusters
+from rag_accel.engines.retrieval.crossover import Way
+from rag_accel.engines.retrieval.search_ways import SearchWays
+from rag_accel.passes import manager
+from rag_accel.scheduler import dispatch
+from rag_accel.scheduler.driver import Driver, handling
+from rag_accel.scheduler.driver.mailbox import Mailbox
+from rag_accel.scheduler.driver.wakeups import LoopWakeups
+from rag_accel.scheduler.pace import Pace
+from rag_accel.scheduler.state import EngineState, SchedulerState
+
+Switch = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
+    with mock.patch.object(owner, name, value):
+        yield
+
+
+# Embedding -------------------------------------------------------------------------------------
+
+
+def one_micro_batch_for_all_threads() -> AbstractContextManager[None]:
+    """Cut nothing for threads to compute side by side: what waits is one micro-batch for all."""
+    return _instead(embedding_engine, "_FREE_FROM", math.inf)
+
+
+def no_micro_batch_in_line() -> AbstractContextManager[None]:
+    """Have at most as many micro-batches under way as there are threads."""
+
+    def fill(self: EmbeddingEngine, threads: int) -> None:
+        while len(self._running) < threads:
+            if not self._cut and self._is_worth_it(threads):
+                self._cut.extend(self._round(threads))
+            if not self._next(threads):
+                return
+
+    return _instead(EmbeddingEngine, "_fill", fill)
+
+
+def lengths_mixed() -> AbstractContextManager[None]:
+    """Fill micro-batches, bounded as before, in an order that lengths have no part in."""
+
+    def mixed(lengths: Sequence[int], limits: BatchLimits) -> list[list[int]]:
+        order = random.Random(len(lengths)).sample(range(len(lengths)), len(lengths))
+        batches: list[list[int]] = []
+        longest = 0
+        for index in order:
+            longest = max(longest, lengths[index])
+            if batches and (len(batches[-1]) + 1) * longest <= limits.batch:
+                batches[-1].append(index)
+            else:
+                batches.append([index])
+                longest = lengths[index]
+        return batches
+
+    return _instead(embedding_engine, "micro_batches", mixed)
+
+
+def counted_micro_batches() -> AbstractContextManager[None]:
+    """Bound micro-batches by their number of texts, as ``encode`` does: 32, of similar length."""
+
+    def counted(lengths: Sequence[int], limits: BatchLimits) -> list[list[int]]:
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        return [order[first : first + 32] for first in range(0, len(order), 32)]
+
+    return _instead(embedding_engine, "micro_batches", counted)
+
+
+def torch_teams() -> AbstractContextManager[None]:
+    """Let torch's operations around a compiled model run on teams of threads."""
+    return _instead(compiled_transformer, "calling_thread_only", nullcontext)
+
+
+def all_threads_for_each() -> AbstractContextManager[None]:
+    """Run every micro-batch of a compiled model on the form for all threads."""
+    find = CompiledForms.find
+    return _instead(CompiledForms, "find", lambda self, threads: find(self, self._threads))
+
+
+# Retrieval -------------------------------------------------------------------------------------
+
+
+def clusters_one_by_one() -> AbstractContextManager[None]:
+    """Compare each query with the centroids by itself."""
+    return _instead(nearest_clusters, "MIN_QUERIES", math.inf)
+
+
+def always_by_codes() -> AbstractContextManager[None]:
+    """Search by codes wherever there are some, whatever was measured."""
+    return _instead(SearchWays, "way", lambda self, crowd, compared: Way.CODED)
+
+
+# The scheduler and its driver ------------------------------------------------------------------
+
+
+def all_that_is_granted() -> AbstractContextManager[None]:
+    """Compute each step on all threads that were granted."""
+    return _instead(Pace, "choose", lambda self, most: most)
+
+
+def all_cores_to_each() -> AbstractContextManager[None]:
+    """Grant every step all cores, whatever else computes."""
+
+    def grant(state: SchedulerState, engine: EngineState) -> int:
+        return max(1, min(engine.max_threads, state.options.cores))
+
+    return _instead(dispatch, "grant_threads", grant)
+
+
+def one_event_at_a_time() -> AbstractContextManager[None]:
+    """Start what an event lets start before the next one is looked at."""
+    return _instead(handling, "MAX_TOGETHER", 0)
+
+
+def tasks_each_by_themselves() -> AbstractContextManager[None]:
+    """Bring in the work of each task when it asks."""
+    return _instead(Driver, "submit_together", Driver.submit)
+
+
+def a_wake_for_each_task() -> AbstractContextManager[None]:
+    """Wake a loop for each of its tasks that has an answer."""
+    add = LoopWakeups.add
+
+    def add_and_flush(self: LoopWakeups, *args: Any) -> None:
+        add(self, *args)
+        self.flush()
+
+    return _instead(LoopWakeups, "add", add_and_flush)
+
+
+def no_interrupts() -> AbstractContextManager[None]:
+    """Let a step that waits go on waiting when work comes that could join it."""
+    return _instead(dispatch, "_interrupt", lambda *_: None)
+
+
+def every_message_wakes() -> AbstractContextManager[None]:
+    """Wake the driver's thread for what nobody waits for, too."""
+    return _instead(Mailbox, "put_quietly", Mailbox.put)
+
+
+def a_plan_for_each_request() -> AbstractContextManager[None]:
+    """Run the passes for each region of each request."""
+    return _instead(manager, "_kept_plan", manager._plan)
+
+
+# Interception ----------------------------------------------------------------------------------
+
+
+def every_call_waits_for_its_permit() -> AbstractContextManager[None]:
+    """Let borrowed calls ask the driver's thread before they begin."""
+    return _instead(Leaves, "begin", lambda *_: None)
+
+
+def the_loops_own_threads() -> AbstractContextManager[None]:
+    """Run sync-only leaves of a loop in that loop's default executor, as LangChain does."""
+    return _instead(wrappers, "start_in_pool", lambda *_: None)
+
+
+def one_call_after_another() -> AbstractContextManager[None]:
+    """Let composite retrievers make their calls one by one."""
+    return _instead(wrappers, "spreading", lambda method: method)

@@ -1,0 +1,267 @@
+"""The suite measures every mechanism on against off, and says when an answer differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("faiss")
+pytest.importorskip("langchain_classic")
+pytest.importorskip("langgraph")
+
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from bench.ablation import interception, order, requests, searching, switches
+from bench.ablation.measured import ON, Ablation, Gave, ablate, same_vectors, under
+from bench.depth_program import Scheduled
+from bench.depth_program import Sizes as ProgramSizes
+from bench.measure import Pairs
+from bench.results import SuiteResult, as_json, from_json
+from bench.suites import ablation, ratio_definitions
+from bench.vectors import IndexSize
+from langchain_rag_accel.demo.material import Material
+from rag_accel.accelerator import Accelerator
+from rag_accel.engine_api import Document
+from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
+from rag_accel.engines.llm.emulated import EmulatedDevice
+from rag_accel.engines.llm.emulated_engine import EmulatedEngine
+from rag_accel.engines.llm.emulated_table import DeviceTable
+from rag_accel.engines.micro_batches import BatchLimits
+from rag_accel.engines.rerank import RerankEngine
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
+from rag_accel.errors import ConfigError
+from rag_accel.graph import FrozenRAGraph
+from rag_accel.scheduler.pace import Pace
+from rag_accel.workflows import advanced_document_qa
+
+Ended = Callable[[SuiteResult], int]
+
+#: a device so fast that a request of some 300 tokens takes milliseconds
+FAST = DeviceTable("fast", 0.01, 0.001, 0.0, 1e6)
+TINY = ablation.Sizes(
+    turns=2,
+    each=1,
+    requests=requests.Sizes(documents=24, upload_words=12, turns=2, together=1),
+    program=ProgramSizes(turns=2, wide=4, batch=2, answer_s=0.0),
+    searching=searching.Sizes(
+        IndexSize(2000, 16, 8, dimension=16),
+        turns={1: 3, 16: 2, 64: 2},
+        caller_turns=1,
+        searches=64,
+        recall_queries=20,
+    ),
+)
+
+
+def score(pairs: list[tuple[str, str]]) -> list[float]:
+    """Count the words that query and text share, longer texts last."""
+    return [len(set(query.split()) & set(text.split())) - len(text) / 1000 for query, text in pairs]
+
+
+def _material() -> Material:
+    embeddings = DeterministicFakeEmbedding(size=16)
+    documents = tuple(
+        Document(f"d{number}", f"fact {number} is that {number} follows {number - 1}")
+        for number in range(40)
+    )
+    store = InMemoryVectorStore(embeddings)
+    store.add_texts([one.text for one in documents], ids=[one.id for one in documents])
+    return Material(
+        documents=documents,
+        questions=tuple(f"what follows {number}" for number in range(64)),
+        skipped=(),
+        embeddings=embeddings,
+        store=store,
+        index_was_cached=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
+    """Run the suite once, as small as it gets, over made-up vectors."""
+    cache = tmp_path_factory.mktemp("cache")
+    return ablation.run(True, TINY, _material(), score, FAST, cache)
+
+
+def test_every_mechanism_is_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
+    assert from_json(as_json(found), found.suite) == found
+    assert len({row.key for row in found.rows}) == len(found.rows)
+    assert set(found.ratios) == set(ratio_definitions(found.suite))
+    assert found.emulated
+    assert found.scripted
+    assert found.wrong == ()
+
+
+def test_every_ratio_is_against_ours_without_something() -> None:
+    for meaning in ratio_definitions("ablation").values():
+        assert meaning.startswith("against ours with")
+        assert "off" in meaning
+
+
+def test_every_ratio_has_both_its_arms_and_its_answers_compared(found: SuiteResult) -> None:
+    kinds = {(row.system, row.metric) for row in found.rows}
+    units = {row.metric for row in found.rows} - {"gain", "different_answers"}
+    assert units == {"latency_ms", "texts_per_s", "answers_per_s", "searches_per_s"}
+    assert kinds == {
+        *((system, unit) for system in ("on", "off") for unit in units),
+        ("on against off", "gain"),
+        ("on", "different_answers"),
+    }
+    assert len(found.rows) == 4 * len(found.ratios)
+    gains = {row.workload: row.median for row in found.rows if row.metric == "gain"}
+    assert sorted(gains.values()) == sorted(found.ratios.values())
+    compared = [row.n for row in found.rows if row.metric == "different_answers"]
+    assert min(compared) >= 1
+
+
+@pytest.mark.parametrize("name", requests.PASSES)
+def test_every_pass_has_a_row(found: SuiteResult, name: str) -> None:
+    assert [ratio for ratio in found.ratios if ratio.startswith(f"{name}_")]
+
+
+def _plan(graph: FrozenRAGraph, passes: str) -> str:
+    index = DocumentIndex(IndexSpec(4))
+    with (
+        EmulatedDevice(FAST) as device,
+        Accelerator(
+            llm=EmulatedEngine(device),
+            embedder=CallableEmbeddingEngine(lambda texts: [[1.0] * 4 for _ in texts]),
+            index=index,
+            reranker=RerankEngine(score, pure=True),
+            passes=passes,
+        ) as accelerator,
+    ):
+        return accelerator.explain(graph, "e-graph")
+
+
+_TREE = advanced_document_qa(ingest=True, num_queries=3, synthesis="tree").freeze()
+_MEASURED = [
+    *((name, _TREE) for name in requests.OF_TREE),
+    *((one.name, one.make()) for one in requests.GRAPHS),
+]
+
+
+@pytest.mark.parametrize(("name", "graph"), _MEASURED)
+def test_a_pass_is_measured_where_it_rewrites_something(name: str, graph: FrozenRAGraph) -> None:
+    lines = _plan(graph, "all").splitlines()
+    assert [line for line in lines if line.strip().startswith(f"{name}: ")]
+    assert not [
+        line
+        for line in _plan(graph, requests.all_but(name)).splitlines()
+        if line.strip().startswith(f"{name}: ")
+    ]
+
+
+def _ablation(metric: str, off: tuple[float, ...], on: tuple[float, ...]) -> Ablation:
+    return Ablation("a pass", "4 threads", metric, Pairs(off, on), 8, 1)
+
+
+def test_a_gain_above_one_means_that_it_pays() -> None:
+    slower = _ablation("latency_ms", (30.0, 20.0, 50.0), (10.0, 10.0, 10.0))
+    assert slower.gains == pytest.approx([3.0, 2.0, 5.0])
+    assert slower.gain == pytest.approx(3.0)
+    rate = _ablation("texts_per_s", (30.0, 20.0, 50.0), (10.0, 10.0, 10.0))
+    assert rate.gains == pytest.approx([1 / 3, 0.5, 0.2])
+    assert rate.gain == pytest.approx(1 / 3)
+    assert rate.key == "a_pass_4_threads"
+
+
+def test_arms_take_turns_after_a_warm_up_that_does_not_count() -> None:
+    went: list[str] = []
+
+    def arm(name: str) -> Callable[[int], Gave]:
+        def run(turn: int) -> Gave:
+            went.append(name)
+            return Gave(float(len(went)), [name == "wrong", turn])
+
+        return run
+
+    ones = ablate("a", "latency_ms", arm(ON), {"right": arm("right"), "wrong": arm("wrong")}, 2)
+    assert went == [ON, "right", "wrong", ON, "right", "wrong", "right", "wrong", ON]
+    assert [(one.mechanism, one.num_answers, one.num_different) for one in ones] == [
+        ("right", 4, 0),
+        ("wrong", 4, 2),
+    ]
+    assert ones[0].figures == Pairs((5.0, 7.0), (4.0, 9.0))
+
+
+def test_vectors_may_differ_as_two_runtimes_do_and_no_more() -> None:
+    assert same_vectors([1.0, 0.5], [1.0, 0.5 + 5e-6])
+    assert not same_vectors([1.0, 0.5], [1.0, 0.501])
+
+
+def test_a_switch_holds_for_its_arm_only() -> None:
+    def choice(turn: int) -> Gave:
+        slow_alone = Pace({1: 1.0, 4: 2.0}, {1: 9, 4: 9})
+        return Gave(float(slow_alone.choose(4)), [])
+
+    assert choice(0).figure == 1
+    assert under(switches.all_that_is_granted, choice)(0).figure == 4
+    assert choice(0).figure == 1
+
+
+def test_micro_batches_without_an_order_or_token_bounds_hold_every_text_once() -> None:
+    from bench.ablation.switches import embedding_engine
+
+    lengths, limits = [7 * place % 50 + 1 for place in range(70)], BatchLimits(200, 20, 1000)
+    for switch in (switches.lengths_mixed, switches.counted_micro_batches):
+        with switch():
+            batches = embedding_engine.micro_batches(lengths, limits)
+        assert sorted(index for one in batches for index in one) == list(range(70))
+    assert [len(one) for one in batches] == [32, 32, 6]
+    with switches.lengths_mixed():
+        mixed = embedding_engine.micro_batches(lengths, limits)
+    assert all(len(one) * max(lengths[index] for index in one) <= limits.batch for one in mixed)
+
+
+def test_another_vector_of_one_arm_fails_the_suite(
+    monkeypatch: pytest.MonkeyPatch, ended: Ended
+) -> None:
+    embed = Scheduled.embed
+
+    async def changed(self: Scheduled, text: str) -> Any:
+        vector = await embed(self, text)
+        return vector if self._accelerator.options.use_skeleton else 2 * vector
+
+    monkeypatch.setattr(Scheduled, "embed", changed)
+    found = ablation.run(True, replace(TINY, groups=("order",)), _material(), score, FAST)
+    assert [one.partition(":")[0] for one in found.wrong] == [
+        "on, use_skeleton, program 1 user",
+        "on, use_skeleton, program 4 users",
+    ]
+    assert ended(found) == 1
+
+
+def test_other_documents_of_a_switched_arm_fail_the_suite(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stepped = searching._stepped
+
+    def reversed_alone(engine: Any, queries: Any, *rest: Any) -> list[Any]:
+        found = stepped(engine, queries, *rest)
+        return [hits[::-1] for hits in found] if engine._ways.coded.kept._max_bytes == 0 else found
+
+    monkeypatch.setattr(searching, "_stepped", reversed_alone)
+    sizes = replace(TINY, groups=("searching",))
+    found = ablation.run(True, sizes, _material(), score, FAST, tmp_path)
+    assert len(found.wrong) == 3 * 3  # regimes, and searches at once
+    assert all(one.startswith("on, codes, ") for one in found.wrong)
+
+
+def test_one_group_can_be_measured_alone() -> None:
+    chosen = ablation.configured(True, {"only": "order"})
+    assert chosen == replace(ablation.QUICK, groups=("order",))
+    assert ablation.configured(False, {}) == ablation.FULL
+    for settings in ({"only": "nothing"}, {"other": "order"}):
+        with pytest.raises(ConfigError, match="unknown setting"):
+            ablation.configured(True, settings)
+
+
+def test_the_scripted_groups_lack_what_they_say() -> None:
+    assert set(order.LACKING) == {"use_skeleton", "depth_order"}
+    assert interception.LACKING["beginning_at_once"] is switches.every_call_waits_for_its_permit
