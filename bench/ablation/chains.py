@@ -27,7 +27,7 @@ LACKING: Mapping[str, Lacking] = {
     "waiting_for_newcomers": Lacking({"batch_wait_ms": 0.0}),
     "beginning_at_once": Lacking(switch=switches.every_call_waits_for_its_permit),
     "quiet_messages": Lacking(switch=switches.every_message_wakes),
-    "calling_thread_only": Lacking(switch=switches.torch_teams),
+    "own_reports": Lacking(switch=switches.reports_to_the_driver),
 }
 _PATIENCE_S = 60.0
 
@@ -55,8 +55,7 @@ def measure(material: Material, turns: int, each: int) -> list[Ablation]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Tell whether texts are equal; documents with scores as close as 1e-5 may change places."""
-    return one["answer"] == other["answer"] or _ids(one) != _ids(other)
+    return one["answer"] == other["answer"] and _ids(one) == _ids(other)
 
 
 def _ids(answer: Any) -> list[Any]:

@@ -54,9 +54,12 @@ LACKING: Mapping[str, Lacking] = {
     "gathered_tasks": Lacking(switch=switches.tasks_each_by_themselves),
     "one_wake_a_loop": Lacking(switch=switches.a_wake_for_each_task),
     "compiled_model": Lacking({"embedding_runtime": "torch"}),
-    "side_by_side": Lacking(switch=switches.one_micro_batch_for_all_threads),
+    "side_by_side": Lacking(switch=switches.one_stream),
+    "all_threads_for_few": Lacking(switch=switches.a_stream_for_each_thread),
     "one_in_line": Lacking(switch=switches.no_micro_batch_in_line),
-    "one_thread_form": Lacking(switch=switches.all_threads_for_each),
+    "direct_tokens": Lacking(switch=switches.tokens_by_preprocess),
+    "joining_waiting_steps": Lacking(switch=switches.no_interrupts),
+    "own_reports": Lacking(switch=switches.reports_to_the_driver),
     "calling_thread_only": Lacking(switch=switches.torch_teams),
     "sorting_by_length": Lacking(switch=switches.lengths_mixed),
     "token_bounds": Lacking(switch=switches.counted_micro_batches),
@@ -86,17 +89,24 @@ class Crowd:
         return f"{self.callers} {thing}{' mixed' if self.is_mixed else ''}"
 
 
-_COMPILED = ("compiled_model", "side_by_side", "one_in_line", "one_thread_form")
+_COMPILED = ("compiled_model", "side_by_side", "one_in_line", "direct_tokens")
 _SCHEDULED = ("batching", "waiting_for_newcomers", "starting_together")
 CROWDS = (
-    Crowd(1, "threads", ("compiled_model", "one_thread_form", "calling_thread_only")),
-    Crowd(4, "threads", ("batching", "waiting_for_newcomers")),
+    Crowd(1, "threads", ("compiled_model", "all_threads_for_few", "own_reports")),
+    Crowd(
+        4,
+        "threads",
+        (*_SCHEDULED[:2], "all_threads_for_few", "one_in_line", "joining_waiting_steps"),
+    ),
     Crowd(
         16,
         "threads",
-        ("noise", *_SCHEDULED, *_COMPILED, "calling_thread_only"),
+        (
+            *("noise", *_SCHEDULED, *_COMPILED),
+            *("joining_waiting_steps", "calling_thread_only", "own_reports"),
+        ),
     ),
-    Crowd(64, "threads", (*_SCHEDULED[:2], *_COMPILED[:3])),
+    Crowd(64, "threads", (*_SCHEDULED[:2], *_COMPILED, "calling_thread_only")),
     Crowd(
         64,
         "tasks",

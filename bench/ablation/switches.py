@@ -15,10 +15,10 @@ from unittest import mock
 
 from langchain_rag_accel import wrappers
 from rag_accel.accelerator.leaves import Leaves
-from rag_accel.engines.embedding import compiled_transformer
+from rag_accel.engines.embedding import compiled_transformer, under_way
 from rag_accel.engines.embedding import engine as embedding_engine
-from rag_accel.engines.embedding.compiled_forms import CompiledForms
-from rag_accel.engines.embedding.engine import EmbeddingEngine
+from rag_accel.engines.embedding.fast_tokens import FastTokens
+from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.micro_batches import BatchLimits
 from rag_accel.engines.retrieval import nearest_clusters
 from rag_accel.engines.retrieval.crossover import Way
@@ -27,6 +27,7 @@ from rag_accel.passes import manager
 from rag_accel.scheduler import dispatch
 from rag_accel.scheduler.driver import Driver, handling
 from rag_accel.scheduler.driver.mailbox import Mailbox
+from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.driver.wakeups import LoopWakeups
 from rag_accel.scheduler.pace import Pace
 from rag_accel.scheduler.state import EngineState, SchedulerState
@@ -43,22 +44,24 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 # Embedding -------------------------------------------------------------------------------------
 
 
-def one_micro_batch_for_all_threads() -> AbstractContextManager[None]:
-    """Cut nothing for threads to compute side by side: what waits is one micro-batch for all."""
-    return _instead(embedding_engine, "_FREE_FROM", math.inf)
+def one_stream() -> AbstractContextManager[None]:
+    """Run each micro-batch on all threads, one after another."""
+    return _instead(under_way, "TEXTS_PER_STREAM", math.inf)
+
+
+def a_stream_for_each_thread() -> AbstractContextManager[None]:
+    """Run each micro-batch on one thread, however few callers there are."""
+    return _instead(under_way, "TEXTS_PER_STREAM", 1 / 1024)
 
 
 def no_micro_batch_in_line() -> AbstractContextManager[None]:
-    """Have at most as many micro-batches under way as there are threads."""
+    """Have at most one micro-batch under way in each stream."""
+    return _instead(UnderWay, "_most", lambda self, threads: self._streams)
 
-    def fill(self: EmbeddingEngine, threads: int) -> None:
-        while len(self._running) < threads:
-            if not self._cut and self._is_worth_it(threads):
-                self._cut.extend(self._round(threads))
-            if not self._next(threads):
-                return
 
-    return _instead(EmbeddingEngine, "_fill", fill)
+def tokens_by_preprocess() -> AbstractContextManager[None]:
+    """Let the model's own ``preprocess`` tokenise, images and messages in mind."""
+    return _instead(FastTokens, "of", lambda *_: None)
 
 
 def lengths_mixed() -> AbstractContextManager[None]:
@@ -93,12 +96,6 @@ def counted_micro_batches() -> AbstractContextManager[None]:
 def torch_teams() -> AbstractContextManager[None]:
     """Let torch's operations around a compiled model run on teams of threads."""
     return _instead(compiled_transformer, "calling_thread_only", nullcontext)
-
-
-def all_threads_for_each() -> AbstractContextManager[None]:
-    """Run every micro-batch of a compiled model on the form for all threads."""
-    find = CompiledForms.find
-    return _instead(CompiledForms, "find", lambda self, threads: find(self, self._threads))
 
 
 # Retrieval -------------------------------------------------------------------------------------
@@ -155,6 +152,11 @@ def a_wake_for_each_task() -> AbstractContextManager[None]:
 def no_interrupts() -> AbstractContextManager[None]:
     """Let a step that waits go on waiting when work comes that could join it."""
     return _instead(dispatch, "_interrupt", lambda *_: None)
+
+
+def reports_to_the_driver() -> AbstractContextManager[None]:
+    """Leave what follows a step to the driver's thread."""
+    return _instead(Turns, "bring_and_deal", Turns.bring)
 
 
 def every_message_wakes() -> AbstractContextManager[None]:

@@ -30,30 +30,43 @@ distinct text of a reranking encoded once). What later work stands on stays, wha
 
 Ratios:
     compiled_model_1_thread: against ours with the compiled model off (torch): texts/s, 1 thread.
-    one_thread_form_1_thread: against ours with the compiled form for one thread off: texts/s, 1
-        thread.
-    calling_thread_only_1_thread: against ours with torch's small operations on one thread off:
+    all_threads_for_few_1_thread: against ours with all threads for few callers off (one each):
+        texts/s, 1 thread.
+    own_reports_1_thread: against ours with dealing with a step's report in the engine's thread off:
         texts/s, 1 thread.
     batching_4_threads: against ours with batching off (max_batch=1): texts/s, 4 threads.
     waiting_for_newcomers_4_threads: against ours with waiting off (batch_wait_ms=0): texts/s, 4
         threads.
+    all_threads_for_few_4_threads: against ours with all threads for few callers off: texts/s, 4
+        threads.
+    one_in_line_4_threads: against ours with one more micro-batch in line off: texts/s, 4 threads.
+    joining_waiting_steps_4_threads: against ours with interrupting a step that waits off: texts/s,
+        4 threads.
     noise_16_threads: against ours with nothing off: texts/s, 16 threads.
     batching_16_threads: against ours with batching off: texts/s, 16 threads.
     waiting_for_newcomers_16_threads: against ours with waiting off: texts/s, 16 threads.
     starting_together_16_threads: against ours with taking in what is in the mailbox before anything
         is started off: texts/s, 16 threads.
     compiled_model_16_threads: against ours with the compiled model off: texts/s, 16 threads.
-    side_by_side_16_threads: against ours with a micro-batch for each thread off: texts/s, 16
-        threads.
+    side_by_side_16_threads: against ours with a stream for each thread off (one for all): texts/s,
+        16 threads.
     one_in_line_16_threads: against ours with one more micro-batch in line off: texts/s, 16 threads.
-    one_thread_form_16_threads: against ours with the form for one thread off: texts/s, 16 threads.
+    direct_tokens_16_threads: against ours with calling the tokenizer directly off: texts/s, 16
+        threads.
+    joining_waiting_steps_16_threads: against ours with interrupting a step that waits off: texts/s,
+        16 threads.
+    own_reports_16_threads: against ours with dealing with a report where the step ended
+        off: texts/s, 16 threads.
     calling_thread_only_16_threads: against ours with small operations on one thread off: texts/s,
         16 threads.
     batching_64_threads: against ours with batching off: texts/s, 64 threads.
     waiting_for_newcomers_64_threads: against ours with waiting off: texts/s, 64 threads.
     compiled_model_64_threads: against ours with the compiled model off: texts/s, 64 threads.
-    side_by_side_64_threads: against ours with a micro-batch for each thread off: texts/s, 64
+    side_by_side_64_threads: against ours with a stream for each thread off: texts/s, 64 threads.
+    direct_tokens_64_threads: against ours with calling the tokenizer directly off: texts/s, 64
         threads.
+    calling_thread_only_64_threads: against ours with small operations on one thread off: texts/s,
+        64 threads.
     one_in_line_64_threads: against ours with one more micro-batch in line off: texts/s, 64 threads.
     batching_64_tasks: against ours with batching off: texts/s, 64 tasks.
     waiting_for_newcomers_64_tasks: against ours with waiting off: texts/s, 64 tasks.
@@ -83,16 +96,16 @@ Ratios:
         off: answers/s, 16 threads.
     quiet_messages_16_threads_chain: against ours with messages that wake nobody off: answers/s, 16
         threads.
-    calling_thread_only_16_threads_chain: against ours with small operations on one thread off:
-        answers/s, 16 threads.
+    own_reports_16_threads_chain: against ours with dealing with a report where the step ended
+        off: answers/s, 16 threads.
     batching_16_tasks_chain: against ours with batching off: answers/s, 16 tasks.
     waiting_for_newcomers_16_tasks_chain: against ours with waiting off: answers/s, 16 tasks.
     beginning_at_once_16_tasks_chain: against ours with borrowed calls that begin without asking
         off: answers/s, 16 tasks.
     quiet_messages_16_tasks_chain: against ours with messages that wake nobody off: answers/s, 16
         tasks.
-    calling_thread_only_16_tasks_chain: against ours with small operations on one thread off:
-        answers/s, 16 tasks.
+    own_reports_16_tasks_chain: against ours with dealing with a report where the step ended
+        off: answers/s, 16 tasks.
     pace_16_threads_chain_torch: against ours with learning how many threads serve a step off:
         answers/s, both on torch.
     prune_dependencies_tree_with_upload: against ours with prune_dependencies off: latency of a
