@@ -72,8 +72,8 @@ def committed() -> dict[str, Settings]:
         raise ConfigError(
             "settings for other opponents",
             where=str(SETTINGS),
-            found=sorted(found),
-            valid=names(),
+            found=", ".join(sorted(found)),
+            valid=", ".join(names()),
             hint="run the full form of embedding_concurrency with --set tune=1",
         )
     return found

@@ -94,10 +94,10 @@ class Sizes:
     model_call_repeats: int = 2
 
 
-QUICK = Sizes((1, 16, 64), 384, 64, 3)
+QUICK = Sizes((1, 16, 64), 256, 64, 3)
 FULL = Sizes((1, 16, 64), 512, 128, 9, model_call_repeats=9)
 #: Most questions a user asks in one run: with one user, all would take most of the time.
-PER_USER = 128
+PER_USER = 96
 
 
 class TimedReader(ExtractiveChatModel):

@@ -85,7 +85,7 @@ class Sizes:
     tune: bool = False
 
 
-QUICK = Sizes((1, 16, 64), (96, 192, 384), 96, 3, rerank=64)
+QUICK = Sizes((1, 16, 64), (64, 160, 256), 64, 3, rerank=64)
 FULL = Sizes((1, 16, 64), (256, 1024, 1024), 256, 7, rerank=128)
 
 
