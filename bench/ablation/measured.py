@@ -6,8 +6,8 @@ import gc
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,21 +160,6 @@ def under(switch: Callable[[], AbstractContextManager[None]], arm: Arm) -> Arm:
             return arm(turn)
 
     return run
-
-
-@contextmanager
-def little_garbage() -> Iterator[None]:
-    """Keep what lives now out of garbage collections in the block.
-
-    A full one takes 140 ms with torch and LangChain loaded, half a run of some arms, and it comes
-    to whichever arm is under way.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _swept(arm: Arm) -> Arm:

@@ -204,8 +204,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.ablation.groups import FULL, MEASURES, QUICK, Groups, Sizes
-from bench.ablation.measured import little_garbage
 from bench.answers import too_many
+from bench.garbage import little_garbage
 from bench.results import SuiteResult, sizes_of
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
 from rag_accel.engines.llm.emulated_table import H100_LIKE_1B, DeviceTable

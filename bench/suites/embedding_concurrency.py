@@ -48,6 +48,7 @@ from bench.baselines.embedding_runtimes import SAME
 from bench.embedding import reranking
 from bench.embedding.levels import OURS, PLAIN, Arms, EmbedQuery, Found, Level
 from bench.embedding.precision import precision_rows
+from bench.garbage import little_garbage
 from bench.loads import p99_ratio, pooled_p99_ratio, throughput_ratio
 from bench.measure import Pairs, median
 from bench.results import Row, SuiteResult, sizes_of
@@ -119,6 +120,7 @@ def run(
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     with ExitStack() as stack:
+        stack.enter_context(little_garbage())
         accelerator = stack.enter_context(bench_accelerator())
         arms = EmbedQuery(plain), EmbedQuery(accelerate(plain, accelerator=accelerator))
         # Also makes the engine, under the settings the process has by itself.
