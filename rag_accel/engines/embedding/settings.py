@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import eq
+from operator import eq, is_
 from typing import Any
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -13,7 +13,10 @@ _MOST = 64
 
 
 class Settings:
-    """Compare an object's attributes that are plain values, or small collections, with copies.
+    """Compare an object's attributes with what they were.
+
+    Plain values and small collections are compared with copies, since these may be written in
+    place; all others must be the same objects.
 
     Args:
         owner: the object.
@@ -23,21 +26,27 @@ class Settings:
     def __init__(self, owner: Any, with_private: bool = False) -> None:
         self._own = vars(owner)
         kept = {
-            name: _copied(value)
+            name: value
             for name, value in list(self._own.items())
-            if name not in _NO_SETTINGS
-            and (with_private or not name.startswith("_"))
-            and (isinstance(value, _PLAIN) or _is_small(value))
+            if name not in _NO_SETTINGS and (with_private or not name.startswith("_"))
         }
-        self._names, self._values = tuple(kept), tuple(kept.values())
+        self._values = {name: _copied(one) for name, one in kept.items() if _is_plain(one)}
+        self._objects = {name: one for name, one in kept.items() if name not in self._values}
 
     def are_same(self) -> bool:
         """Tell whether all are what they were."""
-        return all(map(eq, map(self._own.get, self._names), self._values))
+        now = self._own.get
+        try:
+            return all(map(is_, map(now, self._objects), self._objects.values())) and all(
+                map(eq, map(now, self._values), self._values.values())
+            )
+        except Exception:  # such as arrays in a list, which have no equality: who wrote them knows
+            return False
 
 
-def _is_small(value: Any) -> bool:
-    return isinstance(value, list | tuple | dict | set) and len(value) <= _MOST
+def _is_plain(value: Any) -> bool:
+    is_small = isinstance(value, list | tuple | dict | set) and len(value) <= _MOST
+    return is_small or isinstance(value, _PLAIN)
 
 
 def _copied(value: Any) -> Any:
