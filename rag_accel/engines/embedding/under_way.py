@@ -56,7 +56,7 @@ class UnderWay:
     def fill(self, threads: int) -> None:
         """Have a micro-batch under way in each stream and one more, as far as it can overlap."""
         self._drop_forgotten()
-        self._crowds.append(self._pending.num_items)
+        self._crowds.append(self._pending.num_items(TEXTS_PER_STREAM * threads))
         self._streams = max(1, min(threads, max(self._crowds) // TEXTS_PER_STREAM))
         while len(self._running) < self._most(threads):
             if not self._ready and self._is_worth_it():
@@ -124,4 +124,4 @@ class UnderWay:
 
     def _is_worth_it(self) -> bool:
         is_free = self._streams == 1 or len(self._running) < self._streams
-        return is_free or self._pending.waiting_cost >= IN_LINE_FROM
+        return is_free or self._pending.waiting_cost(IN_LINE_FROM) >= IN_LINE_FROM

@@ -204,4 +204,4 @@ def test_torch_computes_one_at_a_time_when_asked_and_the_rest_is_put_back() -> N
     rig.under_way.fill(2)
     rig.under_way.put_back()
     assert len(rig.under_way) == 0
-    assert rig.pending.waiting_cost == 2 * COST
+    assert rig.pending.waiting_cost() == 2 * COST
