@@ -20,7 +20,7 @@ import torch
 
 from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino
 from rag_accel.engines.embedding.eight_bits import to_eight_bits
-from rag_accel.engines.embedding.fast_tokens import fast_tokens
+from rag_accel.engines.embedding.fast_tokens import fast_tokens, tables_of
 from rag_accel.engines.embedding.model_watch import ModelWatch
 from rag_accel.engines.embedding.runtime import Output, Tables
 from rag_accel.engines.torch_threads import calling_thread_only
@@ -91,8 +91,7 @@ class CompiledTransformer:
             return None
         found = self._tokens.of(texts, prompt) if self._tokens is not None else None
         if found is None:
-            features = self._model.preprocess(list(texts), prompt=prompt)
-            found = {name: value.numpy() for name, value in features.items() if _is_table(value)}
+            found = tables_of(self._model.preprocess(list(texts), prompt=prompt))
         is_known = found.keys() == {"input_ids", *self._inputs}
         return found if is_known and len({one.shape for one in found.values()}) == 1 else None
 
@@ -109,10 +108,6 @@ class CompiledTransformer:
             rows = self._embedding(torch.from_numpy(tables["input_ids"])).numpy()
         others = (tables[name] for name in self._inputs)
         return form.start([rows, *others], OUTPUTS.index(output))
-
-
-def _is_table(value: Any) -> bool:
-    return getattr(value, "ndim", 0) > 0
 
 
 def _transformer_of(model: Any) -> Any:

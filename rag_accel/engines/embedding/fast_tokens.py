@@ -103,18 +103,23 @@ def fast_tokens(model: Any) -> FastTokens | None:
         joined = next(model.children()).input_formatter.prepend_prompt_to_texts(["b"], "a ")
         groups = [list(_PROBES), *([text] for text in _PROBES)]
         is_same = joined == ["a b"] and all(
-            _is_equal(made.of(group, None), model.preprocess(group)) for group in groups
+            _is_equal(made.of(group, None), tables_of(model.preprocess(group))) for group in groups
         )
     except Exception:  # a tokenizer of another make may lack or refuse any of it
         return None
     return made if is_same else None
 
 
-def _is_equal(found: Tables | None, wanted: Mapping[str, Any]) -> bool:
-    """Tell whether tables are those among the features that a model's ``preprocess`` gives."""
-    tables = {name: value for name, value in wanted.items() if getattr(value, "ndim", 0) > 0}
+def tables_of(features: Mapping[str, Any]) -> Tables:
+    """Return the tables among the features that a model's ``preprocess`` gives."""
+    return {
+        name: value.numpy() for name, value in features.items() if getattr(value, "ndim", 0) > 0
+    }
+
+
+def _is_equal(found: Tables | None, wanted: Tables) -> bool:
     return (
         found is not None
-        and found.keys() == tables.keys()
-        and all(np.array_equal(found[name], table.numpy()) for name, table in tables.items())
+        and found.keys() == wanted.keys()
+        and all(np.array_equal(found[name], table) for name, table in wanted.items())
     )

