@@ -10,10 +10,9 @@ from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from bench.ablation import switches
-from bench.ablation.embedding import Lacking
 from bench.ablation.interception import RATE
 from bench.ablation.measured import HANG_S, Ablation, Arm, Gave, ablate, under
-from bench.ablation.switches import Switch
+from bench.ablation.switches import Lacking, Switch
 from bench.arms import bench_accelerator
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.chain import build_chain

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from bench.ablation.measured import (
     same_vectors,
     under,
 )
-from bench.ablation.switches import Switch
+from bench.ablation.switches import Lacking
 from bench.arms import bench_accelerator
 from bench.embedding.levels import EmbedQuery
 from langchain_rag_accel import accelerate
@@ -36,14 +36,6 @@ RATE = "texts_per_s"
 #: Times that each text is asked for where callers repeat each other.
 REPEATED = 8
 _PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """Say how an arm lacks one mechanism: by options, or by a switch while it runs."""
-
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    switch: Switch = nullcontext
 
 
 LACKING: Mapping[str, Lacking] = {

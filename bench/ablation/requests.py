@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from bench.ablation.measured import (
     timed_answers,
     under,
 )
-from bench.ablation.switches import Switch
+from bench.ablation.switches import Lacking, Switch
 from bench.advanced.ours import BLIND_AGEING_S, Ours
 from bench.advanced.workload import LEADING, LOADED, LOADED_TOP_K, Setting, Variant, open_setting
 from bench.measure import median
@@ -222,34 +222,28 @@ def _line(names: Sequence[str]) -> list[tuple[str, str]]:
 # Several at once -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Lacking:
-    options: Mapping[str, Any]
-    switch: Switch | None = None
-
-
-LACKING: Mapping[str, _Lacking] = {
-    **{name: _Lacking({"passes": all_but(name)}) for name in OF_TREE[1:]},
-    "depth_order": _Lacking({"ageing_s": BLIND_AGEING_S}),
-    "joining_waiting_steps": _Lacking({}, switches.no_interrupts),
-    "shared_cores": _Lacking({}, switches.all_cores_to_each),
-    "pace": _Lacking({}, switches.all_that_is_granted),
+LACKING: Mapping[str, Lacking] = {
+    **{name: Lacking({"passes": all_but(name)}) for name in OF_TREE[1:]},
+    "depth_order": Lacking({"ageing_s": BLIND_AGEING_S}),
+    "joining_waiting_steps": Lacking(switch=switches.no_interrupts),
+    "shared_cores": Lacking(switch=switches.all_cores_to_each),
+    "pace": Lacking(switch=switches.all_that_is_granted),
 }
 
 
 def _together(setting: Setting, turns: int) -> list[Ablation]:
     questions = [setting.request(place).question for place in range(TOGETHER)]
 
-    def arm(ours: Ours, switch: Switch | None) -> Arm:
+    def arm(ours: Ours, switch: Switch = nullcontext) -> Arm:
         def run(turn: int) -> Gave:
             answers, latencies_s = ours.under_load(LOADED, questions, [0.0] * TOGETHER)
             return Gave(in_ms(median(latencies_s)), answers)
 
-        return run if switch is None else under(switch, run)
+        return under(switch, run)
 
     with ExitStack() as stack:
         open_arm = _opener(stack, setting, setting.loaded_device, top_k=LOADED_TOP_K)
-        on = arm(open_arm({}), None)
+        on = arm(open_arm({}))
         off = {name: arm(open_arm(one.options), one.switch) for name, one in LACKING.items()}
         return ablate(f"{TOGETHER} at once", LATENCY, on, off, turns)
 

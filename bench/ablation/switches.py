@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -33,6 +34,14 @@ from rag_accel.scheduler.pace import Pace
 from rag_accel.scheduler.state import EngineState, SchedulerState
 
 Switch = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Say how an arm lacks one mechanism: by options, or by a switch while it runs."""
+
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    switch: Switch = nullcontext
 
 
 @contextmanager

