@@ -52,7 +52,7 @@ _NONE: Results = {}
 
 
 class Observer(Protocol):
-    """See every event with the commands it led to, while its commands are carried out."""
+    """See every event with the commands it led to, before they are carried out."""
 
     def observe(
         self, event: Event, commands: list[Command], now: float, state: SchedulerState
