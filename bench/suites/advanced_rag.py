@@ -65,6 +65,7 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bench.advanced.alone import (
     HAND_PARALLEL,
@@ -78,6 +79,7 @@ from bench.advanced.loaded import Loaded, run_loaded
 from bench.advanced.ours import Ours, Spent
 from bench.advanced.workload import LEADING, LOADED, VARIANTS, Variant, open_setting
 from bench.answers import too_many
+from bench.garbage import little_garbage
 from bench.measure import median
 from bench.results import SuiteResult, sizes_of
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
@@ -146,14 +148,13 @@ def run(
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
     found = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
-    with open_setting(
-        found,
-        scorer or MaxSimScorer(),
-        table,
+    setting_of = partial(
+        open_setting,
         documents=chosen.documents,
         upload_words=chosen.upload_words,
         loaded_places=chosen.loaded_places,
-    ) as setting:
+    )
+    with setting_of(found, scorer or MaxSimScorer(), table) as setting, little_garbage():
         with asyncio.Runner() as runner, Ours.opened(setting, setting.device) as ours:
             alone = Alone(setting, ours, runner)
             measured = {

@@ -43,6 +43,7 @@ from functools import partial
 from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.depth_program import Program, Queued, Run, Scheduled, Sizes
+from bench.garbage import little_garbage
 from bench.loads import counted
 from bench.measure import Pairs, median, ratios, rotate_async
 from bench.paired import in_ms
@@ -61,7 +62,7 @@ _logger = logging.getLogger("bench.langgraph_depth")
 def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
-    with _programs(chosen) as programs:
+    with _programs(chosen) as programs, little_garbage():
         one, four = asyncio.run(_measure(programs, chosen.turns))
     rows = [*_rows(one, 1), *_rows(four, 4)]
     found = {

@@ -80,15 +80,15 @@ Ratios:
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.answers import too_few, too_many
 from bench.corpus import Floats, Passages, kept_vectors, real_passages
+from bench.garbage import little_garbage
 from bench.mixed.bench import Bench, Found, gains
 from bench.mixed.index_files import open_index
 from bench.mixed.sizes import FULL, QUICK, Setting, Sizes, configured, recorded
@@ -149,7 +149,7 @@ def _in_setting(
     projected = index.projection.apply(material.embed(trace.queries))
     vectors = dict(zip(trace.queries, projected, strict=True))
     bench = Bench(setting, sizes, trace, index, vectors, found)
-    with bench.device, _frozen_garbage():
+    with bench.device, little_garbage():
         asyncio.run(measure(bench, found))
 
 
@@ -198,16 +198,6 @@ async def _measure_light(bench: Bench, found: Found) -> None:
             loads = await bench.compare([langchain, ours], rate, f"{rate:.2f}/s", 1)
             ratios.append(gains(loads["langchain"], loads["ours"])[0])
         found.ratios["generation_dominates"] = min(ratios)
-
-
-@contextmanager
-def _frozen_garbage() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _real_material() -> Material:

@@ -69,6 +69,7 @@ from typing import Any
 
 from bench.answers import too_many
 from bench.arms import bench_accelerator, best_torch_threads
+from bench.garbage import little_garbage
 from bench.measure import Pairs, alternate_async, median, ratios, timed_async
 from bench.nested_callers import Nested, time_nested
 from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
@@ -158,9 +159,10 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
     # First, while the process holds no model whose threads and memory would take part.
-    rounds = _rounds(chosen)
+    with little_garbage():
+        rounds = _rounds(chosen)
     served = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
-    with bench_accelerator() as accelerator:
+    with bench_accelerator() as accelerator, little_garbage():
         leaves = _leaves(accelerator, chosen)
         requests = [*_one_shot(accelerator, chosen), *_retrieval(served, accelerator, chosen)]
         waits = _concurrent_fakes(accelerator, chosen)

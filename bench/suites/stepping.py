@@ -80,6 +80,7 @@ import numpy as np
 from bench.answers import too_few
 from bench.baselines.faiss_coded import FaissCoded
 from bench.equal_ids import EQUAL, compare_ids, share_of
+from bench.garbage import little_garbage
 from bench.measure import Pairs, differences, median, ratios
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from bench.search_arms import (
@@ -153,7 +154,7 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
     threads = min(2, usable_cores())
     rows: list[Row] = []
     index = build_index(chosen.index, cache or default_cache())
-    with thread_count(threads):
+    with thread_count(threads), little_garbage():
         found = _Bench(index, chosen, threads, rows).run()
     for kind in KINDS:
         found[f"ids_equal_{kind}"] = compare_ids(

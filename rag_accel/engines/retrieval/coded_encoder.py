@@ -19,7 +19,8 @@ MAX_ENCODED = 1 << 16  # float64 numbers held at once; 512 KiB stay in the cache
 class CodedVectorsEncoder:
     """Look at every cluster twice: at the ranges of its numbers, then to encode. One thread.
 
-    The clusters must not change from the first call of ``take`` to the last.
+    The clusters must not change from the first call of ``take`` to the last. They are told where
+    their vectors lie on the way.
 
     Args:
         vectors: what to encode.
@@ -31,6 +32,7 @@ class CodedVectorsEncoder:
         self._lows = np.full(vectors.dimension, np.inf, dtype=np.float32)
         self._highs = np.full(vectors.dimension, -np.inf, dtype=np.float32)
         self._lists: ClusterLists | None = None
+        self._places = vectors.new_places()
         self._error = 0.0
         self._next = 0  # cluster of the present look
 
@@ -68,6 +70,7 @@ class CodedVectorsEncoder:
         )
 
     def _range(self, cluster: int, labels: Any, rows: Vectors) -> None:
+        self._places.see(labels, rows)
         rest = rows - self._vectors.centroids[cluster]
         np.minimum(self._lows, rest.min(axis=0), out=self._lows)
         np.maximum(self._highs, rest.max(axis=0), out=self._highs)
@@ -80,6 +83,7 @@ class CodedVectorsEncoder:
 
     def _encode(self, cluster: int, labels: Any, rows: Vectors) -> None:
         assert self._lists is not None
+        self._places.enter(labels, rows)
         index, pointer = self._lists.index, self._faiss.swig_ptr
         clusters = np.full(len(labels), cluster, dtype=np.int64)
         arrays = (np.ascontiguousarray(rows), np.ascontiguousarray(labels), clusters)

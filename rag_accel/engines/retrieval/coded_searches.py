@@ -17,18 +17,19 @@ from rag_accel.engines.retrieval.coded_vectors import CodedVectors
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.kept_codes import KeptCodes
 from rag_accel.engines.retrieval.nearest import nearest
+from rag_accel.engines.retrieval.row_places import MOST_LABELS
 from rag_accel.engines.retrieval.search_request import Search, grouped
 from rag_accel.engines.retrieval.search_view import IndexView
 from rag_accel.engines.retrieval.store import DocumentIndex
 
-BYTES_BESIDE_CODES = 8  # of each vector: its label
+BYTES_BESIDE_CODES = 8 * (1 + MOST_LABELS)  # of each vector: its label, and where it lies
 
 
 class CodedLists:
     """Encode an index as FAISS's 8-bit lists, one byte for each number; a ``CodeKind``."""
 
     def nbytes(self, vectors: IvfVectors) -> float:
-        """Return what codes and labels need."""
+        """Return what codes, labels and places need at most."""
         return len(vectors) * (vectors.dimension + BYTES_BESIDE_CODES)
 
     def encoder(self, vectors: IvfVectors) -> CodedVectorsEncoder:

@@ -13,6 +13,7 @@ from rag_accel.engines.retrieval.cluster_lists import ClusterLists
 from rag_accel.engines.retrieval.documents import Labels
 from rag_accel.engines.retrieval.index_spec import IndexSpec, Metric
 from rag_accel.engines.retrieval.nearest_clusters import NearestClusters, Visits
+from rag_accel.engines.retrieval.row_places import RowPlaces
 from rag_accel.engines.retrieval.vectors import (
     Rows,
     Scope,
@@ -41,6 +42,7 @@ class IvfVectors:
         self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
         self.metric = spec.metric
         self._sizes: Labels | None = np.zeros(len(centroids), dtype=np.int64)
+        self._places: RowPlaces | None = None
         self._grown: tuple[int, int] | None = None  # a cluster that is growing, and its true size
         self.max_norm = 0.0
 
@@ -92,6 +94,7 @@ class IvfVectors:
         """
         if not len(rows):
             return
+        self._places = None  # a list that grows may move
         lists = self._index.invlists
         clusters, counts = np.unique(rows.clusters, return_counts=True)
         for cluster, count in zip(clusters.tolist(), counts.tolist(), strict=True):
@@ -124,6 +127,7 @@ class IvfVectors:
 
     def remove(self, labels: Labels) -> None:
         """Remove vectors from their clusters."""
+        self._places = None
         if self._grown is not None:
             self._index.invlists.resize(*self._grown)
             self._grown = None
@@ -133,7 +137,14 @@ class IvfVectors:
 
     def gather(self, labels: Labels) -> Vectors:
         """Return copies of the vectors of these labels."""
-        return self._index.reconstruct_batch(np.asarray(labels, dtype=np.int64))
+        wanted = np.asarray(labels, dtype=np.int64)
+        found = None if self._places is None else self._places.rows(wanted)
+        return self._index.reconstruct_batch(wanted) if found is None else found
+
+    def new_places(self) -> RowPlaces:
+        """Return what is to be told where the vectors lie; it is used until a change begins."""
+        self._places = RowPlaces(self.dimension)
+        return self._places
 
     def cluster_sizes(self) -> Labels:
         """Return how many vectors lie in each cluster, ``[num_clusters]``; not to be changed."""

@@ -257,15 +257,15 @@ def _sorted(exact: ExactScores, labels: Labels) -> tuple[ExactScores, Labels]:
 def exact_scores(metric: Metric, queries: Vectors, vectors: Vectors) -> ExactScores:
     """Return the float64 scores of ``vectors: [..., dim]`` and the queries they are paired with.
 
-    ``queries`` are one for each vector, or broadcast to that. A sum along the contiguous last axis
-    adds in the same order for every number of rows, so a pair's score does not depend on the batch
-    (a matrix product would make it depend).
+    ``queries`` are one for each vector, or broadcast to that. ``einsum`` adds along the contiguous
+    last axis in the same order for every number of rows, so a pair's score does not depend on the
+    batch (a matrix product would make it depend).
     """
-    numbers = vectors.astype(np.float64)
+    numbers, others = vectors.astype(np.float64), queries.astype(np.float64)
     if metric is Metric.INNER_PRODUCT:
-        return np.multiply(numbers, queries.astype(np.float64), out=numbers).sum(axis=-1)
-    np.subtract(numbers, queries.astype(np.float64), out=numbers)
-    return 0.0 - np.square(numbers, out=numbers).sum(axis=-1)
+        return np.einsum("...d,...d->...", numbers, others)
+    np.subtract(numbers, others, out=numbers)
+    return 0.0 - np.einsum("...d,...d->...", numbers, numbers)
 
 
 def _slack(index: VectorIndex, queries: Vectors, last_kept: ExactScores) -> ExactScores:

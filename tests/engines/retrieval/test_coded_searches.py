@@ -35,6 +35,7 @@ from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.kept_codes import QUIET
 from rag_accel.engines.retrieval.nearest import exact_scores, settle
+from rag_accel.engines.retrieval.row_places import MOST_LABELS
 from rag_accel.engines.retrieval.vectors import Scope, thread_count
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
@@ -229,10 +230,13 @@ def test_no_more_memory_is_taken_than_allowed(metric: Metric, is_enough: bool) -
         assert sizes == ([6] if is_enough else [])
 
 
-def test_codes_take_the_memory_that_is_said(metric: Metric) -> None:
-    index = encoded(held_by(make_index(metric, 100))).lists.index
+def test_codes_take_no_more_memory_than_is_said(metric: Metric) -> None:
+    held = held_by(make_index(metric, 100))
+    index = encoded(held).lists.index
     per_vector = index.invlists.code_size + np.dtype(np.int64).itemsize
-    assert per_vector == DIMENSION + BYTES_BESIDE_CODES
+    assert held._places is not None
+    assert held._places.num_bytes == 8 * 100
+    assert per_vector + 8 * MOST_LABELS == DIMENSION + BYTES_BESIDE_CODES
 
 
 def test_after_a_search_that_fails_each_goes_on_alone(
