@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rag_accel.engines.retrieval.checks import Vectors, norms
-from rag_accel.engines.retrieval.cluster_lists import ClusterLists
+from rag_accel.engines.retrieval.cluster_lists import ClusterLists, made_aligned
 from rag_accel.engines.retrieval.coded_vectors import CodedVectors
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
 from rag_accel.engines.retrieval.vectors import faiss_metric, load_faiss
@@ -79,7 +80,7 @@ class CodedVectorsEncoder:
         lows = np.where(self._lows <= self._highs, self._lows, 0)
         widths = np.where(self._lows <= self._highs, self._highs - self._lows, 0)
         make = _empty_index(self._faiss, self._vectors, np.concatenate([lows, widths]))
-        return ClusterLists(make, self._vectors.metric)
+        return ClusterLists(partial(made_aligned, make), self._vectors.metric)
 
     def _encode(self, cluster: int, labels: Any, rows: Vectors) -> None:
         assert self._lists is not None

@@ -384,3 +384,11 @@ def test_the_way_that_costs_less_is_taken(metric: Metric, coded_s: float, expect
         search(engine, *crowd(5))
     engine.close()
     assert ways == [expected]
+
+
+@pytest.mark.parametrize("dimension", [1, 3, 24, 256, 262, 384, 1024])
+def test_the_decoder_reads_whole_cache_lines(dimension: int) -> None:
+    vectors = np.random.default_rng(0).standard_normal((60, dimension)).astype(np.float32)
+    spec = IndexSpec(dimension, Metric.L2, IndexKind.IVF, num_clusters=2, nprobe=2)
+    lists = encoded(IvfVectors.train(spec, np.arange(60), vectors)).lists
+    assert [int(index.sq.trained.data()) % 64 for index in (lists.index, lists._sliced)] == [0, 0]
