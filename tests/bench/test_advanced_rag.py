@@ -25,6 +25,7 @@ from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document, Message
 from rag_accel.engines.llm.emulated_table import H100_LIKE_8B, DeviceTable, step_time_s
 from rag_accel.errors import ConfigError
+from rag_accel.graph.item_reader import read_items
 
 Ended = Callable[[SuiteResult], int]
 
@@ -216,6 +217,12 @@ def test_an_expansion_is_three_different_queries_of_24_words() -> None:
     assert [len(query.split()) for query in queries] == [24, 24, 24]
     assert all(query.startswith("why is it so ") for query in queries)
     assert text == ask(answers, "Expand.\n\nQuestion: why is it so\nQueries:")
+
+
+def test_no_query_ends_as_an_introduction_to_a_list_does() -> None:
+    text = ask(Answers(("get_stack(f, t):",)), "Expand.\n\nQuestion: what is it?\nQueries:")
+    assert len(set(queries_of(text))) == 1
+    assert read_items(text) == (queries_of(text)[0],)
 
 
 def test_an_answer_has_45_to_60_words_and_tells_prompts_apart() -> None:
