@@ -38,7 +38,7 @@ class Sizes:
         light: the setting in which generation takes nearly all of a request's time.
         requests: of the trace; arrivals begin anew after the last.
         warm: the window of a load before everything, not counted.
-        warm_rps: its rate, so high that requests meet: what is made for crowds is made then.
+        warm_rps: its rate, so high that requests meet.
         unloaded: the window in which the rate is so low that requests hardly meet.
         unloaded_rps: that rate.
         window: of every other load.

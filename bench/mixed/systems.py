@@ -135,6 +135,8 @@ class RagAccelSystem:
     def __init__(self, index: LargeIndex, vectors: QueryVectors, device: EmulatedDevice) -> None:
         self.name = "ours"
         self._graphs = {workflow: graph.freeze() for workflow, graph in graphs().items()}
+        engine = RetrievalEngine(index.documents)
+        engine.make_codes()  # as the lists of others, before the first request
         self._server = Server(
             llm=EmulatedEngine(device),
             embedder=CallableEmbeddingEngine(
@@ -143,7 +145,7 @@ class RagAccelSystem:
                 max_threads=0,
                 pure=True,
             ),
-            index=RetrievalEngine(index.documents),
+            index=engine,
             single_flight=False,
             max_requests=MOST_LIVE,
         )

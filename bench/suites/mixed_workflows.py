@@ -15,7 +15,7 @@ bottleneck; where generation dominates a single one with a larger model, which i
 busy, so that latency is the time of decoding. The corpus is real passages extended by a mixture
 that is fitted to them (``bench.corpus``), under real MiniLM vectors of the real texts that are
 searched for; these vectors are looked up, not computed. All systems but ``staged_sq8_refine`` read
-the same inverted lists in memory; ours keeps codes beside them, which it makes in the warm-up.
+the same inverted lists in memory; ours keeps codes beside them, made before the first request.
 Python's garbage collector leaves alone what is there before the first request: millions of
 documents would stop every system for seconds.
 
