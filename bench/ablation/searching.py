@@ -94,10 +94,11 @@ def _ids(index: DocumentIndex, queries: Vectors, nprobe: int) -> list[set[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Lacking:
-    """Say how an engine lacks a mechanism, and where that could matter."""
+    """Say how an engine, or its codes, lack a mechanism, and where that could matter."""
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     switch: Switch = nullcontext
+    made_under: Switch = nullcontext
     is_one_by_one: bool = False
     least_count: int = 1
     is_least_only: bool = False
@@ -109,6 +110,10 @@ LACKING: Mapping[str, _Lacking] = {
     "clusters_product": _Lacking(
         switch=switches.clusters_one_by_one, least_count=16, is_least_only=True
     ),
+    "candidates_in_place": _Lacking(
+        switch=switches.candidates_by_label, least_count=16, is_least_only=True
+    ),
+    "whole_cache_lines": _Lacking(made_under=switches.split_cache_lines, least_count=16),
     "searching_together": _Lacking(is_one_by_one=True, least_count=16, is_least_only=True),
 }
 
@@ -147,7 +152,8 @@ Search = Callable[[Vectors, int], Any]
 def _searcher(stack: ExitStack, index: DocumentIndex, lacking: _Lacking) -> Search:
     """Return what searches for all queries by an engine of its own, which has codes if it may."""
     engine = stack.enter_context(closing(RetrievalEngine(index, **lacking.options)))
-    engine.make_codes()
+    with lacking.made_under():
+        engine.make_codes()
     budget = StepBudget(threads=min(2, usable_cores()))
 
     def search(queries: Vectors, nprobe: int) -> list[Any]:

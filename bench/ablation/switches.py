@@ -21,8 +21,9 @@ from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.fast_tokens import FastTokens
 from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.micro_batches import BatchLimits
-from rag_accel.engines.retrieval import nearest_clusters
+from rag_accel.engines.retrieval import coded_encoder, nearest_clusters
 from rag_accel.engines.retrieval.crossover import Way
+from rag_accel.engines.retrieval.row_places import RowPlaces
 from rag_accel.engines.retrieval.search_ways import SearchWays
 from rag_accel.passes import manager
 from rag_accel.scheduler import dispatch
@@ -113,6 +114,23 @@ def torch_teams() -> AbstractContextManager[None]:
 def clusters_one_by_one() -> AbstractContextManager[None]:
     """Compare each query with the centroids by itself."""
     return _instead(nearest_clusters, "MIN_QUERIES", math.inf)
+
+
+def candidates_by_label() -> AbstractContextManager[None]:
+    """Look candidates up in FAISS's hash map, label by label."""
+    return _instead(RowPlaces, "rows", lambda *_: None)
+
+
+def split_cache_lines() -> AbstractContextManager[None]:
+    """Lay what FAISS's decoder reads, of codes made meanwhile, across two cache lines each time."""
+
+    def made(make: Callable[[], Any]) -> Any:
+        kept: list[Any] = []
+        while not kept or int(kept[-1].sq.trained.data()) % 64 == 0:
+            kept.append(make())
+        return kept[-1]
+
+    return _instead(coded_encoder, "made_aligned", made)
 
 
 def always_by_codes() -> AbstractContextManager[None]:
