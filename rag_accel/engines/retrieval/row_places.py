@@ -37,6 +37,10 @@ class RowPlaces:
         self._table: Labels | None = None
         self._memory: Vectors | None = None
 
+    def __reduce__(self) -> tuple[type[RowPlaces], tuple[int]]:
+        """Let a copy know nothing: its vectors lie elsewhere."""
+        return RowPlaces, (self._dimension,)
+
     @property
     def num_bytes(self) -> int:
         """Return what the table takes."""

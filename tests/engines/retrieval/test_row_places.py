@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,7 @@ from rag_accel.engines.retrieval.checks import Vectors
 from rag_accel.engines.retrieval.coded_encoder import CodedVectorsEncoder
 from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec, Metric
 from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.row_places import MOST_LABELS
+from rag_accel.engines.retrieval.row_places import MOST_LABELS, RowPlaces
 from rag_accel.engines.retrieval.vectors import Rows
 
 DIMENSION = 12
@@ -82,6 +83,13 @@ def test_labels_of_which_most_are_gone_get_no_table() -> None:
     assert held._places is not None
     assert held._places.num_bytes == 0
     assert (held.gather(np.asarray([2000])) == vectors[2]).all()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_knows_nothing(copied: Callable[[object], RowPlaces]) -> None:
+    held, _ = made(20)
+    encode(held)
+    assert copied(held._places).rows(np.asarray([1])) is None
 
 
 def rows_of(held: IvfVectors, labels: list[int]) -> Rows:
