@@ -81,7 +81,7 @@ class RetrievalEngine(EngineBase):
         latency: first guess of a step's time.
         sliced_from_s: searches that together take less are never cut; a newcomer waits no longer
             than this for them. By default none is cut; 0.008 is a sensible value to try.
-        max_code_bytes: most memory for codes, which need ``dimension + 8`` bytes for each vector;
+        max_code_bytes: most memory for codes, which need ``dimension + 24`` bytes for each vector;
             an index that needs more gets none.
         clock: measures ``StepBudget.time_s`` and what reading clusters costs.
     """
