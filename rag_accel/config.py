@@ -74,7 +74,8 @@ class Options:
     )
     max_loops: int = _option(64, "times a loop of a RAGraph may turn", 1, 1_000_000)
     passes: str = _option(
-        "all", "passes over a RAGraph and its queued work: all, none, or names joined by commas"
+        "default",
+        "passes over a RAGraph and its queued work: default, all, none, or names joined by commas",
     )
     use_skeleton: bool = _option(
         True, "start the calls of a compiled LangGraph's nodes by how far they are from its end"

@@ -278,15 +278,6 @@ class Engine(Protocol):
 class EngineBase:
     """Give an owned engine the optional methods, doing nothing."""
 
-    @property
-    def step_cost(self) -> float | None:
-        """Return how much the last step computed, in a unit that takes about equally long.
-
-        From it the scheduler learns how many threads such a step should have. ``None`` where the
-        engine cannot tell: then steps that computed all they were given are compared by items.
-        """
-        return None
-
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget nothing: a non-stepped engine holds no work between steps."""
 

@@ -20,10 +20,8 @@ from langchain_rag_accel.demo.load import Shape, run_load
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engines.embedding.runtimes import wait_until_compiled
 
-_ON_TORCH: Mapping[str, Any] = {"embedding_runtime": "torch"}
 LACKING: Mapping[str, Lacking] = {
     "batching": Lacking({"max_batch": 1}),
-    "waiting_for_newcomers": Lacking({"batch_wait_ms": 0.0}),
     "beginning_at_once": Lacking(switch=switches.every_call_waits_for_its_permit),
     "quiet_messages": Lacking(switch=switches.every_message_wakes),
     "own_reports": Lacking(switch=switches.reports_to_the_driver),
@@ -35,7 +33,7 @@ def measure(material: Material, turns: int, each: int) -> list[Ablation]:
     """Measure what serves many callers of one chain."""
     asked = material.questions[: 16 * each]
     with ExitStack() as stack:
-        on, slow = _opened(stack, material, {}), _opened(stack, material, _ON_TORCH)
+        on = _opened(stack, material, {})
         off = {
             name: _opened(stack, material, one.options, one.switch) for name, one in LACKING.items()
         }
@@ -48,9 +46,7 @@ def measure(material: Material, turns: int, each: int) -> list[Ablation]:
             }
             on_arm = _load(on, asked, shape)
             found += ablate(f"16 {shape} chain", RATE, on_arm, lacking, turns, same=_same)
-        arm = _load(slow, asked, "threads")
-        lacking = {"pace": under(switches.all_that_is_granted, arm)}
-        return [*found, *ablate("16 threads chain torch", RATE, arm, lacking, turns, same=_same)]
+        return found
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -67,28 +67,32 @@ class Crowd:
         shape: threads, or tasks of one loop.
         lacking: mechanisms that are measured.
         is_mixed: whether every second text is a passage.
+        is_on_torch: whether nothing is compiled: then a step takes nobody in who comes later.
     """
 
     callers: int
     shape: Shape
     lacking: tuple[str, ...]
     is_mixed: bool = False
+    is_on_torch: bool = False
 
     @property
     def regime(self) -> str:
         """Return how rows name it."""
         thing = self.shape[:-1] if self.callers == 1 else self.shape
-        return f"{self.callers} {thing}{' mixed' if self.is_mixed else ''}"
+        more = " mixed" if self.is_mixed else " torch" if self.is_on_torch else ""
+        return f"{self.callers} {thing}{more}"
 
 
 _COMPILED = ("compiled_model", "side_by_side", "one_in_line", "direct_tokens")
-_SCHEDULED = ("batching", "waiting_for_newcomers", "starting_together")
+_SCHEDULED = ("batching", "starting_together")
+_ON_TORCH = ("waiting_for_newcomers", "starting_together", "own_reports")
 CROWDS = (
     Crowd(1, "threads", ("compiled_model", "all_threads_for_few", "own_reports")),
     Crowd(
         4,
         "threads",
-        (*_SCHEDULED[:2], "all_threads_for_few", "one_in_line", "joining_waiting_steps"),
+        ("batching", "all_threads_for_few", "one_in_line", "joining_waiting_steps"),
     ),
     Crowd(
         16,
@@ -98,7 +102,7 @@ CROWDS = (
             *("joining_waiting_steps", "calling_thread_only", "own_reports"),
         ),
     ),
-    Crowd(64, "threads", (*_SCHEDULED[:2], *_COMPILED, "calling_thread_only")),
+    Crowd(64, "threads", ("batching", *_COMPILED, "calling_thread_only")),
     Crowd(
         64,
         "tasks",
@@ -106,6 +110,8 @@ CROWDS = (
     ),
     Crowd(16, "tasks", ("gathered_tasks", "starting_together")),
     Crowd(64, "threads", ("sorting_by_length", "token_bounds"), is_mixed=True),
+    *(Crowd(callers, "threads", _ON_TORCH, is_on_torch=True) for callers in (2, 16)),
+    Crowd(16, "tasks", (*_ON_TORCH, "gathered_tasks", "one_wake_a_loop"), is_on_torch=True),
 )
 
 
@@ -141,14 +147,38 @@ def measure(embeddings: Any, texts: Texts, turns: int, each: int) -> list[Ablati
         wait_until_compiled(_PATIENCE_S)
         found: list[Ablation] = []
         for crowd in CROWDS:
-            asked = texts.of(crowd, each)
-            off = {
-                name: under(LACKING[name].switch, _load(arms[name], asked, crowd))
-                for name in crowd.lacking
-            }
-            whole = _load(on, asked, crowd)
-            found += ablate(crowd.regime, RATE, whole, off, turns, same=same_vectors)
+            if not crowd.is_on_torch:
+                found += _against(crowd, texts.of(crowd, each), on, arms, turns)
+        found += _without_compiling(open_arm, texts, turns, each)
         return [*found, *_with_more(stack, open_arm, on, texts, turns, each)]
+
+
+def _without_compiling(
+    open_arm: Callable[[Mapping[str, Any]], EmbedQuery], texts: Texts, turns: int, each: int
+) -> list[Ablation]:
+    """Measure what a scheduler does for an engine whose steps take nobody in."""
+    crowds = [crowd for crowd in CROWDS if crowd.is_on_torch]
+    names = {name for crowd in crowds for name in crowd.lacking}
+    torch = LACKING["compiled_model"].options
+    on = open_arm(torch)
+    arms = {name: open_arm({**torch, **LACKING[name].options}) for name in names}
+    return [
+        one for crowd in crowds for one in _against(crowd, texts.of(crowd, each), on, arms, turns)
+    ]
+
+
+def _against(
+    crowd: Crowd,
+    asked: Sequence[str],
+    on: EmbedQuery,
+    arms: Mapping[str, EmbedQuery],
+    turns: int,
+) -> list[Ablation]:
+    off = {
+        name: under(LACKING[name].switch, _load(arms[name], asked, crowd)) for name in crowd.lacking
+    }
+    whole = _load(on, asked, crowd)
+    return ablate(crowd.regime, RATE, whole, off, turns, same=same_vectors)
 
 
 def _with_more(

@@ -227,7 +227,6 @@ LACKING: Mapping[str, Lacking] = {
     "depth_order": Lacking({"ageing_s": BLIND_AGEING_S}),
     "joining_waiting_steps": Lacking(switch=switches.no_interrupts),
     "shared_cores": Lacking(switch=switches.all_cores_to_each),
-    "pace": Lacking(switch=switches.all_that_is_granted),
 }
 
 
@@ -254,7 +253,8 @@ def _opener(
     """Return what opens an arm under options; its models are compiled before it is used."""
 
     def open_arm(options: Mapping[str, Any]) -> Ours:
-        arm = Ours.opened(setting, device or setting.device, hang_s=HANG_S, **given, **options)
+        chosen = {"passes": "all", **given, **options}
+        arm = Ours.opened(setting, device or setting.device, hang_s=HANG_S, **chosen)
         ours = stack.enter_context(arm)
         wait_until_compiled(_PATIENCE_S)
         return ours

@@ -31,7 +31,6 @@ from rag_accel.scheduler.driver import Driver, handling
 from rag_accel.scheduler.driver.mailbox import Mailbox
 from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.driver.wakeups import LoopWakeups
-from rag_accel.scheduler.pace import Pace
 from rag_accel.scheduler.state import EngineState, SchedulerState
 
 Switch = Callable[[], AbstractContextManager[None]]
@@ -139,11 +138,6 @@ def always_by_codes() -> AbstractContextManager[None]:
 
 
 # The scheduler and its driver ------------------------------------------------------------------
-
-
-def all_that_is_granted() -> AbstractContextManager[None]:
-    """Compute each step on all threads that were granted."""
-    return _instead(Pace, "choose", lambda self, most: most)
 
 
 def all_cores_to_each() -> AbstractContextManager[None]:

@@ -7,7 +7,8 @@ on, or of rate on / rate off: above 1 it pays. ``noise`` compares two equal arms
 collection, 140 ms, is kept out of every run. Every answer must be that of the other arm.
 
 - Embedding: MiniLM; callers embed a question a call, the next once they have a vector. ``mixed``:
-  every second text is a passage of 60 words; ``repeated``: eight ask for the same.
+  every second text is a passage of 60 words; ``repeated``: eight ask for the same. ``torch``:
+  nothing is compiled, as without the extra ``fast``; a step that runs takes nobody in.
 - ``chain``: the demo's, with a reader in Python on the same cores.
 - ``tree with upload`` and what follows: embedding, search and reranking computed here, the model
   emulated (``h100_like_1b``). ``line of stages`` writes three searches one after the other that do
@@ -26,6 +27,7 @@ distinct text of a reranking encoded once). What later work stands on stays, wha
 - measured profiles: for engines whose largest efficient batch is far from the default;
 - split prefill and handles: for a server that resumes prompts; so far only the emulated one does;
 - speculation fields: for a scheduler that starts work whose need is not certain;
+- sharing cores: option ``threads`` holds by it;
 - replay (``explain``): for choosing passes by what a recording says they would save.
 
 Ratios:
@@ -35,8 +37,6 @@ Ratios:
     own_reports_1_thread: against ours with dealing with a step's report in the engine's thread off:
         texts/s, 1 thread.
     batching_4_threads: against ours with batching off (max_batch=1): texts/s, 4 threads.
-    waiting_for_newcomers_4_threads: against ours with waiting off (batch_wait_ms=0): texts/s, 4
-        threads.
     all_threads_for_few_4_threads: against ours with all threads for few callers off: texts/s, 4
         threads.
     one_in_line_4_threads: against ours with one more micro-batch in line off: texts/s, 4 threads.
@@ -44,7 +44,6 @@ Ratios:
         4 threads.
     noise_16_threads: against ours with nothing off: texts/s, 16 threads.
     batching_16_threads: against ours with batching off: texts/s, 16 threads.
-    waiting_for_newcomers_16_threads: against ours with waiting off: texts/s, 16 threads.
     starting_together_16_threads: against ours with taking in what is in the mailbox before anything
         is started off: texts/s, 16 threads.
     compiled_model_16_threads: against ours with the compiled model off: texts/s, 16 threads.
@@ -60,7 +59,6 @@ Ratios:
     calling_thread_only_16_threads: against ours with small operations on one thread off: texts/s,
         16 threads.
     batching_64_threads: against ours with batching off: texts/s, 64 threads.
-    waiting_for_newcomers_64_threads: against ours with waiting off: texts/s, 64 threads.
     compiled_model_64_threads: against ours with the compiled model off: texts/s, 64 threads.
     side_by_side_64_threads: against ours with a stream for each thread off: texts/s, 64 threads.
     direct_tokens_64_threads: against ours with calling the tokenizer directly off: texts/s, 64
@@ -69,7 +67,6 @@ Ratios:
         64 threads.
     one_in_line_64_threads: against ours with one more micro-batch in line off: texts/s, 64 threads.
     batching_64_tasks: against ours with batching off: texts/s, 64 tasks.
-    waiting_for_newcomers_64_tasks: against ours with waiting off: texts/s, 64 tasks.
     starting_together_64_tasks: against ours with taking in what is in the mailbox before anything
         is started off: texts/s, 64 tasks.
     gathered_tasks_64_tasks: against ours with bringing in the work of tasks together off: texts/s,
@@ -83,6 +80,28 @@ Ratios:
     sorting_by_length_64_threads_mixed: against ours with sorting by length off: texts/s.
     token_bounds_64_threads_mixed: against ours with bounds in tokens off (32 texts of similar
         length): texts/s.
+    waiting_for_newcomers_2_threads_torch: against ours with waiting off (batch_wait_ms=0): texts/s,
+        both on torch.
+    starting_together_2_threads_torch: against ours with taking in what is in the mailbox before
+        anything is started off: texts/s, both on torch.
+    own_reports_2_threads_torch: against ours with dealing with a step's report in the engine's
+        thread off: texts/s, both on torch.
+    waiting_for_newcomers_16_threads_torch: against ours with waiting off (batch_wait_ms=0):
+        texts/s, both on torch.
+    starting_together_16_threads_torch: against ours with taking in what is in the mailbox before
+        anything is started off: texts/s, both on torch.
+    own_reports_16_threads_torch: against ours with dealing with a step's report in the engine's
+        thread off: texts/s, both on torch.
+    waiting_for_newcomers_16_tasks_torch: against ours with waiting off (batch_wait_ms=0): texts/s,
+        both on torch.
+    starting_together_16_tasks_torch: against ours with taking in what is in the mailbox before
+        anything is started off: texts/s, both on torch.
+    own_reports_16_tasks_torch: against ours with dealing with a step's report in the engine's
+        thread off: texts/s, both on torch.
+    gathered_tasks_16_tasks_torch: against ours with bringing in the work of tasks together off:
+        texts/s, both on torch.
+    one_wake_a_loop_16_tasks_torch: against ours with one wake for all tasks of a loop off: texts/s,
+        both on torch.
     single_flight_64_threads_repeated: against ours with single_flight off: texts/s.
     measured_profile_16_threads: against ours with profile_dir off, as by default: texts/s, 16
         threads.
@@ -91,7 +110,6 @@ Ratios:
     split_nodes_queries_beside_an_upload: against ours with split_nodes off: median latency of a
         query while 128 passages are embedded.
     batching_16_threads_chain: against ours with batching off: answers/s, 16 threads.
-    waiting_for_newcomers_16_threads_chain: against ours with waiting off: answers/s, 16 threads.
     beginning_at_once_16_threads_chain: against ours with borrowed calls that begin without asking
         off: answers/s, 16 threads.
     quiet_messages_16_threads_chain: against ours with messages that wake nobody off: answers/s, 16
@@ -99,15 +117,12 @@ Ratios:
     own_reports_16_threads_chain: against ours with dealing with a report where the step ended
         off: answers/s, 16 threads.
     batching_16_tasks_chain: against ours with batching off: answers/s, 16 tasks.
-    waiting_for_newcomers_16_tasks_chain: against ours with waiting off: answers/s, 16 tasks.
     beginning_at_once_16_tasks_chain: against ours with borrowed calls that begin without asking
         off: answers/s, 16 tasks.
     quiet_messages_16_tasks_chain: against ours with messages that wake nobody off: answers/s, 16
         tasks.
     own_reports_16_tasks_chain: against ours with dealing with a report where the step ended
         off: answers/s, 16 tasks.
-    pace_16_threads_chain_torch: against ours with learning how many threads serve a step off:
-        answers/s, both on torch.
     prune_dependencies_tree_with_upload: against ours with prune_dependencies off: latency of a
         request.
     rerank_by_source_tree_with_upload: against ours with rerank_by_source off: latency of a request.
@@ -135,8 +150,6 @@ Ratios:
         off: median latency, tree without upload, 6 requests at once.
     shared_cores_6_at_once: against ours with sharing cores among engines off: median latency, tree
         without upload, 6 requests at once.
-    pace_6_at_once: against ours with learning how many threads serve a step off: median latency,
-        tree without upload, 6 requests at once.
     use_skeleton_program_1_user: against ours with use_skeleton off: mean latency, 1 user.
     depth_order_program_1_user: against ours with depth order off (ageing_s=0.001): mean latency, 1
         user.

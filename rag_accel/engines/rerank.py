@@ -95,7 +95,6 @@ class RerankEngine(EngineBase):
         self._limits = limits or getattr(self._scorer, "limits", CPU_LIMITS)
         self._clock = clock or MonotonicClock()
         self._pending: PendingWork[Pair, float] = PendingWork(_ranked)
-        self._step_cost = 0
         threads = _threads(self._scorer) if max_threads is None else max_threads
         is_pure = ours if pure is None else pure
         is_itemwise = is_pure or isinstance(self._scorer, MaxSimScorer)
@@ -116,11 +115,6 @@ class RerankEngine(EngineBase):
         """Return what this engine does."""
         return self._profile
 
-    @property
-    def step_cost(self) -> float:
-        """Return the estimated tokens that the last step scored."""
-        return self._step_cost
-
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work; what is malformed is reported by the next step."""
         for request in work:
@@ -135,7 +129,6 @@ class RerankEngine(EngineBase):
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Score about ``limits.step`` tokens, at least one call; return what ended."""
         deadline = StepDeadline(self._clock, budget.time_s)
-        self._step_cost = 0
         slots = self._pending.take(self._limits.step)
         if slots:
             with thread_count(min(budget.threads, self._profile.max_threads)):
@@ -163,7 +156,6 @@ class RerankEngine(EngineBase):
         if not deadline.may_start():
             self._pending.put_back(slots)
             return
-        self._step_cost += sum(slot.cost for slot in slots)
         for part, scores in self._pending.attempt(slots, partial(_call, self._scorer)):
             for slot, score in zip(part, scores, strict=True):
                 if not self._pending.is_alive(slot):

@@ -59,6 +59,9 @@ STATIC_PASSES: Final = (
 RUNTIME_PASSES: Final = ("split_nodes",)
 """What the scheduler does to work that is queued, see ``passes/split_nodes.py``."""
 
+OFF_BY_DEFAULT: Final = frozenset({"decompose_stages"})
+"""What was never seen to pay (``bench ablation``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -100,12 +103,15 @@ def run_passes(
 
 
 def passes_named(text: str) -> frozenset[str] | None:
-    """Read which passes are on: ``all``, ``none``, or names separated by commas.
+    """Read which passes are on: ``default``, ``all``, ``none``, or names separated by commas.
 
     Raises:
         ConfigError: if there is no pass of such a name.
     """
     match [name.strip() for name in text.split(",") if name.strip()]:
+        case ["default"]:
+            known = {*(one.name for one in STATIC_PASSES), *RUNTIME_PASSES}
+            return frozenset(known - OFF_BY_DEFAULT)
         case ["all"]:
             return None
         case ["none"]:

@@ -106,7 +106,7 @@ def _leave_step(state: SchedulerState, event: StepEnded | StepFailed, now: float
             found=f"step {event.step} while {engine.step} runs",
             hint="an engine worker must report each step once",
         )
-    engine.learn_step(event.duration_s, _cost(engine, event))
+    engine.learn_step(event.duration_s)
     engine.costs.learn_border(now - engine.step_started, event.duration_s)
     engine.step = None
     engine.threads = 0
@@ -114,21 +114,6 @@ def _leave_step(state: SchedulerState, event: StepEnded | StepFailed, now: float
     engine.lost = False
     state.dirty[engine.name] = None
     return engine
-
-
-def _cost(engine: EngineState, event: StepEnded | StepFailed) -> float:
-    """Return what a step computed, 0 if that is not known.
-
-    An engine that does not tell has computed the items of its members, unless some of it was left
-    by the step before or for the next one.
-    """
-    if isinstance(event, StepFailed):
-        return 0.0
-    if event.cost is not None:
-        return event.cost
-    ended = {report.node for report in event.reports if report.kind != "partial"}
-    is_whole = engine.step_is_fresh and engine.running.keys() <= ended
-    return float(engine.step_items) if is_whole or not engine.stepped else 0.0
 
 
 def call_ended(state: SchedulerState, event: CallEnded, now: float, out: list[Command]) -> None:

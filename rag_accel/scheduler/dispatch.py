@@ -8,7 +8,6 @@ from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, Sta
 from rag_accel.scheduler.cores import grant_threads
 from rag_accel.scheduler.ending import cancel_node, end_node
 from rag_accel.scheduler.messages import NodeKey, Part, StepId
-from rag_accel.scheduler.pace import size_class
 from rag_accel.scheduler.queueing import admit_pending
 from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
@@ -100,16 +99,13 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
     if not batch and not engine.running:
         return
     state.steps += 1
-    engine.step_is_fresh = not engine.running
     for entry in batch:
         entry.node.portion = entry.items
         _enter(state, engine, entry.node, now, f"step {state.steps}")
     engine.step = StepId(state.steps)
     engine.step_started = now
     engine.step_items = sum(node.portion for node in engine.running.values())
-    engine.step_grant = grant_threads(state, engine)
-    pace = engine.paces.get(size_class(engine.step_items))
-    engine.threads = pace.choose(engine.step_grant) if pace else engine.step_grant
+    engine.threads = grant_threads(state, engine)
     time_s = _time_s(state, engine, budget_s)
     out.append(
         StartStep(engine.name, engine.step, _keys(batch), engine.threads, time_s, _parts(batch))

@@ -174,13 +174,12 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """A step came back; ``cost`` is what it computed, in the engine's unit, if the engine tells."""
+    """A step came back."""
 
     engine: EngineName
     step: StepId
     reports: tuple[NodeReport, ...]
     duration_s: float
-    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.budget import StepCosts, running_mean
 from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
 from rag_accel.scheduler.node_queue import NodeQueue
-from rag_accel.scheduler.pace import Pace, size_class
 from rag_accel.scheduler.returns import Returns
 from rag_accel.scheduler.runs import NodeRun, NodeState, RequestRun
 
@@ -44,12 +43,8 @@ class EngineState:
     step: StepId | None = None
     step_started: float = 0.0
     threads: int = 0
-    #: what the step's size and its grant were, and what such steps have taught
+    #: the size of the step
     step_items: int = 0
-    step_grant: int = 0
-    #: whether the step began with nothing left over from the one before
-    step_is_fresh: bool = True
-    paces: dict[int, Pace] = field(default_factory=dict[int, Pace])
     returns: Returns = field(default_factory=Returns)
     costs: StepCosts = field(default_factory=StepCosts)
     interrupted: bool = False
@@ -74,18 +69,9 @@ class EngineState:
         """Return the expected seconds of a step over ``items`` items."""
         return self.step_mean_s if self.step_mean_s > 0 else self.base_s + self.per_item_s * items
 
-    def learn_step(self, duration_s: float, cost: float) -> None:
-        """Take the duration of a step into account, and what it computed; 0 if that is unknown.
-
-        An engine that does not say what a step of this size computes gets all that is granted.
-        """
+    def learn_step(self, duration_s: float) -> None:
+        """Take the duration of a step into account."""
         self.step_mean_s = running_mean(self.step_mean_s, duration_s)
-        size = size_class(self.step_items)
-        if cost <= 0:
-            self.paces.pop(size, None)
-        elif self.threads and self.max_threads > 1:
-            pace = self.paces.setdefault(size, Pace())
-            pace.learn(self.threads, self.step_grant, cost, duration_s)
 
     def learn_node(self, duration_s: float) -> None:
         """Take the time that one node spent here into account."""

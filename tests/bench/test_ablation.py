@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,11 +41,10 @@ from rag_accel.engines.llm.emulated_table import DeviceTable
 from rag_accel.engines.micro_batches import BatchLimits
 from rag_accel.engines.pending import PendingWork
 from rag_accel.engines.rerank import RerankEngine
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, nearest_clusters
 from rag_accel.errors import ConfigError
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.scheduler.driver.turns import Turns
-from rag_accel.scheduler.pace import Pace
 from rag_accel.workflows import advanced_document_qa
 
 Ended = Callable[[SuiteResult], int]
@@ -205,12 +205,11 @@ def test_vectors_may_differ_as_two_runtimes_do_and_no_more() -> None:
 
 def test_a_switch_holds_for_its_arm_only() -> None:
     def choice(turn: int) -> Gave:
-        slow_alone = Pace({1: 1.0, 4: 2.0}, {1: 9, 4: 9})
-        return Gave(float(slow_alone.choose(4)), [])
+        return Gave(float(nearest_clusters.MIN_QUERIES), [])
 
-    assert choice(0).figure == 1
-    assert under(switches.all_that_is_granted, choice)(0).figure == 4
-    assert choice(0).figure == 1
+    usual = choice(0).figure
+    assert under(switches.clusters_one_by_one, choice)(0).figure == math.inf
+    assert choice(0).figure == usual < math.inf
 
 
 class Run:

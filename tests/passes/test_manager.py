@@ -83,10 +83,14 @@ def test_a_pass_that_does_not_exist_is_an_option_error():
         run_passes(TWO, PassContext(enabled=frozenset({"prune_dependency"})))
 
 
+NAMES = [one.name for one in STATIC_PASSES]
+
+
 @pytest.mark.parametrize(
     ("text", "enabled"),
     [
         ("all", None),
+        ("default", frozenset({*NAMES, "split_nodes"} - {"decompose_stages"})),
         (" none", frozenset()),
         ("prune_dependencies", frozenset({"prune_dependencies"})),
         ("prune_dependencies, ", frozenset({"prune_dependencies"})),

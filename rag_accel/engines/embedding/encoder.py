@@ -43,11 +43,6 @@ class Piece:
     slots: list[Slot[str]]
     end: Callable[[], Any] | None = None
 
-    @property
-    def cost(self) -> int:
-        """Return its tokens."""
-        return sum(self.prepared.lengths[self.rows[slot]] for slot in self.slots)
-
     def start(self, threads: int) -> None:
         """Let it compute; if that raises, ``take`` tries again and raises then."""
         with suppress(Exception):

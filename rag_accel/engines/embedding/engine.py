@@ -91,18 +91,12 @@ class EmbeddingEngine(EngineBase):
         self._pending: PendingWork[str, Vector] = PendingWork(self._join)
         self._roles: dict[WorkId, Role] = {}
         self._learned: dict[Role, int] = {}
-        self._step_cost = 0
         self._under_way = UnderWay(self._pending, self._micro_batches, profile.max_threads)
 
     @property
     def profile(self) -> EngineProfile:
         """Return what this engine does."""
         return self._profile
-
-    @property
-    def step_cost(self) -> float:
-        """Return the tokens that the last step embedded."""
-        return self._step_cost
 
     @property
     def num_unfinished(self) -> int:
@@ -128,7 +122,6 @@ class EmbeddingEngine(EngineBase):
         """
         deadline = StepDeadline(self._clock, budget.time_s)
         threads = min(budget.threads, self._profile.max_threads)
-        self._step_cost = 0
         self._under_way.fill(threads)
         while len(self._under_way) and deadline.may_start():
             piece = self._under_way.take(threads)
@@ -172,8 +165,6 @@ class EmbeddingEngine(EngineBase):
                     yield Piece(role, prepared, rows, [part[row] for row in batch])
 
     def _finish(self, piece: Piece, threads: int) -> None:
-        if not piece.prepared.overlaps:
-            self._step_cost += piece.cost
         for done, vectors in self._pending.attempt(piece.slots, partial(piece.take, threads)):
             self._settle(done, vectors, piece.role)
 

@@ -173,9 +173,8 @@ class EngineWorker:
         if outcome.unclaimed:
             self._quietly(_Release(tuple(outcome.unclaimed)))
         duration = time.monotonic() - started
-        cost: float | None = getattr(self.engine, "step_cost", None)
         self._report(
-            StepEnded(self.name, message.step, tuple(outcome.reports), duration, cost),
+            StepEnded(self.name, message.step, tuple(outcome.reports), duration),
             outcome.results,
         )
 
