@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from rag_accel.accelerator.bound import plain_documents
 from rag_accel.accelerator.primitive_work import payload
 from rag_accel.accelerator.rendering import as_text
 from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import RerankBatch, ScoredDocument
-from rag_accel.errors import EngineOutputError
 from rag_accel.graph.growth import InstanceName
 from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive
@@ -62,9 +61,7 @@ class SlicedWork:
         """
         whole = self._whole.pop(primitive.instance, _NO_DOCUMENTS)
         rankings = [self._values.read(name) for name in primitive.inputs]
-        for name, ranking in zip(primitive.inputs, rankings, strict=True):
-            _check_ranking(name, ranking)
-        return joined(replace(whole, top_n=primitive.attribute("top_n")), rankings)
+        return joined(replace(whole, top_n=primitive.attribute("top_n")), rankings, primitive.name)
 
     def _added_by_last(self, primitive: Primitive) -> RerankBatch:
         """Return what the last list that a reranking reads adds to the union of those before."""
@@ -72,15 +69,3 @@ class SlicedWork:
         union: Callable[..., Sequence[Any]] = primitive.attribute("fn")
         known = len(union(*lists[:-1])) if len(lists) > 1 else 0
         return RerankBatch(as_text(query), plain_documents(union(*lists)[known:]), None)
-
-
-def _check_ranking(name: str, ranking: Any) -> None:
-    found = cast("Any", ranking) if isinstance(ranking, list | tuple) else (ranking,)
-    wrong = [type(one).__name__ for one in found if not isinstance(one, ScoredDocument)]
-    if wrong:
-        raise EngineOutputError(
-            "a reranker returned something that is no ranking",
-            where=name,
-            found=wrong[0],
-            valid="ScoredDocuments, best first",
-        )

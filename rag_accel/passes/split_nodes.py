@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from rag_accel.engine_api import PrimitiveKind, RerankBatch, ScoredDocument, TextBatch
+from rag_accel.errors import EngineOutputError
 
 SPLIT_KINDS: Final = frozenset({PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING})
 """Kinds whose items have results of their own. An ingestion is taken whole or not at all."""
@@ -36,15 +37,34 @@ def part_of(payload: Any, start: int, stop: int | None) -> Any:
     return None
 
 
-def joined(payload: TextBatch | RerankBatch, results: Sequence[Any]) -> Any:
+def joined(
+    payload: TextBatch | RerankBatch, results: Sequence[Any], where: str = "reranking"
+) -> Any:
     """Return the result of a payload from those of its parts, in their order.
 
     Vectors: ``[len(texts), dim], float32``. Documents: ``tuple[ScoredDocument, ...]``, best first.
     The best ``top_n`` of all are among the best ``top_n`` of each part.
+
+    Raises:
+        EngineOutputError: if documents were asked for and a part is no ranking; names ``where``.
     """
     if isinstance(payload, TextBatch):
         return np.concatenate(results)
+    for part in results:
+        _check_ranking(part, where)
     documents: list[ScoredDocument] = [one for part in results for one in part]
     # Stable, also in reverse: equal scores keep the order of the documents.
     documents.sort(key=lambda one: one.score, reverse=True)
     return tuple(documents[: payload.top_n])
+
+
+def _check_ranking(ranking: Any, where: str) -> None:
+    found = cast("Any", ranking) if isinstance(ranking, list | tuple) else (ranking,)
+    wrong = [type(one).__name__ for one in found if not isinstance(one, ScoredDocument)]
+    if wrong:
+        raise EngineOutputError(
+            "a reranker returned something that is no ranking",
+            where=where,
+            found=wrong[0],
+            valid="ScoredDocuments, best first",
+        )

@@ -80,7 +80,7 @@ def expected(count: int, top_n: int | None = 5, query: str = "bee elk") -> Any:
 @pytest.mark.parametrize("count", [48, 47, 3, 1, 0, 200])
 def test_slices_adapt_to_the_documents_there_are(way: Any, count: int) -> None:
     parts = {"embedder": FakeEngine(), "index": FakeEngine(), "reranker": WordReranker()}
-    with opened(**parts) as acc:
+    with opened(**parts, passes="all") as acc:
         assert way(acc, merging(count), input="bee elk") == expected(count)
         assert "best.reranking.3: RERANKING" in acc.explain(merging(count), "e-graph")
 
@@ -88,7 +88,7 @@ def test_slices_adapt_to_the_documents_there_are(way: Any, count: int) -> None:
 @pytest.mark.parametrize("top_n", [None, 1, 16, 47, 300])
 def test_the_best_are_taken_of_all_slices(top_n: int | None) -> None:
     parts = {"embedder": FakeEngine(), "index": FakeEngine(), "reranker": WordReranker()}
-    with opened(**parts) as acc:
+    with opened(**parts, passes="all") as acc:
         assert acc.run(merging(48, top_n=top_n), input="bee elk") == expected(48, top_n)
 
 
@@ -101,7 +101,7 @@ def test_documents_that_can_be_read_once_are_read_once() -> None:
             yield one
 
     parts = {"embedder": FakeEngine(), "index": FakeEngine(), "reranker": WordReranker()}
-    with opened(**parts) as acc:
+    with opened(**parts, passes="all") as acc:
         assert acc.run(merging(48, found=once), input="bee elk") == expected(48)
     assert given == list(range(48))
 
@@ -125,7 +125,8 @@ def test_every_turn_of_a_loop_has_slices_of_its_own() -> None:
     graph.add_function("note", turns.append, inputs="best")
     graph.add_edge(START, "find").add_edge("find", "best").add_edge("best", "note")
     graph.add_edge("note", lambda values: "find" if len(turns) < 3 else END, ["find", END])
-    with opened(embedder=FakeEngine(), index=FakeEngine(), reranker=FakeEngine(PROFILE)) as acc:
+    parts = {"embedder": FakeEngine(), "index": FakeEngine(), "reranker": FakeEngine(PROFILE)}
+    with opened(**parts, passes="all") as acc:
         acc.run(graph, input="text")
     with opened(embedder=FakeEngine(), index=FakeEngine(), reranker=FakeEngine()) as acc:
         plain = acc.run(
@@ -142,7 +143,8 @@ def test_a_reduced_ranking_is_written_by_the_join() -> None:
     graph = merging(48, output="ranked")
     graph.add_function("more", lambda: (), inputs=(), output="ranked").add_edge(START, "more")
     graph.add_edge("more", END).add_reducer("ranked", lambda left, right: (*left, *right))
-    with opened(embedder=FakeEngine(), index=FakeEngine(), reranker=WordReranker()) as acc:
+    parts = {"embedder": FakeEngine(), "index": FakeEngine(), "reranker": WordReranker()}
+    with opened(**parts, passes="all") as acc:
         assert acc.run(graph, input="bee elk") == expected(48)
 
 
@@ -153,17 +155,19 @@ def test_a_slice_that_fails_fails_the_request_and_no_other() -> None:
         return None
 
     engine = FakeEngine(PROFILE, faults=Faults(faults))
-    with opened(embedder=FakeEngine(), index=FakeEngine(), reranker=engine) as acc:
+    parts = {"embedder": FakeEngine(), "index": FakeEngine(), "reranker": engine}
+    with opened(**parts, passes="all") as acc:
         good, bad = (acc.submit(merging(48), input=query) for query in ("good", "bad"))
         assert len(good.result(20)) == 5
         with pytest.raises(LookupError):
             bad.result(20)
 
 
-def test_an_engine_that_gives_no_ranking_fails_its_request() -> None:
+@pytest.mark.parametrize("passes", ["all", "default"])
+def test_an_engine_that_gives_no_ranking_fails_its_request(passes: str) -> None:
     engine = FakeEngine(PROFILE, compute=lambda payload: [object()])
     parts = {"embedder": FakeEngine(), "index": FakeEngine(), "reranker": engine}
-    with opened(**parts) as acc, pytest.raises(EngineOutputError, match="ranking"):
+    with opened(**parts, passes=passes) as acc, pytest.raises(EngineOutputError, match="ranking"):
         acc.run(merging(48), input="x")
 
 
