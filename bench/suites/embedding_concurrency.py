@@ -75,6 +75,7 @@ class Sizes:
         tuning_texts: texts of a run that looks for the best number of torch threads.
         repeats: turns.
         rerank: calls of a run that reranks; 0 for none.
+        rerank_repeats: turns of these.
         tune: whether the opponents' settings are looked for anew, and kept.
     """
 
@@ -83,11 +84,12 @@ class Sizes:
     tuning_texts: int
     repeats: int
     rerank: int = 0
+    rerank_repeats: int = 2
     tune: bool = False
 
 
-QUICK = Sizes((1, 16, 64), (64, 160, 256), 64, 3, rerank=64)
-FULL = Sizes((1, 16, 64), (256, 1024, 1024), 256, 7, rerank=128)
+QUICK = Sizes((1, 16, 64), (64, 160, 192), 64, 3, rerank=64)
+FULL = Sizes((1, 16, 64), (256, 1024, 1024), 256, 7, rerank=128, rerank_repeats=7)
 
 
 def configured(quick: bool, settings: Mapping[str, str]) -> Sizes:
@@ -144,7 +146,7 @@ def run(
         rows += _missing_rows()
         rows += precision_rows(plain, asked[: len(wanted)], wanted, callers, chosen.repeats)
     if chosen.rerank:
-        rerank = reranking.Sizes(16, chosen.callers[-1], chosen.rerank, chosen.repeats)
+        rerank = reranking.Sizes(16, chosen.callers[-1], chosen.rerank, chosen.rerank_repeats)
         documents = [one.text for one in read_corpus(CHUNKS).documents]
         ratios["rerank_vs_plain"], more = reranking.rerank(plain._client, documents, rerank)
         rows += more
