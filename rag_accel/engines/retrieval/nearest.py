@@ -29,7 +29,9 @@ Rows = npt.NDArray[np.intp]
 MARGIN = 4  # fetched beyond k, so that near ties at the cut seldom need a second fetch
 SOURCE_FETCHES = 2  # who is not settled then is an exception, and the index itself settles him
 GROWTH = 4  # how many times more the next fetch takes
-HEAD = 10  # looked at beyond k before a bound drops the others: of a million 6 were left on average
+# Looked at beyond k before a bound drops the others. Of a million, 16 could be among the nearest 10
+# in the median of queries, 21 in nine of ten, 27 in 99 of 100.
+HEAD = 10
 MAX_GATHERED = 1 << 20  # numbers; FAISS gathers on several threads from 1000 vectors on
 MAX_RESCORED = 1 << 16  # float64 numbers held at once while rescoring; 512 KiB stay in the cache
 UNIT_ROUNDOFF = 2.0**-24
