@@ -1,8 +1,8 @@
 """Copy vectors from where FAISS's lists hold them, found by a table instead of FAISS's hash map.
 
 What a search has just scanned are codes, so its candidates' vectors are in no cache, and neither is
-the hash map, which costs two more reads for each. For 16 queries with 16 candidates of 256 numbers
-each that is 0.17 ms, and 0.07 by the table.
+the hash map, which costs two more reads for each. The suite ``ablation`` measures what the table
+saves (``candidates_in_place``).
 """
 
 from __future__ import annotations
