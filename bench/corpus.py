@@ -207,7 +207,14 @@ def embed(texts: Sequence[str], embeddings: Any = None) -> Floats:
 
 @functools.cache
 def _minilm() -> Any:
-    return accelerate(local_embeddings())  # a quarter of the time, and vectors within 1e-6
+    return accelerate(local_embeddings())  # sooner than plain torch; vectors within 1e-6
+
+
+def _forget_minilm() -> None:
+    """Stop what computed the vectors: nothing of it is to run beside what is measured."""
+    if _minilm.cache_info().currsize:
+        _minilm.cache_clear()
+        shutdown()
 
 
 def kept_vectors(cache: Path, texts: Sequence[str]) -> Floats:
@@ -220,17 +227,17 @@ def _kept_parts(folder: Path, texts: Sequence[str]) -> Floats:
     """Return ``embed(texts)``; kept part by part, so that one who is stopped goes on there."""
     folder.mkdir(parents=True, exist_ok=True)
     parts: list[Floats] = []
-    for start in range(0, len(texts), _PART):
-        path = folder / f"vectors-{start:06}.npy"
-        if not path.is_file():
-            _logger.info("embedding %d texts from number %d, once", len(texts), start)
-            begun = path.with_suffix(".begun.npy")
-            np.save(begun, embed(texts[start : start + _PART]))
-            begun.replace(path)
-        parts.append(np.load(path))
-    if _minilm.cache_info().currsize:  # nothing of it is to run beside what is measured
-        _minilm.cache_clear()
-        shutdown()
+    try:
+        for start in range(0, len(texts), _PART):
+            path = folder / f"vectors-{start:06}.npy"
+            if not path.is_file():
+                _logger.info("embedding %d texts from number %d, once", len(texts), start)
+                begun = path.with_suffix(".begun.npy")
+                np.save(begun, embed(texts[start : start + _PART]))
+                begun.replace(path)
+            parts.append(np.load(path))
+    finally:
+        _forget_minilm()
     return np.concatenate(parts)
 
 
