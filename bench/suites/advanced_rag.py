@@ -65,7 +65,6 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from bench.advanced.alone import (
     HAND_PARALLEL,
@@ -148,13 +147,17 @@ def run(
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
     found = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
-    setting_of = partial(
-        open_setting,
-        documents=chosen.documents,
-        upload_words=chosen.upload_words,
-        loaded_places=chosen.loaded_places,
-    )
-    with setting_of(found, scorer or MaxSimScorer(), table) as setting, little_garbage():
+    with (
+        open_setting(
+            found,
+            scorer or MaxSimScorer(),
+            table,
+            documents=chosen.documents,
+            upload_words=chosen.upload_words,
+            loaded_places=chosen.loaded_places,
+        ) as setting,
+        little_garbage(),
+    ):
         with asyncio.Runner() as runner, Ours.opened(setting, setting.device) as ours:
             alone = Alone(setting, ours, runner)
             measured = {
