@@ -110,8 +110,7 @@ def passes_named(text: str) -> frozenset[str] | None:
     """
     match [name.strip() for name in text.split(",") if name.strip()]:
         case ["default"]:
-            known = {*(one.name for one in STATIC_PASSES), *RUNTIME_PASSES}
-            return frozenset(known - OFF_BY_DEFAULT)
+            return frozenset(_known(STATIC_PASSES)) - OFF_BY_DEFAULT
         case ["all"]:
             return None
         case ["none"]:
@@ -122,10 +121,14 @@ def passes_named(text: str) -> frozenset[str] | None:
             return enabled
 
 
+def _known(passes: tuple[Pass, ...]) -> list[str]:
+    return [*(one.name for one in passes), *RUNTIME_PASSES]
+
+
 def _chosen(enabled: frozenset[str] | None, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
     if enabled is None:
         return passes
-    known = [*(one.name for one in passes), *RUNTIME_PASSES]
+    known = _known(passes)
     unknown = sorted(enabled.difference(known))
     if unknown:
         raise ConfigError(
