@@ -38,6 +38,7 @@ REPEATED = 8
 _PATIENCE_S = 60.0
 
 
+ON_TORCH = {"embedding_runtime": "torch"}
 LACKING: Mapping[str, Lacking] = {
     "noise": Lacking(),
     "batching": Lacking({"max_batch": 1}),
@@ -45,7 +46,7 @@ LACKING: Mapping[str, Lacking] = {
     "starting_together": Lacking(switch=switches.one_event_at_a_time),
     "gathered_tasks": Lacking(switch=switches.tasks_each_by_themselves),
     "one_wake_a_loop": Lacking(switch=switches.a_wake_for_each_task),
-    "compiled_model": Lacking({"embedding_runtime": "torch"}),
+    "compiled_model": Lacking(ON_TORCH),
     "side_by_side": Lacking(switch=switches.one_stream),
     "all_threads_for_few": Lacking(switch=switches.a_stream_for_each_thread),
     "one_in_line": Lacking(switch=switches.no_micro_batch_in_line),
@@ -86,7 +87,7 @@ class Crowd:
 
 _COMPILED = ("compiled_model", "side_by_side", "one_in_line", "direct_tokens")
 _SCHEDULED = ("batching", "starting_together")
-_ON_TORCH = ("waiting_for_newcomers", "starting_together", "own_reports")
+_FOR_TORCH = ("waiting_for_newcomers", "starting_together", "own_reports")
 CROWDS = (
     Crowd(1, "threads", ("compiled_model", "all_threads_for_few", "own_reports")),
     Crowd(
@@ -110,8 +111,8 @@ CROWDS = (
     ),
     Crowd(16, "tasks", ("gathered_tasks", "starting_together")),
     Crowd(64, "threads", ("sorting_by_length", "token_bounds"), is_mixed=True),
-    *(Crowd(callers, "threads", _ON_TORCH, is_on_torch=True) for callers in (2, 16)),
-    Crowd(16, "tasks", (*_ON_TORCH, "gathered_tasks", "one_wake_a_loop"), is_on_torch=True),
+    *(Crowd(callers, "threads", _FOR_TORCH, is_on_torch=True) for callers in (2, 16)),
+    Crowd(16, "tasks", (*_FOR_TORCH, "gathered_tasks", "one_wake_a_loop"), is_on_torch=True),
 )
 
 
@@ -159,9 +160,8 @@ def _without_compiling(
     """Measure what a scheduler does for an engine whose steps take nobody in."""
     crowds = [crowd for crowd in CROWDS if crowd.is_on_torch]
     names = {name for crowd in crowds for name in crowd.lacking}
-    torch = LACKING["compiled_model"].options
-    on = open_arm(torch)
-    arms = {name: open_arm({**torch, **LACKING[name].options}) for name in names}
+    on = open_arm(ON_TORCH)
+    arms = {name: open_arm({**ON_TORCH, **LACKING[name].options}) for name in names}
     return [
         one for crowd in crowds for one in _against(crowd, texts.of(crowd, each), on, arms, turns)
     ]

@@ -9,6 +9,7 @@ collection, 140 ms, is kept out of every run. Every answer must be that of the o
 - Embedding: MiniLM; callers embed a question a call, the next once they have a vector. ``mixed``:
   every second text is a passage of 60 words; ``repeated``: eight ask for the same. ``torch``:
   nothing is compiled, as without the extra ``fast``; a step that runs takes nobody in.
+- Passes: arms have all of them on, those that are off by default, too.
 - ``chain``: the demo's, with a reader in Python on the same cores.
 - ``tree with upload`` and what follows: embedding, search and reranking computed here, the model
   emulated (``h100_like_1b``). ``line of stages`` writes three searches one after the other that do
