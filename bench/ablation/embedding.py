@@ -44,16 +44,11 @@ LACKING: Mapping[str, Lacking] = {
     "batching": Lacking({"max_batch": 1}),
     "waiting_for_newcomers": Lacking({"batch_wait_ms": 0.0}),
     "starting_together": Lacking(switch=switches.one_event_at_a_time),
-    "gathered_tasks": Lacking(switch=switches.tasks_each_by_themselves),
-    "one_wake_a_loop": Lacking(switch=switches.a_wake_for_each_task),
     "compiled_model": Lacking(ON_TORCH),
-    "side_by_side": Lacking(switch=switches.one_stream),
-    "all_threads_for_few": Lacking(switch=switches.a_stream_for_each_thread),
     "one_in_line": Lacking(switch=switches.no_micro_batch_in_line),
     "direct_tokens": Lacking(switch=switches.tokens_by_preprocess),
     "joining_waiting_steps": Lacking(switch=switches.no_interrupts),
     "own_reports": Lacking(switch=switches.reports_to_the_driver),
-    "calling_thread_only": Lacking(switch=switches.torch_teams),
     "sorting_by_length": Lacking(switch=switches.lengths_mixed),
     "token_bounds": Lacking(switch=switches.counted_micro_batches),
 }
@@ -85,34 +80,22 @@ class Crowd:
         return f"{self.callers} {thing}{more}"
 
 
-_COMPILED = ("compiled_model", "side_by_side", "one_in_line", "direct_tokens")
+_COMPILED = ("compiled_model", "one_in_line", "direct_tokens")
 _SCHEDULED = ("batching", "starting_together")
-_FOR_TORCH = ("waiting_for_newcomers", "starting_together", "own_reports")
+_FOR_TORCH = ("waiting_for_newcomers", "starting_together")
 CROWDS = (
-    Crowd(1, "threads", ("compiled_model", "all_threads_for_few", "own_reports")),
-    Crowd(
-        4,
-        "threads",
-        ("batching", "all_threads_for_few", "one_in_line", "joining_waiting_steps"),
-    ),
+    Crowd(1, "threads", ("compiled_model", "own_reports")),
+    Crowd(4, "threads", ("batching", "one_in_line", "direct_tokens", "joining_waiting_steps")),
     Crowd(
         16,
         "threads",
-        (
-            *("noise", *_SCHEDULED, *_COMPILED),
-            *("joining_waiting_steps", "calling_thread_only", "own_reports"),
-        ),
+        ("noise", *_SCHEDULED, *_COMPILED, "joining_waiting_steps", "own_reports"),
     ),
-    Crowd(64, "threads", ("batching", *_COMPILED, "calling_thread_only")),
-    Crowd(
-        64,
-        "tasks",
-        (*_SCHEDULED, "gathered_tasks", "one_wake_a_loop"),
-    ),
-    Crowd(16, "tasks", ("gathered_tasks", "starting_together")),
+    Crowd(64, "threads", ("batching", *_COMPILED)),
+    Crowd(64, "tasks", _SCHEDULED),
+    Crowd(16, "tasks", ("starting_together",)),
     Crowd(64, "threads", ("sorting_by_length", "token_bounds"), is_mixed=True),
     *(Crowd(callers, "threads", _FOR_TORCH, is_on_torch=True) for callers in (2, 16)),
-    Crowd(16, "tasks", (*_FOR_TORCH, "gathered_tasks", "one_wake_a_loop"), is_on_torch=True),
 )
 
 
@@ -124,8 +107,11 @@ class Texts:
     passages: Sequence[str]
 
     def of(self, crowd: Crowd, each: int) -> Sequence[str]:
-        """Return the texts of one run: ``each`` for each caller, at least 32, at most 128."""
-        count = min(128, max(32, each * crowd.callers))
+        """Return the texts of one run: ``each`` for each caller, at most 128.
+
+        At least 32; on torch 96, because few callers take a while to fall into step.
+        """
+        count = min(128, max(96 if crowd.is_on_torch else 32, each * crowd.callers))
         if not crowd.is_mixed:
             return self.questions[:count]
         pairs = zip(self.questions[: count // 4], self.passages, strict=False)

@@ -16,7 +16,6 @@ from unittest import mock
 
 from langchain_rag_accel import wrappers
 from rag_accel.accelerator.leaves import Leaves
-from rag_accel.engines.embedding import compiled_transformer, under_way
 from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.fast_tokens import FastTokens
 from rag_accel.engines.embedding.under_way import UnderWay
@@ -53,19 +52,9 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 # Embedding -------------------------------------------------------------------------------------
 
 
-def one_stream() -> AbstractContextManager[None]:
-    """Run each micro-batch on all threads, one after another."""
-    return _instead(under_way, "TEXTS_PER_STREAM", math.inf)
-
-
-def a_stream_for_each_thread() -> AbstractContextManager[None]:
-    """Run each micro-batch on one thread, however few callers there are."""
-    return _instead(under_way, "TEXTS_PER_STREAM", 1 / 1024)
-
-
 def no_micro_batch_in_line() -> AbstractContextManager[None]:
-    """Have at most one micro-batch under way in each stream."""
-    return _instead(UnderWay, "_most", lambda self, threads: self._streams)
+    """Have at most one micro-batch under way."""
+    return _instead(UnderWay, "_most", lambda self, threads: 1)
 
 
 def tokens_by_preprocess() -> AbstractContextManager[None]:
@@ -100,11 +89,6 @@ def counted_micro_batches() -> AbstractContextManager[None]:
         return [order[first : first + 32] for first in range(0, len(order), 32)]
 
     return _instead(embedding_engine, "micro_batches", counted)
-
-
-def torch_teams() -> AbstractContextManager[None]:
-    """Let torch's operations around a compiled model run on teams of threads."""
-    return _instead(compiled_transformer, "calling_thread_only", nullcontext)
 
 
 # Retrieval -------------------------------------------------------------------------------------

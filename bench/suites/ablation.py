@@ -33,14 +33,12 @@ distinct text of a reranking encoded once). What later work stands on stays, wha
 
 Ratios:
     compiled_model_1_thread: against ours with the compiled model off (torch): texts/s, 1 thread.
-    all_threads_for_few_1_thread: against ours with all threads for few callers off (one each):
-        texts/s, 1 thread.
     own_reports_1_thread: against ours with dealing with a step's report in the engine's thread off:
         texts/s, 1 thread.
     batching_4_threads: against ours with batching off (max_batch=1): texts/s, 4 threads.
-    all_threads_for_few_4_threads: against ours with all threads for few callers off: texts/s, 4
-        threads.
     one_in_line_4_threads: against ours with one more micro-batch in line off: texts/s, 4 threads.
+    direct_tokens_4_threads: against ours with calling the tokenizer directly off: texts/s, 4
+        threads.
     joining_waiting_steps_4_threads: against ours with interrupting a step that waits off: texts/s,
         4 threads.
     noise_16_threads: against ours with nothing off: texts/s, 16 threads.
@@ -48,8 +46,6 @@ Ratios:
     starting_together_16_threads: against ours with taking in what is in the mailbox before anything
         is started off: texts/s, 16 threads.
     compiled_model_16_threads: against ours with the compiled model off: texts/s, 16 threads.
-    side_by_side_16_threads: against ours with a stream for each thread off (one for all): texts/s,
-        16 threads.
     one_in_line_16_threads: against ours with one more micro-batch in line off: texts/s, 16 threads.
     direct_tokens_16_threads: against ours with calling the tokenizer directly off: texts/s, 16
         threads.
@@ -57,25 +53,14 @@ Ratios:
         16 threads.
     own_reports_16_threads: against ours with dealing with a report where the step ended
         off: texts/s, 16 threads.
-    calling_thread_only_16_threads: against ours with small operations on one thread off: texts/s,
-        16 threads.
     batching_64_threads: against ours with batching off: texts/s, 64 threads.
     compiled_model_64_threads: against ours with the compiled model off: texts/s, 64 threads.
-    side_by_side_64_threads: against ours with a stream for each thread off: texts/s, 64 threads.
     direct_tokens_64_threads: against ours with calling the tokenizer directly off: texts/s, 64
         threads.
-    calling_thread_only_64_threads: against ours with small operations on one thread off: texts/s,
-        64 threads.
     one_in_line_64_threads: against ours with one more micro-batch in line off: texts/s, 64 threads.
     batching_64_tasks: against ours with batching off: texts/s, 64 tasks.
     starting_together_64_tasks: against ours with taking in what is in the mailbox before anything
         is started off: texts/s, 64 tasks.
-    gathered_tasks_64_tasks: against ours with bringing in the work of tasks together off: texts/s,
-        64 tasks.
-    one_wake_a_loop_64_tasks: against ours with one wake for all tasks of a loop off: texts/s, 64
-        tasks.
-    gathered_tasks_16_tasks: against ours with bringing in the work of tasks together off: texts/s,
-        16 tasks.
     starting_together_16_tasks: against ours with taking in what is in the mailbox before anything
         is started off: texts/s, 16 tasks.
     sorting_by_length_64_threads_mixed: against ours with sorting by length off: texts/s.
@@ -85,24 +70,10 @@ Ratios:
         both on torch.
     starting_together_2_threads_torch: against ours with taking in what is in the mailbox before
         anything is started off: texts/s, both on torch.
-    own_reports_2_threads_torch: against ours with dealing with a step's report in the engine's
-        thread off: texts/s, both on torch.
     waiting_for_newcomers_16_threads_torch: against ours with waiting off (batch_wait_ms=0):
         texts/s, both on torch.
     starting_together_16_threads_torch: against ours with taking in what is in the mailbox before
         anything is started off: texts/s, both on torch.
-    own_reports_16_threads_torch: against ours with dealing with a step's report in the engine's
-        thread off: texts/s, both on torch.
-    waiting_for_newcomers_16_tasks_torch: against ours with waiting off (batch_wait_ms=0): texts/s,
-        both on torch.
-    starting_together_16_tasks_torch: against ours with taking in what is in the mailbox before
-        anything is started off: texts/s, both on torch.
-    own_reports_16_tasks_torch: against ours with dealing with a step's report in the engine's
-        thread off: texts/s, both on torch.
-    gathered_tasks_16_tasks_torch: against ours with bringing in the work of tasks together off:
-        texts/s, both on torch.
-    one_wake_a_loop_16_tasks_torch: against ours with one wake for all tasks of a loop off: texts/s,
-        both on torch.
     single_flight_64_threads_repeated: against ours with single_flight off: texts/s.
     measured_profile_16_threads: against ours with profile_dir off, as by default: texts/s, 16
         threads.

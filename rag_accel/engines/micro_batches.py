@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rag_accel.clock import Clock
 from rag_accel.errors import ConfigError
@@ -30,10 +30,6 @@ class BatchLimits:
                 raise ConfigError(
                     "bad batch limit", where=name, found=repr(value), valid=f"an int from {low}"
                 )
-
-    def at_most(self, batch: int) -> BatchLimits:
-        """Return limits under which no micro-batch is larger than this."""
-        return replace(self, batch=max(1, min(batch, self.batch)))
 
 
 # Measured for MiniLM on two Zen 5 cores: time per token is lowest from 256 to 1024 padded tokens

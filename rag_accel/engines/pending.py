@@ -7,7 +7,6 @@ have a result, or with the first error of any; what happens to one never reaches
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -56,14 +55,6 @@ class PendingWork(Generic[ItemT, ResultT]):
     def __len__(self) -> int:
         """Return how much work has not been handed out as ended yet."""
         return len(self._works) + len(self._outputs)
-
-    def num_items(self, most: float = math.inf) -> int:
-        """Return how many items have no result yet; counts no further than ``most``."""
-        return _summed((work.size - len(work.results) for work in self._works.values()), most)
-
-    def waiting_cost(self, most: float = math.inf) -> int:
-        """Return the cost of all that was not taken yet; adds up no further than ``most``."""
-        return _summed((work.todo_cost for work in self._works.values()), most)
 
     def add(self, request: EngineRequest, items: Sequence[ItemT], costs: Sequence[int]) -> None:
         """Take the items of one request with an estimated cost (at least 1) for each.
@@ -166,16 +157,6 @@ class PendingWork(Generic[ItemT, ResultT]):
             self.fail(id_, error)
         else:
             self._outputs.append(EngineOutput(id_, "final", value=value))
-
-
-def _summed(numbers: Iterable[int], most: float) -> int:
-    """Return the sum, or the first partial sum that reaches ``most``: there may be thousands."""
-    total = 0
-    for number in numbers:
-        total += number
-        if total >= most:
-            break
-    return total
 
 
 def _take_share(work: _Work[ItemT, ResultT], share: int, taken: list[Slot[ItemT]]) -> int:

@@ -17,13 +17,11 @@ while a step is granted what its thread has anyway.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -67,40 +65,6 @@ def on_threads(threads: int, call: Callable[[], T]) -> Callable[[], T]:
             return call()
 
     return compute
-
-
-@contextmanager
-def calling_thread_only() -> Iterator[None]:
-    """Let torch's own loops run in the calling thread alone until the block ends.
-
-    For small operations beside something that computes: a team of OpenMP threads goes on spinning
-    for milliseconds after each loop, on the cores that the other needs. It sets the calling
-    thread's own number and nothing else, at once; not for MKL's products, which have a number of
-    their own. Does nothing where torch does not bring OpenMP with it.
-    """
-    openmp = _openmp()
-    if openmp is None:
-        yield
-        return
-    import torch
-
-    torch.get_num_threads()  # makes torch initialise this thread
-    own = openmp.omp_get_max_threads()
-    openmp.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        openmp.omp_set_num_threads(own)
-
-
-@cache
-def _openmp() -> Any:
-    """Return the OpenMP that torch uses, where it can be seen."""
-    try:
-        found = ctypes.CDLL(None)
-        return found if found.omp_get_max_threads and found.omp_set_num_threads else None
-    except (AttributeError, OSError, TypeError):  # Windows has no list of all that is loaded
-        return None
 
 
 def _set_here_only(threads: int) -> None:

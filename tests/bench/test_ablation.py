@@ -30,11 +30,11 @@ from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
-from rag_accel.engines.embedding import under_way
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.engines.embedding.encoder import Piece
 from rag_accel.engines.embedding.fast_tokens import fast_tokens
 from rag_accel.engines.embedding.loading import load_model
+from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.llm.emulated import EmulatedDevice
 from rag_accel.engines.llm.emulated_engine import EmulatedEngine
 from rag_accel.engines.llm.emulated_table import DeviceTable
@@ -232,32 +232,28 @@ class Prepared:
         return Run()
 
 
-def threads_of_micro_batches(texts: int) -> list[int]:
-    """Start what so many callers' texts let start on two threads."""
+def threads_of_micro_batches() -> list[int]:
+    """Start what many callers' texts let start on two threads."""
     pending: PendingWork[str, Any] = PendingWork(lambda request, results: results)
     prepared = Prepared()
 
-    def cut(streams: int) -> list[Piece]:
+    def cut() -> list[Piece]:
         slots = pending.take(10**9)
         parts = [slots[first::8] for first in range(8) if slots[first::8]]
         rows = {slot: row for row, slot in enumerate(slots)}
         return [Piece("query", prepared, rows, part) for part in parts]  # type: ignore[arg-type]
 
-    for number in range(texts):
+    for number in range(64):
         request = EngineRequest(WorkId(str(number)), "1", PrimitiveKind.EMBEDDING, None)
-        pending.add(request, ["a"], [under_way.IN_LINE_FROM])
-    under_way.UnderWay(pending, cut, 2).fill(2)
+        pending.add(request, ["a"], [1])
+    UnderWay(pending, cut, 2).fill(2)
     return prepared.threads
 
 
-def test_switches_of_streams_change_how_micro_batches_start() -> None:
-    assert (threads_of_micro_batches(2), threads_of_micro_batches(64)) == ([2, 2], [1, 1, 1])
-    with switches.one_stream():
-        assert threads_of_micro_batches(64) == [2, 2]
-    with switches.a_stream_for_each_thread():
-        assert threads_of_micro_batches(2) == [1, 1]
+def test_without_a_place_in_line_one_micro_batch_is_under_way() -> None:
+    assert threads_of_micro_batches() == [2, 2]
     with switches.no_micro_batch_in_line():
-        assert (threads_of_micro_batches(2), threads_of_micro_batches(64)) == ([2], [1, 1])
+        assert threads_of_micro_batches() == [2]
 
 
 def test_without_direct_calls_the_model_tokenises() -> None:

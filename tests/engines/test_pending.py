@@ -125,14 +125,3 @@ def test_results_that_cannot_be_joined_are_the_error_of_that_work() -> None:
     compute(pending, 1)
     (output,) = pending.drain()
     assert (output.kind, output.error) == ("error", fault)
-
-
-def test_what_waits_is_counted_no_further_than_asked() -> None:
-    pending: PendingWork[str, str] = PendingWork(joined)
-    for name in "abcde":
-        pending.add(request(name), ["x", "y"], [3, 4])
-    assert (pending.num_items(), pending.waiting_cost()) == (10, 35)
-    assert (pending.num_items(3), pending.waiting_cost(8)) == (4, 14)
-    taken = pending.take(1)
-    pending.settle(taken[0], "X")
-    assert (pending.num_items(), pending.waiting_cost()) == (9, 35 - sum(s.cost for s in taken))

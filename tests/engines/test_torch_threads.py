@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.torch_threads import calling_thread_only, on_threads, thread_count
+from rag_accel.engines.torch_threads import on_threads, thread_count
 
 torch = pytest.importorskip("torch")
 
@@ -117,24 +117,6 @@ def test_torch_is_not_imported_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "torch" not in sys.modules
     monkeypatch.undo()
     assert set(numbers()) == {2}
-
-
-def test_small_loops_run_in_the_calling_thread_alone_and_nobody_else_notices() -> None:
-    if not _sees_openmp():
-        pytest.skip("torch brings no OpenMP that can be seen")
-    with calling_thread_only():
-        assert torch.get_num_threads() == 1
-        assert in_new_thread(torch.get_num_threads) == 2
-    assert torch.get_num_threads() == 2
-    with pytest.raises(ValueError, match="in the block"), calling_thread_only():
-        raise ValueError("in the block")
-    assert torch.get_num_threads() == 2
-
-
-def _sees_openmp() -> bool:
-    return (
-        "parallel backend: OpenMP" in torch.__config__.parallel_info() and sys.platform == "linux"
-    )
 
 
 def test_a_call_computes_on_its_threads_wherever_it_is_made() -> None:

@@ -1,8 +1,8 @@
 """Compile one graph by OpenVINO for each number of threads that it is run on.
 
 How many threads a compiled graph computes on is fixed when it is compiled, and its weights are laid
-out anew each time. So it is compiled for all threads, which serve one micro-batch soonest, and for
-one, which serve many micro-batches side by side best; for numbers between once they are asked for.
+out anew each time. So it is compiled for all threads and for one, which is what a step is granted
+beside others on few cores; for numbers between once they are asked for.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class CompiledForms:
     def _made(self, threads: int) -> CompiledForm:
         settings = {
             **self._settings,
-            "NUM_STREAMS": self._threads // threads,
-            "INFERENCE_NUM_THREADS": self._threads,
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": threads,
             "ENABLE_CPU_PINNING": False,
         }
         return CompiledForm(openvino().Core().compile_model(self._graph, "CPU", settings))
 
 
 class CompiledForm:
-    """Run a compiled graph, as often at once as it has streams."""
+    """Run a compiled graph, one run after another; what is started meanwhile stands in line."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled

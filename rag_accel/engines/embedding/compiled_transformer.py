@@ -23,7 +23,6 @@ from rag_accel.engines.embedding.eight_bits import to_eight_bits
 from rag_accel.engines.embedding.fast_tokens import fast_tokens, tables_of
 from rag_accel.engines.embedding.model_watch import ModelWatch
 from rag_accel.engines.embedding.runtime import Output, Tables
-from rag_accel.engines.torch_threads import calling_thread_only
 
 #: Most bytes that the weights of all forms of a model may take besides its own.
 COMPILED_LIMIT = 2**30
@@ -36,6 +35,7 @@ _SETTINGS = {
 }
 _INPUTS = ("attention_mask", "token_type_ids")
 _KNOWN = frozenset({"Pooling", "Normalize", "Dense", "LayerNorm", "Dropout"})
+_LOOK_UP = torch.nn.Embedding.forward
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 
@@ -104,10 +104,16 @@ class CompiledTransformer:
         form = self._forms.find(threads)
         if form is None:
             return None
-        with torch.inference_mode(), calling_thread_only():
-            rows = self._embedding(torch.from_numpy(tables["input_ids"])).numpy()
         others = (tables[name] for name in self._inputs)
-        return form.start([rows, *others], OUTPUTS.index(output))
+        return form.start([self._rows(tables["input_ids"]), *others], OUTPUTS.index(output))
+
+    def _rows(self, ids: Any) -> Any:
+        """Look word embeddings up; not by torch, whose threads spin for a while afterwards."""
+        words = self._embedding
+        if type(words).forward is _LOOK_UP and words.max_norm is None:
+            return words.weight.detach().numpy().take(ids, axis=0)
+        with torch.inference_mode():
+            return words(torch.from_numpy(ids)).numpy()
 
 
 def _transformer_of(model: Any) -> Any:

@@ -7,7 +7,6 @@ Work larger than a step is spread over several, so that a bulk load never holds 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -153,7 +152,7 @@ class EmbeddingEngine(EngineBase):
         self._pending.clear()
         self._roles.clear()
 
-    def _micro_batches(self, streams: int) -> Iterator[Piece]:
+    def _micro_batches(self) -> Iterator[Piece]:
         """Take about ``limits.step`` tokens of what waits, in micro-batches of similar length."""
         groups: dict[Role, list[Slot[str]]] = {}
         for slot in self._pending.take(self._limits.step):
@@ -161,7 +160,7 @@ class EmbeddingEngine(EngineBase):
         for role, group in groups.items():
             for part, prepared in self._pending.attempt(group, partial(self._prepare, role)):
                 rows = {slot: row for row, slot in enumerate(part)}
-                for batch in self._batches(prepared, streams):
+                for batch in self._batches(prepared.lengths):
                     yield Piece(role, prepared, rows, [part[row] for row in batch])
 
     def _finish(self, piece: Piece, threads: int) -> None:
@@ -171,14 +170,10 @@ class EmbeddingEngine(EngineBase):
     def _prepare(self, role: Role, slots: list[Slot[str]]) -> PreparedTexts:
         return self._encoder.prepare([slot.item for slot in slots], role)
 
-    def _batches(self, prepared: PreparedTexts, streams: int) -> list[list[int]]:
+    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
         if self._alone:
-            return [[row] for row in range(len(prepared.lengths))]
-        limits = self._limits
-        if prepared.overlaps:
-            each = math.ceil(len(prepared.lengths) / streams)
-            limits = limits.at_most(each * max(prepared.lengths))
-        return micro_batches(prepared.lengths, limits)
+            return [[row] for row in range(len(lengths))]
+        return micro_batches(lengths, self._limits)
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
         dimension = self._dimension(role, vectors)

@@ -160,6 +160,22 @@ def test_other_ways_to_pool_and_a_layer_behind_give_the_models_own_vectors(
     assert embedded(engine, TEXTS).shape == (len(TEXTS), 48)
 
 
+def test_word_embeddings_that_are_more_than_a_table_give_the_models_own_vectors(model: Any) -> None:
+    class Scaled(torch.nn.Embedding):
+        def forward(self, ids: Any) -> Any:
+            return 3.0 * super().forward(ids)
+
+    transformer = model[0].model
+    words = transformer.get_input_embeddings()
+    scaled = Scaled(*words.weight.shape)
+    scaled.weight = words.weight
+    plain = model.encode(TEXTS)
+    transformer.set_input_embeddings(scaled)
+    engine = compiled_engine(model)
+    assert difference(engine, model, TEXTS) <= TOLERANCE
+    assert np.abs(model.encode(TEXTS) - plain).max() > 1e-3
+
+
 def test_a_module_that_is_not_known_is_refused_by_name(model: Any) -> None:
     class Doubled(torch.nn.Module):
         def forward(self, features: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Micro-batches are under way in as many streams as suits those who wait."""
+"""One micro-batch is under way and one in line, so that a compiled model never stands still."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
 from rag_accel.engines.embedding.encoder import Piece
-from rag_accel.engines.embedding.under_way import IN_LINE_FROM, TEXTS_PER_STREAM, UnderWay
+from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.pending import PendingWork, Slot
 
-COST = IN_LINE_FROM // 8
+COST = 20
 
 
 @dataclass
@@ -45,17 +43,18 @@ class Prepared:
 
 
 class Rig:
-    def __init__(self, max_threads: int = 2, overlaps: bool = True) -> None:
+    def __init__(self, max_threads: int = 2, overlaps: bool = True, parts: int = 1) -> None:
         self.pending: PendingWork[str, Any] = PendingWork(lambda request, results: results)
         self.prepared = Prepared(overlaps)
         self.under_way = UnderWay(self.pending, self._cut, max_threads)
-        self.streams: list[int] = []
+        self.parts = parts
+        self.cuts = 0
         self.number = 0
 
-    def _cut(self, streams: int) -> Iterator[Piece]:
-        self.streams.append(streams)
+    def _cut(self) -> Iterator[Piece]:
+        self.cuts += 1
         slots = self.pending.take(10**9)
-        each = -(-len(slots) // streams)
+        each = -(-len(slots) // self.parts)
         for start in range(0, len(slots), max(1, each)):
             yield self._piece(slots[start : start + each])
 
@@ -88,71 +87,33 @@ def test_few_callers_get_all_threads_and_newcomers_stand_in_line() -> None:
     assert len(rig.under_way) == 2  # one computes, one is in line, the third waits
 
 
-def test_a_crowd_gets_a_stream_for_each_thread() -> None:
-    rig = Rig()
-    rig.add(2 * TEXTS_PER_STREAM)
+def test_more_than_one_micro_batch_can_hold_stands_ready() -> None:
+    rig = Rig(parts=3)
+    rig.add(9)
     rig.under_way.fill(2)
-    assert rig.prepared.threads == [1, 1]
-    assert rig.streams == [2]
-
-
-def test_a_part_of_the_threads_has_a_part_of_the_streams_and_nobody_in_line() -> None:
-    rig = Rig(max_threads=4)
-    rig.add(8 * TEXTS_PER_STREAM)
-    rig.under_way.fill(2)
-    rig.add(8 * TEXTS_PER_STREAM)
-    rig.under_way.fill(2)
-    assert rig.prepared.threads == [1, 1]
-
-
-@pytest.mark.parametrize(("waiting", "in_line"), [(7, 0), (8, 1)])
-def test_behind_a_crowd_only_enough_stands_in_line(waiting: int, in_line: int) -> None:
-    rig = Rig()
-    rig.add(2 * TEXTS_PER_STREAM)
-    rig.under_way.fill(2)
-    rig.add(waiting)
-    rig.under_way.fill(2)
-    assert len(rig.under_way) == 2 + in_line
-
-
-def test_a_crowd_is_remembered_for_a_while() -> None:
-    rig = Rig()
-    gone = rig.add(2 * TEXTS_PER_STREAM)
-    rig.under_way.fill(2)
-    rig.pending.cancel(gone)
-    started = len(rig.prepared.threads)
-    threads: list[int] = []
-    for _ in range(12):
-        one = rig.add(1)
-        rig.under_way.fill(2)
-        threads += rig.prepared.threads[started:]
-        started = len(rig.prepared.threads)
-        rig.pending.cancel(one)
-    assert threads[0] == 1
-    assert threads[-1] == 2
-
-
-def test_what_has_ended_first_is_taken_first() -> None:
-    rig = Rig()
-    rig.add(2 * TEXTS_PER_STREAM)
-    rig.under_way.fill(2)
-    rig.end([1])
-    piece = rig.under_way.take(2)
-    assert piece is not None
-    assert piece.end is rig.prepared.runs[1]
+    assert (len(rig.under_way), rig.prepared.threads) == (2, [2, 2])
     rig.end([0])
-    piece = rig.under_way.take(2)
-    assert piece is not None
-    assert piece.end is rig.prepared.runs[0]
+    assert rig.under_way.take(2) is not None
+    rig.under_way.fill(2)
+    assert (len(rig.under_way), rig.cuts) == (2, 1)
 
 
-def test_with_one_in_line_the_oldest_is_taken() -> None:
+def test_a_part_of_the_threads_has_nobody_in_line() -> None:
+    rig = Rig(max_threads=4, parts=2)
+    rig.add(8)
+    rig.under_way.fill(2)
+    rig.add(8)
+    rig.under_way.fill(2)
+    assert rig.prepared.threads == [2]
+
+
+def test_with_one_in_line_the_oldest_is_taken_without_a_look() -> None:
     rig = Rig()
     rig.add(1)
     rig.under_way.fill(2)
     rig.add(1)
     rig.under_way.fill(2)
-    piece = rig.under_way.take(2)  # not ended: whoever takes it waits, and no stream stands still
+    piece = rig.under_way.take(2)  # whoever takes it waits, the model does not stand still
     assert piece is not None
     assert piece.end is rig.prepared.runs[0]
 
@@ -186,7 +147,7 @@ def test_what_nobody_wants_any_more_is_dropped_or_not_started() -> None:
     rig.pending.cancel(first)
     rig.under_way.fill(2)
     assert len(rig.under_way) == 0
-    many = rig.add(4 * TEXTS_PER_STREAM)
+    many = rig.add(16)
     rig.under_way.fill(2)
     rig.pending.cancel(many)
     rig.under_way.clear()
@@ -204,4 +165,4 @@ def test_torch_computes_one_at_a_time_when_asked_and_the_rest_is_put_back() -> N
     rig.under_way.fill(2)
     rig.under_way.put_back()
     assert len(rig.under_way) == 0
-    assert rig.pending.waiting_cost() == 2 * COST
+    assert len(rig.pending.take(10**9)) == 2
