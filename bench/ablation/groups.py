@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ablation import chains, embedding, interception, order, requests, searching
+from bench.ablation import chains, embedding, fixed_cost, interception, order, requests, searching
 from bench.ablation.measured import Ablation
 from bench.depth_program import Sizes as ProgramSizes
 from bench.vectors import IndexSize
@@ -108,6 +108,10 @@ class Groups:
         """Measure searches of a large index."""
         return searching.measure(self.sizes.searching, self.cache)
 
+    def fixed_cost(self) -> list[Ablation]:
+        """Measure what brings callers into one step."""
+        return fixed_cost.measure(self.sizes.turns)
+
     def interception(self) -> list[Ablation]:
         """Measure leaves that do nothing, or sleep."""
         return interception.measure(self.sizes.turns)
@@ -119,6 +123,7 @@ MEASURES: Mapping[str, Callable[[Groups], list[Ablation]]] = {
     "requests": Groups.requests,
     "order": Groups.order,
     "searching": Groups.searching,
+    "fixed_cost": Groups.fixed_cost,
     "interception": Groups.interception,
 }
 

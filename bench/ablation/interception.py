@@ -106,12 +106,34 @@ def _composite() -> Any:
 # A graph whose engine does nothing -------------------------------------------------------------
 
 
+GRAPHS_LACKING: Mapping[str, Switch] = {
+    "kept_plans": switches.a_plan_for_each_request,
+    "own_reports": switches.reports_to_the_driver,
+}
+
+
+class _Graph:
+    """Run one graph; called as a chain is."""
+
+    def __init__(self, accelerator: Accelerator, nodes: int) -> None:
+        graph = line_graph(nodes)
+        self.invoke = lambda value: accelerator.run(graph, input=value)
+        self.ainvoke = lambda value: accelerator.arun(graph, input=value)
+
+
 def _graphs(turns: int) -> list[Ablation]:
-    graph = line_graph(_NODES)
     with Accelerator(engines={ENGINE: NoOpEngine()}, hang_s=HANG_S) as accelerator:
-        arm = _row(partial(accelerator.run, graph, input="?"))
-        off = {"kept_plans": under(switches.a_plan_for_each_request, arm)}
-        return ablate(f"{_NODES} no op stages", LATENCY, arm, off, turns)
+        graph = _Graph(accelerator, _NODES)
+
+        def lacking(arm: Arm) -> dict[str, Arm]:
+            return {name: under(switch, arm) for name, switch in GRAPHS_LACKING.items()}
+
+        alone, crowd = _row(partial(graph.invoke, "?")), _load(graph, ["?"] * 256, 64, "tasks")
+        regime = f"{_NODES} no op stages"
+        return [
+            *ablate(regime, LATENCY, alone, lacking(alone), 4 * turns),
+            *ablate(f"{regime} 64 tasks", RATE, crowd, lacking(crowd), turns),
+        ]
 
 
 def _accelerated(stack: ExitStack, chain: Any, switch: Switch = nullcontext, **options: Any) -> Any:

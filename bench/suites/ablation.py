@@ -9,6 +9,8 @@ collection, 140 ms, is kept out of every run. Every answer must be that of the o
 - Embedding: MiniLM; callers embed a question a call, the next once they have a vector. ``mixed``:
   every second text is a passage of 60 words; ``repeated``: eight ask for the same. ``torch``:
   nothing is compiled, as without the extra ``fast``; a step that runs takes nobody in.
+- ``fixed cost``: an engine whose step takes 10 ms (asleep) whatever it holds, as a GPU or a server;
+  tasks compute 0.5 ms in Python before each call, as a framework does.
 - Passes: arms have all of them on, those that are off by default, too.
 - ``chain``: the demo's, with a reader in Python on the same cores.
 - ``tree with upload`` and what follows: embedding, search and reranking computed here, the model
@@ -181,6 +183,23 @@ Ratios:
         nprobe.
     stepped_search_searches_beside_large_ones: against ours with searching in steps off, as by
         default: median latency of a search beside 24 over all clusters.
+    waiting_for_newcomers_2_threads_fixed_cost: against ours with waiting off (batch_wait_ms=0):
+        texts/s, 2 threads.
+    waiting_for_newcomers_16_threads_fixed_cost: against ours with waiting off: texts/s, 16 threads.
+    starting_together_16_threads_fixed_cost: against ours with taking in what is in the mailbox
+        before anything is started off: texts/s, 16 threads.
+    starting_together_16_tasks_fixed_cost: against ours with taking in what is in the mailbox before
+        anything is started off: texts/s, 16 tasks.
+    gathered_tasks_16_tasks_fixed_cost: against ours with bringing in the work of tasks together
+        off: texts/s, 16 tasks.
+    one_wake_a_loop_16_tasks_fixed_cost: against ours with one wake for all tasks of a loop off:
+        texts/s, 16 tasks.
+    starting_together_64_tasks_fixed_cost: against ours with taking in what is in the mailbox before
+        anything is started off: texts/s, 64 tasks.
+    gathered_tasks_64_tasks_fixed_cost: against ours with bringing in the work of tasks together
+        off: texts/s, 64 tasks.
+    one_wake_a_loop_64_tasks_fixed_cost: against ours with one wake for all tasks of a loop off:
+        texts/s, 64 tasks.
     beginning_at_once_no_op_chain: against ours with borrowed calls that begin without asking off:
         latency of a call.
     quiet_messages_no_op_chain: against ours with messages that wake nobody off: latency of a call.
@@ -195,6 +214,12 @@ Ratios:
         off: answers/s.
     kept_plans_10_no_op_stages: against ours with keeping what the passes made off: latency of a
         run.
+    own_reports_10_no_op_stages: against ours with dealing with a report where the step ended off:
+        latency of a run.
+    kept_plans_10_no_op_stages_64_tasks: against ours with keeping what the passes made off:
+        runs/s.
+    own_reports_10_no_op_stages_64_tasks: against ours with dealing with a report where the step
+        ended off: runs/s.
 """
 
 from __future__ import annotations
