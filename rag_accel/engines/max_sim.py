@@ -113,12 +113,7 @@ def _ends(prepared: PreparedSentences, batches: Sequence[Sequence[int]]) -> Iter
     import torch
 
     threads = torch.get_num_threads()
-    ahead = 1
-    if prepared.overlaps:
-        # As many at once as there are threads for, and one more in line.
-        at_once = min(threads, max(1, len(batches)))
-        threads //= at_once
-        ahead = at_once + 1
+    ahead = 1 + prepared.overlaps  # one on all threads and one more in line
     running: deque[Callable[[], Sequence[Any]]] = deque()
     for batch in batches:
         running.append(prepared.start_tokens(batch, threads))
