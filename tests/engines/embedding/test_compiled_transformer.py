@@ -281,6 +281,23 @@ def test_a_reranker_gives_the_same_order_compiled(model: Any) -> None:
     assert np.argsort(found, kind="stable").tolist() == np.argsort(plain, kind="stable").tolist()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_reranker_computes_on_all_threads_that_it_is_granted(
+    model: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled_engine(model)
+    start, granted = CompiledTransformer.start, set()
+
+    def noted(self: Any, tables: Any, number: int, output: Any) -> Any:
+        granted.add(number)
+        return start(self, tables, number, output)
+
+    monkeypatch.setattr(CompiledTransformer, "start", noted)
+    with thread_count(threads):
+        MaxSimScorer(model)([("who crosses?", f"{text} {n}") for text in TEXTS for n in range(40)])
+    assert granted == {threads}
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
 def test_a_forked_child_gives_the_models_vectors_on_torch(model: Any) -> None:
     program = (
