@@ -80,12 +80,15 @@ class Crowd:
         return f"{self.callers} {thing}{more}"
 
 
+#: Callers that fit into few micro-batches: there it matters most when each of them begins.
+_FEW = 4
 _COMPILED = ("compiled_model", "one_in_line", "direct_tokens")
 _SCHEDULED = ("batching", "starting_together")
 _FOR_TORCH = ("waiting_for_newcomers", "starting_together")
 CROWDS = (
     Crowd(1, "threads", ("compiled_model", "own_reports")),
     Crowd(4, "threads", ("batching", "one_in_line", "direct_tokens", "joining_waiting_steps")),
+    Crowd(4, "tasks", ("one_in_line", "joining_waiting_steps")),
     Crowd(
         16,
         "threads",
@@ -109,9 +112,10 @@ class Texts:
     def of(self, crowd: Crowd, each: int) -> Sequence[str]:
         """Return the texts of one run: ``each`` for each caller, at most 128.
 
-        At least 32; on torch 96, because few callers take a while to fall into step.
+        At least 32; more on torch and for few callers, who take a while to fall into step.
         """
-        count = min(128, max(96 if crowd.is_on_torch else 32, each * crowd.callers))
+        least = 96 if crowd.is_on_torch else 192 if 1 < crowd.callers <= _FEW else 32
+        count = max(least, min(128, each * crowd.callers))
         if not crowd.is_mixed:
             return self.questions[:count]
         pairs = zip(self.questions[: count // 4], self.passages, strict=False)

@@ -1,12 +1,16 @@
-"""Embed on an engine whose step takes as long whatever it holds, as on a GPU or a server.
+"""Embed on engines whose time is not the processor's: a GPU's step, a server's answer.
 
-What a step holds is all that counts there: callers who are parted into two steps wait twice.
+A step takes as long whatever it holds, so that callers who are parted into two steps wait twice. A
+server answers each text by itself after a while, so that who is not handed over at once waits for
+somebody else's answer.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -18,7 +22,18 @@ from bench.arms import bench_accelerator
 from langchain_rag_accel.demo.load import Shape, run_load
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.leaves import Work
-from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.engine_api import (
+    BOUNDS_ITS_WORK,
+    Engine,
+    EngineBase,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    PrimitiveKind,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 
 RATE = "texts_per_s"
@@ -35,6 +50,8 @@ LACKING: Mapping[str, Lacking] = {
     "gathered_tasks": Lacking(switch=switches.tasks_each_by_themselves),
     "one_wake_a_loop": Lacking(switch=switches.a_wake_for_each_task),
 }
+#: Lacking of what waits for a server.
+OF_SERVER: Mapping[str, Lacking] = {"joining_waiting_steps": Lacking(switch=switches.no_interrupts)}
 _FOR_TASKS = ("starting_together", "gathered_tasks", "one_wake_a_loop")
 CROWDS: Mapping[tuple[int, Shape], tuple[str, ...]] = {
     (2, "threads"): ("waiting_for_newcomers",),
@@ -42,20 +59,34 @@ CROWDS: Mapping[tuple[int, Shape], tuple[str, ...]] = {
     (16, "tasks"): _FOR_TASKS,
     (64, "tasks"): _FOR_TASKS,
 }
+_AT_A_SERVER: tuple[int, Shape] = (4, "threads")
 
 
 def measure(turns: int) -> list[Ablation]:
-    """Measure what brings callers into one step."""
+    """Measure what brings callers into one step, and what need not wait for one."""
+    return [
+        *_measure(lambda: CallableEmbeddingEngine(_embed), "fixed cost", CROWDS, LACKING, turns),
+        *_measure(_Server, "a server", {_AT_A_SERVER: tuple(OF_SERVER)}, OF_SERVER, turns),
+    ]
+
+
+def _measure(
+    engine: Callable[[], Engine],
+    where: str,
+    crowds: Mapping[tuple[int, Shape], tuple[str, ...]],
+    lacking: Mapping[str, Lacking],
+    turns: int,
+) -> list[Ablation]:
     found: list[Ablation] = []
     with ExitStack() as stack:
-        on = _Caller(stack, {})
-        arms = {name: _Caller(stack, one.options) for name, one in LACKING.items()}
-        for (callers, shape), lacking in CROWDS.items():
+        on = _Caller(stack, engine, {})
+        arms = {name: _Caller(stack, engine, one.options) for name, one in lacking.items()}
+        for (callers, shape), names in crowds.items():
             off = {
-                name: under(LACKING[name].switch, _load(arms[name], callers, shape))
-                for name in lacking
+                name: under(lacking[name].switch, _load(arms[name], callers, shape))
+                for name in names
             }
-            regime = f"{callers} {shape} fixed cost"
+            regime = f"{callers} {shape} {where}"
             found += ablate(
                 *(regime, RATE, _load(on, callers, shape), off, turns), same=same_vectors
             )
@@ -64,19 +95,68 @@ def measure(turns: int) -> list[Ablation]:
 
 def _embed(texts: Sequence[str]) -> list[list[float]]:
     time.sleep(STEP_S)
-    return [np.random.default_rng(len(text)).random(_DIMENSION).tolist() for text in texts]
+    return list(map(_vector, texts))
+
+
+def _vector(text: str) -> list[float]:
+    return np.random.default_rng(len(text)).random(_DIMENSION).tolist()
+
+
+class _Server(EngineBase):
+    """Answer each text ``STEP_S`` after it was handed over, however many there are."""
+
+    def __init__(self) -> None:
+        self._asked: deque[tuple[float, EngineRequest]] = deque()
+        self._interrupted = threading.Event()
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Return that it computes elsewhere."""
+        return EngineProfile(
+            frozenset({PrimitiveKind.EMBEDDING}),
+            max_threads=0,
+            stepped=True,
+            interruptible=True,
+            capabilities=frozenset({BOUNDS_ITS_WORK}),
+        )
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        """Hand work over."""
+        due = time.perf_counter() + STEP_S
+        self._asked.extend((due, request) for request in work)
+
+    def step(self, budget: StepBudget) -> list[EngineOutput]:
+        """Wait for the next answers, or for an interrupt."""
+        if self._asked:
+            wait_s = max(0.0, self._asked[0][0] - time.perf_counter())
+            self._interrupted.wait(wait_s if budget.time_s is None else min(wait_s, budget.time_s))
+            self._interrupted.clear()
+        done: list[EngineOutput] = []
+        while self._asked and self._asked[0][0] <= time.perf_counter():
+            request = self._asked.popleft()[1]
+            vectors = np.array([_vector(text) for text in request.payload.texts], dtype=np.float32)
+            done.append(EngineOutput(request.id, "final", value=vectors))
+        return done
+
+    def interrupt(self) -> None:
+        """Return from a step that waits."""
+        self._interrupted.set()
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Forget work."""
+        self._asked = deque(one for one in self._asked if one[1].id not in set(ids))
 
 
 class _Caller:
     """Embed a text a call through an accelerator of its own; called as a chain is."""
 
-    def __init__(self, stack: ExitStack, options: Mapping[str, object]) -> None:
+    def __init__(
+        self, stack: ExitStack, engine: Callable[[], Engine], options: Mapping[str, object]
+    ) -> None:
         self._accelerator: Accelerator = stack.enter_context(
             bench_accelerator(hang_s=HANG_S, **options)
         )
-        self._engine = self._accelerator.own(
-            self, "embedder", lambda: CallableEmbeddingEngine(_embed)
-        )
+        self._engine = self._accelerator.own(self, "embedder", engine)
 
     def invoke(self, text: str) -> object:
         """Return the vector of one text."""

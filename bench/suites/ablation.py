@@ -11,6 +11,7 @@ collection, 140 ms, is kept out of every run. Every answer must be that of the o
   nothing is compiled, as without the extra ``fast``; a step that runs takes nobody in.
 - ``fixed cost``: an engine whose step takes 10 ms (asleep) whatever it holds, as a GPU or a server;
   tasks compute 0.5 ms in Python before each call, as a framework does.
+- ``a server``: an engine that answers each text 10 ms after it was handed over.
 - Passes: arms have all of them on, those that are off by default, too.
 - ``chain``: the demo's, with a reader in Python on the same cores.
 - ``tree with upload`` and what follows: embedding, search and reranking computed here, the model
@@ -43,6 +44,9 @@ Ratios:
         threads.
     joining_waiting_steps_4_threads: against ours with interrupting a step that waits off: texts/s,
         4 threads.
+    one_in_line_4_tasks: against ours with one more micro-batch in line off: texts/s, 4 tasks.
+    joining_waiting_steps_4_tasks: against ours with interrupting a step that waits off: texts/s, 4
+        tasks.
     noise_16_threads: against ours with nothing off: texts/s, 16 threads.
     batching_16_threads: against ours with batching off: texts/s, 16 threads.
     starting_together_16_threads: against ours with taking in what is in the mailbox before anything
@@ -200,6 +204,8 @@ Ratios:
         off: texts/s, 64 tasks.
     one_wake_a_loop_64_tasks_fixed_cost: against ours with one wake for all tasks of a loop off:
         texts/s, 64 tasks.
+    joining_waiting_steps_4_threads_a_server: against ours with work joining steps that wait off:
+        texts/s, 4 threads.
     beginning_at_once_no_op_chain: against ours with borrowed calls that begin without asking off:
         latency of a call.
     quiet_messages_no_op_chain: against ours with messages that wake nobody off: latency of a call.
