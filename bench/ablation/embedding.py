@@ -110,12 +110,15 @@ class Texts:
     passages: Sequence[str]
 
     def of(self, crowd: Crowd, each: int) -> Sequence[str]:
-        """Return the texts of one run: ``each`` for each caller, at most 128.
+        """Return the texts of one run: ``each`` for each caller, but from 32 to 128 in all.
 
-        At least 32; more on torch and for few callers, who take a while to fall into step.
+        Few callers, and those on torch, take a while to fall into step: they have more.
         """
-        least = 96 if crowd.is_on_torch else 192 if 1 < crowd.callers <= _FEW else 32
-        count = max(least, min(128, each * crowd.callers))
+        count = min(128, max(32, each * crowd.callers))
+        if crowd.is_on_torch:
+            count = max(count, 96)
+        elif 1 < crowd.callers <= _FEW:
+            count = max(count, 192)
         if not crowd.is_mixed:
             return self.questions[:count]
         pairs = zip(self.questions[: count // 4], self.passages, strict=False)

@@ -144,7 +144,7 @@ class _Server(EngineBase):
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work."""
-        self._asked = deque(one for one in self._asked if one[1].id not in set(ids))
+        self._asked = deque(one for one in self._asked if one[1].id not in ids)
 
 
 class _Caller:

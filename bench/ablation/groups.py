@@ -109,7 +109,7 @@ class Groups:
         return searching.measure(self.sizes.searching, self.cache)
 
     def fixed_cost(self) -> list[Ablation]:
-        """Measure what brings callers into one step."""
+        """Measure what brings callers into one step, and what need not wait for one."""
         return fixed_cost.measure(self.sizes.turns)
 
     def interception(self) -> list[Ablation]:
