@@ -59,8 +59,8 @@ STATIC_PASSES: Final = (
 RUNTIME_PASSES: Final = ("split_nodes",)
 """What the scheduler does to work that is queued, see ``passes/split_nodes.py``."""
 
-OFF_BY_DEFAULT: Final = frozenset({"decompose_stages"})
-"""What was never seen to pay (``bench ablation``)."""
+OFF_BY_DEFAULT: Final = frozenset({"decompose_stages", "pipeline_decoding", "rerank_by_source"})
+"""What costs more than it brings where several requests come at once (``bench ablation``)."""
 
 
 @dataclass(frozen=True, slots=True)
