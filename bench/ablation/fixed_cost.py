@@ -23,7 +23,7 @@ from langchain_rag_accel.demo.load import Shape, run_load
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.leaves import Work
 from rag_accel.engine_api import (
-    BOUNDS_ITS_WORK,
+    Capability,
     Engine,
     EngineBase,
     EngineOutput,
@@ -117,7 +117,7 @@ class _Server(EngineBase):
             max_threads=0,
             stepped=True,
             interruptible=True,
-            capabilities=frozenset({BOUNDS_ITS_WORK}),
+            capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
         )
 
     def submit(self, work: Sequence[EngineRequest]) -> None:

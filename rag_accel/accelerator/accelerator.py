@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from rag_accel.accelerator.adoption import Adoption
-from rag_accel.accelerator.bound import ROLES, BoundEngine, owned, role_engine
+from rag_accel.accelerator.bound import BoundEngine, owned, role_engine
 from rag_accel.accelerator.calls import CallPool
 from rag_accel.accelerator.checks import check_output
 from rag_accel.accelerator.execution import Execution, Graph, RunHandle
@@ -24,7 +24,7 @@ from rag_accel.accelerator.leaves import Leaves
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.accelerator.profiling import EngineProfiler
 from rag_accel.config import Options
-from rag_accel.engine_api import BorrowedEngine, Engine, PrimitiveKind
+from rag_accel.engine_api import ROLES, BorrowedEngine, Engine, PrimitiveKind
 from rag_accel.explain.plan import PlanStage, explain_graph
 from rag_accel.explain.profile import Profile, profile_of
 from rag_accel.machine import usable_cores
@@ -33,8 +33,6 @@ from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
 from rag_accel.scheduler.state import CoreOptions
 from rag_accel.telemetry import Metrics, Tracer
-
-_USER_CODE_KINDS = frozenset({PrimitiveKind.FUNCTION, PrimitiveKind.CONDITION})
 
 _live: weakref.WeakSet[Accelerator] = weakref.WeakSet()
 
@@ -92,7 +90,9 @@ class Accelerator:
         self._adoption = Adoption(self._driver, self._profiler)
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, BoundEngine] = {}
-        self._driver.add_borrowed(BorrowedEngine(USER_CODE, _USER_CODE_KINDS))
+        self._driver.add_borrowed(
+            BorrowedEngine(USER_CODE, frozenset({PrimitiveKind.FUNCTION, PrimitiveKind.CONDITION}))
+        )
         items = BorrowedEngine(LIST_ITEMS, frozenset({PrimitiveKind.PARTIAL_DECODING}))
         self._driver.add_borrowed(items)
         self._execution = Execution(self._driver, self.calls, self.options, lambda: self._bound)

@@ -15,7 +15,7 @@ with, or else that of an LLM. ``graph_checks`` finds stages that ask it for anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,18 +26,10 @@ from rag_accel.engine_api import (
     Document,
     Engine,
     EngineProfile,
-    PrimitiveKind,
     ScoredDocument,
 )
 from rag_accel.errors import ConfigError, DocumentError, EngineOutputError
 from rag_accel.scheduler.messages import EngineName
-
-ROLES: Mapping[str, PrimitiveKind] = {
-    "llm": PrimitiveKind.DECODING,
-    "embedder": PrimitiveKind.EMBEDDING,
-    "index": PrimitiveKind.SEARCHING,
-    "reranker": PrimitiveKind.RERANKING,
-}
 
 
 @dataclass(frozen=True, slots=True)

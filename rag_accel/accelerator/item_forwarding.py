@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, NamedTuple
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import EngineOutputError
 from rag_accel.graph.item_lists import ListFunction
 from rag_accel.graph.item_reader import ItemReader
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive
 from rag_accel.scheduler.messages import EngineName, NodeKey
 

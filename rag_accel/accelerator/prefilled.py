@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rag_accel.accelerator.primitive_work import PREFILLS
-from rag_accel.engine_api import GenerationInput, Handle
+from rag_accel.engine_api import KINDS, GenerationInput, Handle
 from rag_accel.graph.primitives import Primitive
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName
@@ -26,7 +25,7 @@ class Prefilled:
 
     def begin(self, primitive: Primitive, asked: Any) -> None:
         """Remember the prompt that a primitive is about to prefill, if it is one that does."""
-        if primitive.kind in PREFILLS and primitive.output is not None:
+        if KINDS[primitive.kind].prefills and primitive.output is not None:
             self._begun[primitive.output] = asked
 
     def handle(self, primitive: Primitive) -> Handle | None:
@@ -40,7 +39,7 @@ class Prefilled:
             self._release(name)
         if handle is None:
             return
-        if primitive.kind in PREFILLS and primitive.output is not None:
+        if KINDS[primitive.kind].prefills and primitive.output is not None:
             self._handles[primitive.output] = (engine, handle)
         else:
             self._driver.release(engine, (handle,))

@@ -20,6 +20,7 @@ from rag_accel.accelerator.hosts import is_async
 from rag_accel.accelerator.rendering import as_text, generation_input
 from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import (
+    KINDS,
     GenerationInput,
     GenerationOutput,
     IngestBatch,
@@ -30,15 +31,6 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import RequestCancelledError
 from rag_accel.graph.primitives import Primitive
-
-#: Kinds that read a prompt and end with a handle from which the next of them resumes.
-PREFILLS = frozenset(
-    {
-        PrimitiveKind.PREFILLING,
-        PrimitiveKind.PARTIAL_PREFILLING,
-        PrimitiveKind.FULL_PREFILLING,
-    }
-)
 
 
 def payload(primitive: Primitive, values: Values) -> Any:
@@ -186,7 +178,7 @@ def _search(primitive: Primitive, values: Values) -> SearchQuery:
 
 
 def _generation(primitive: Primitive, values: Values) -> GenerationInput:
-    if primitive.kind in PREFILLS or primitive.attribute("prompt") is not None:
+    if KINDS[primitive.kind].prefills or primitive.attribute("prompt") is not None:
         return generation_input(primitive, values.read)
     begun: GenerationInput = values.read(primitive.inputs[0])
     stop, max_tokens = primitive.attribute("stop", ()), primitive.attribute("max_tokens")

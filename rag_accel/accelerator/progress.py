@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import StageInstance, choose, grow, stage_of
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.nodes import END, START, Branch, StageName
 from rag_accel.graph.primitives import Primitive, PrimitiveName
 from rag_accel.passes.context import PassContext

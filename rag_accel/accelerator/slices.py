@@ -16,8 +16,8 @@ from rag_accel.accelerator.primitive_work import payload
 from rag_accel.accelerator.rendering import as_text
 from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import RerankBatch, ScoredDocument
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.growth import InstanceName
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive
 from rag_accel.passes.split_nodes import joined, part_of
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
-    ITEMWISE,
+    Capability,
     Document,
     EngineBase,
     EngineOutput,
@@ -106,7 +106,7 @@ class RerankEngine(EngineBase):
             stepped=True,
             speculatable=ours,
             pure=is_pure,
-            capabilities=frozenset({ITEMWISE} if is_itemwise else ()),
+            capabilities=frozenset({Capability.ITEMWISE} if is_itemwise else ()),
             speed_key=_speed_key(self._scorer, self._limits, reproducible),
         )
 

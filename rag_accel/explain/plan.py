@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 from rag_accel.engine_api import BorrowedEngine, EngineProfile
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ConfigError
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.nodes import Retrieval, engines_of
 from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.primitives import PrimitiveGraph

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.growth import stage_of
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.telemetry.events import Member, Origin, Outcome, RequestId
 
 LEAF = "leaf"

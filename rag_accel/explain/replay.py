@@ -29,9 +29,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ConfigError, GraphError
 from rag_accel.explain.recording import RecordedPrimitive, RecordedRequest, Recording
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.names import listed, suggestion
 from rag_accel.graph.nodes import TURN_MARK
 from rag_accel.graph.order import depths, topological

@@ -5,29 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from rag_accel.engine_api.kinds import KINDS
 from rag_accel.errors import GraphError
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.names import alternatives, listed
 from rag_accel.graph.order import reachable, topological
 from rag_accel.graph.primitives import PrimitiveGraph
 from rag_accel.graph.rules import Engines, Rule
-
-MADE_BY_PASSES = frozenset(
-    {
-        PrimitiveKind.PARTIAL_PREFILLING,
-        PrimitiveKind.FULL_PREFILLING,
-        PrimitiveKind.PARTIAL_DECODING,
-        PrimitiveKind.AGGREGATE,
-    }
-)
-WITHOUT_ENGINE = frozenset(
-    {
-        PrimitiveKind.CONDITION,
-        PrimitiveKind.AGGREGATE,
-        PrimitiveKind.FUNCTION,
-        PrimitiveKind.PARTIAL_DECODING,
-    }
-)
 
 
 def _unique_names(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
@@ -56,7 +39,7 @@ def _acyclic(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
 
 def _whole_kinds(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
     for primitive in graph.primitives:
-        if primitive.kind in MADE_BY_PASSES:
+        if KINDS[primitive.kind].made_by_passes:
             yield f"{primitive.name!r} is {primitive.kind}, which only passes make"
 
 
@@ -64,7 +47,7 @@ def _known_engines(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
     for primitive in graph.primitives:
         name, engine = primitive.name, primitive.engine
         if engine is None:
-            if primitive.kind not in WITHOUT_ENGINE:
+            if KINDS[primitive.kind].has_engine:
                 yield f"{name!r} is {primitive.kind} and names no engine"
         elif engines is not None and engine not in engines:
             yield f"{name!r} names engine {engine!r}; {alternatives(engine, engines)}"

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.growth import InstanceName
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.lines import (
     Cursor,
     Line,

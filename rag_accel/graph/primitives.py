@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NewType, Self
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.growth import InstanceName, stage_of
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.nodes import EngineName, StageName
 from rag_accel.graph.order import forward
 from rag_accel.graph.prompt import ValueName

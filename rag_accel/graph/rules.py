@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from rag_accel.graph.kinds import HasKinds
+from rag_accel.engine_api.kinds import HasKinds
 
 Graph = TypeVar("Graph")
 Engines: TypeAlias = Mapping[str, HasKinds] | None

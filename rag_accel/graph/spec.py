@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+from rag_accel.engine_api.kinds import HasKinds
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.kinds import HasKinds
 from rag_accel.graph.primitive_rules import E_GRAPH_RULES, P_GRAPH_RULES
 from rag_accel.graph.primitives import PrimitiveGraph
 from rag_accel.graph.ragraph import RAGraph

@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
-from rag_accel.engine_api import BorrowedEngine, EngineProfile
+from rag_accel.engine_api import KINDS, BorrowedEngine, Capability, EngineProfile
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import InstanceName, StageInstance, stage_of
 from rag_accel.graph.item_lists import ItemFunction, ListFunction, UnionFunction
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.names import alternatives, listed
 from rag_accel.graph.nodes import (
     END,
@@ -46,17 +46,6 @@ from rag_accel.graph.ragraph import RAGraph
 from rag_accel.passes.item_counts import document_counts, item_count
 
 Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
-
-EMBEDS = "embeds"
-"""Capability of an index that is searched by text alone: it makes the vectors itself."""
-
-READS_TEXT = "text"
-"""Capability of an index that is searched by a vector and the text it was made of."""
-
-_OWNED_ONLY = frozenset({PrimitiveKind.INGESTION})
-"""Kinds for which no callable stands in."""
-
-_BETWEEN = {PrimitiveKind.EMBEDDING: "vector", PrimitiveKind.PREFILLING: "prefill"}
 
 
 def decompose(
@@ -93,11 +82,11 @@ def decompose(
 
 def needs_embedder(index: EngineProfile | BorrowedEngine | None) -> bool:
     """Tell whether a retrieval on this index is handed a vector made by another engine."""
-    return isinstance(index, EngineProfile) and EMBEDS not in index.capabilities
+    return isinstance(index, EngineProfile) and Capability.EMBEDS not in index.capabilities
 
 
 def _reads_text(index: EngineProfile | BorrowedEngine | None) -> bool:
-    return isinstance(index, EngineProfile) and READS_TEXT in index.capabilities
+    return isinstance(index, EngineProfile) and Capability.READS_TEXT in index.capabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +170,7 @@ def _step(
         known = alternatives(name, engines)
         problems.append(f"known-engines: stage {stage.name!r} names engine {name!r}; {known}")
     elif kind not in engine.kinds:
-        if isinstance(engine, BorrowedEngine) and engine.kinds and kind not in _OWNED_ONLY:
+        if isinstance(engine, BorrowedEngine) and engine.kinds and not KINDS[kind].owned_only:
             kind = next(first for first in PrimitiveKind if first in engine.kinds)
         else:
             able = listed(sorted(engine.kinds))
@@ -202,7 +191,7 @@ def _lower(
     for place, step in enumerate(own):
         last = place == len(own) - 1
         name = _name(instance.name, step)
-        output = stage.output if last else ValueName(f"{instance.name}.{_BETWEEN[step.kind]}")
+        output = stage.output if last else ValueName(f"{instance.name}.{KINDS[step.kind].hands_on}")
         yield Primitive(
             name=name,
             instance=instance.name,

@@ -29,8 +29,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rag_accel.engine_api import ITEMWISE, EngineProfile
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api import (
+    Capability,
+    EngineProfile,
+)
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.passes.context import PassContext
@@ -53,7 +56,7 @@ def _num_slices(one: Primitive, context: PassContext) -> int:
     is_slice = one.attribute("slice") is not None or one.attribute("fn") is not None
     if one.kind is not PrimitiveKind.RERANKING or is_slice:
         return 1
-    if not isinstance(profile, EngineProfile) or ITEMWISE not in profile.capabilities:
+    if not isinstance(profile, EngineProfile) or Capability.ITEMWISE not in profile.capabilities:
         return 1
     return min(-(-one.size // max(1, profile.max_batch)), MOST_SLICES)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.nodes import Function, Ingestion, Rerank, Retrieval, Stage
 from rag_accel.graph.prompt import ValueName
 

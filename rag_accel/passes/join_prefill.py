@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph
 from rag_accel.passes.context import PassContext
 

@@ -27,14 +27,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rag_accel.engine_api import EngineProfile
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api import Capability, EngineProfile
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.ordering import all_earlier
-
-STREAMS = "stream"
 
 CREDIT_BATCHES = 2
 """Batches of items that may be on their way over one edge."""
@@ -84,7 +82,7 @@ def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _So
         return None
     decoding = writers[0]
     engine = _owned_engine(decoding, context)
-    is_streamed = engine is not None and STREAMS in engine.capabilities
+    is_streamed = engine is not None and Capability.STREAM in engine.capabilities
     is_decoding = decoding.kind is PrimitiveKind.DECODING and decoding.name in read.after
     if not (is_streamed and is_decoding) or {decoding.output, read.output} & context.reduced:
         return None

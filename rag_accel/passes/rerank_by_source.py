@@ -24,8 +24,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rag_accel.engine_api import ITEMWISE, EngineProfile
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api import (
+    Capability,
+    EngineProfile,
+)
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.passes.context import PassContext
@@ -56,7 +59,7 @@ def _union(one: Primitive, graph: PrimitiveGraph, context: PassContext) -> Primi
     profile = context.engines.get(one.engine) if one.engine is not None else None
     if one.kind is not PrimitiveKind.RERANKING or len(one.inputs) != 2:
         return None
-    if not isinstance(profile, EngineProfile) or ITEMWISE not in profile.capabilities:
+    if not isinstance(profile, EngineProfile) or Capability.ITEMWISE not in profile.capabilities:
         return None
     if one.attribute("slice") is not None or one.attribute("fn") is not None:
         return None

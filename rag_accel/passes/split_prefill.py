@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rag_accel.engine_api import EngineProfile
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import PromptPiece, ValueName, split_prompt
 from rag_accel.passes.context import PassContext

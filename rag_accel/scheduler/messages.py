@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, NewType
 
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api.kinds import PrimitiveKind
 
 RequestId = NewType("RequestId", int)
 EngineName = NewType("EngineName", str)

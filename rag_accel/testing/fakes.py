@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_accel.engine_api import (
+    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -30,7 +31,7 @@ FAKE_PROFILE = EngineProfile(
     max_threads=64,
     speculatable=True,
     pure=True,
-    capabilities=frozenset({"stream", "hint"}),
+    capabilities=frozenset({Capability.STREAM, Capability.HINT}),
 )
 """Executes every kind, as fast as it is asked to."""
 

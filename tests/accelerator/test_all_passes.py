@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import ITEMWISE
+from rag_accel.engine_api import Capability
 from rag_accel.graph.item_lists import UnionFunction
-from rag_accel.passes.decompose import READS_TEXT
 from rag_accel.passes.manager import STATIC_PASSES
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, FakeSyncCall
 from rag_accel.workflows.steps import Nth, Queries
@@ -31,11 +30,13 @@ NUM_ITEMS = 2
 
 
 def reranker() -> FakeEngine:
-    return FakeEngine(replace(FAKE_PROFILE, max_batch=BATCH, capabilities=frozenset({ITEMWISE})))
+    return FakeEngine(
+        replace(FAKE_PROFILE, max_batch=BATCH, capabilities=frozenset({Capability.ITEMWISE}))
+    )
 
 
 def hybrid_index() -> FakeEngine:
-    return FakeEngine(replace(FAKE_PROFILE, capabilities=frozenset({READS_TEXT})))
+    return FakeEngine(replace(FAKE_PROFILE, capabilities=frozenset({Capability.READS_TEXT})))
 
 
 ENGINES: Mapping[str, Callable[[], dict[str, Any]]] = {

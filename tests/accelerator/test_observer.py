@@ -9,7 +9,7 @@ from accel_harness import opened, settle
 
 from rag_accel import END, START, RAGraph
 from rag_accel.accelerator.observer import SchedulerObserver
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,

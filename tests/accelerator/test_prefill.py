@@ -9,8 +9,7 @@ import pytest
 from accel_harness import Gate, chain, generation_graph, opened, reply
 
 from rag_accel import END, START, DeadlineError, RAGraph
-from rag_accel.accelerator.primitive_work import PREFILLS
-from rag_accel.engine_api import EngineOutput, Handle, PrimitiveKind, StepBudget
+from rag_accel.engine_api import KINDS, EngineOutput, Handle, PrimitiveKind, StepBudget
 from rag_accel.engines.llm.emulated import EmulatedDevice
 from rag_accel.engines.llm.emulated_engine import EmulatedEngine
 from rag_accel.engines.llm.emulated_time import VirtualTime
@@ -38,7 +37,7 @@ class Prefilling(FakeEngine):
 
     def _with_handle(self, held: Any, output: EngineOutput) -> EngineOutput:
         request = held.get(output.id)
-        if output.kind != "final" or request.kind not in PREFILLS:
+        if output.kind != "final" or not KINDS[request.kind].prefills:
             return output
         handle = Handle(f"prefill {output.id}")
         self.prefilled[handle] = request.payload

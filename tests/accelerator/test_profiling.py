@@ -12,7 +12,12 @@ import pytest
 from accel_harness import opened
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import ITEMWISE, EngineProfile, EngineRequest, PrimitiveKind
+from rag_accel.engine_api import (
+    Capability,
+    EngineProfile,
+    EngineRequest,
+    PrimitiveKind,
+)
 from rag_accel.errors import ConfigError
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
 
@@ -20,7 +25,11 @@ from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
 def profile(kind: PrimitiveKind = PrimitiveKind.RERANKING, **changed: Any) -> EngineProfile:
     return replace(
         FAKE_PROFILE,
-        **{"kinds": frozenset({kind}), "capabilities": frozenset({ITEMWISE}), "speed_key": "one"}
+        **{
+            "kinds": frozenset({kind}),
+            "capabilities": frozenset({Capability.ITEMWISE}),
+            "speed_key": "one",
+        }
         | changed,
     )
 

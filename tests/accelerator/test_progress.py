@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from rag_accel import END, START, RAGraph
 from rag_accel.accelerator.bound import BoundEngine
-from rag_accel.accelerator.primitive_work import PREFILLS, checked, stored, user_call
+from rag_accel.accelerator.primitive_work import checked, stored, user_call
 from rag_accel.accelerator.progress import Progress
 from rag_accel.accelerator.slices import SlicedWork
 from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import (
-    ITEMWISE,
+    KINDS,
     BorrowedEngine,
+    Capability,
     Document,
     EngineProfile,
     PrimitiveKind,
@@ -42,7 +43,9 @@ def bound(name: str, profile: EngineProfile | BorrowedEngine, call: Any = None) 
     return BoundEngine(EngineName(name), profile, call)
 
 
-RERANKER = replace(FAKE_PROFILE, pure=False, max_batch=1, capabilities=frozenset({ITEMWISE}))
+RERANKER = replace(
+    FAKE_PROFILE, pure=False, max_batch=1, capabilities=frozenset({Capability.ITEMWISE})
+)
 ENGINES = {
     "llm": bound("llm", FAKE_PROFILE),
     "embedder": bound("embedder", FAKE_PROFILE),
@@ -112,7 +115,7 @@ class Execution:
             self.values.write(str(primitive.output), primitive.instance, value)
         else:
             value = asked
-            if primitive.kind not in PREFILLS:
+            if not KINDS[primitive.kind].prefills:
                 value = stored(primitive, compute(asked))
             self.values.write(str(primitive.output), primitive.instance, value)
 
@@ -123,7 +126,7 @@ def first_of(moves: Sequence[Any]) -> Any:
 
 
 MOVABLE = ("generate", "retrieve", "rerank")
-KINDS = (*MOVABLE * 4, "theirs", "function", "log")
+DRAWN = (*MOVABLE * 4, "theirs", "function", "log")
 CHAINS = "abz"
 INPUTS: dict[str, Any] = {
     "input": "question",
@@ -146,7 +149,7 @@ class Written:
         names = [f"{chain}{place}" for place in range(size)]
         for name in names:
             output = draw(st.sampled_from([f"{chain}.0", f"{chain}.1"]))
-            kind = draw(st.sampled_from(KINDS))
+            kind = draw(st.sampled_from(DRAWN))
             reads = draw(st.tuples(st.sampled_from(readable), st.sampled_from(readable)))
             self.add(kind, name, chain, reads, output)
         for source, target in pairwise(names):

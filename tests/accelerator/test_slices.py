@@ -15,7 +15,7 @@ from rag_accel import END, START, RAGraph
 from rag_accel.accelerator.slices import SlicedWork
 from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import (
-    ITEMWISE,
+    Capability,
     Document,
     EngineProfile,
     PrimitiveKind,
@@ -33,7 +33,7 @@ from rag_accel.passes.decompose_stages import decompose_stages
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults, compute
 
 BATCH = 16
-PROFILE = replace(FAKE_PROFILE, max_batch=BATCH, capabilities=frozenset({ITEMWISE}))
+PROFILE = replace(FAKE_PROFILE, max_batch=BATCH, capabilities=frozenset({Capability.ITEMWISE}))
 anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 
 
@@ -45,7 +45,7 @@ class WordReranker(RerankEngine):
 
     @property
     def profile(self) -> EngineProfile:
-        return replace(super().profile, capabilities=frozenset({ITEMWISE}))
+        return replace(super().profile, capabilities=frozenset({Capability.ITEMWISE}))
 
 
 def shared_words(pairs: list[Pair]) -> list[float]:

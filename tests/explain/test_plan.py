@@ -1,6 +1,6 @@
 import pytest
 
-from rag_accel.engine_api import BorrowedEngine, EngineProfile, PrimitiveKind
+from rag_accel.engine_api import BorrowedEngine, Capability, EngineProfile, PrimitiveKind
 from rag_accel.errors import ConfigError, GraphError
 from rag_accel.explain.plan import explain_graph
 from rag_accel.graph import END, START, RAGraph
@@ -57,7 +57,9 @@ def unrelated():
 PRUNING = frozenset({"prune_dependencies"})
 RERANKER = EngineProfile(frozenset({PrimitiveKind.RERANKING}))
 SEARCHERS = {
-    "index": EngineProfile(OWNED_INDEX.kinds, pure=True, capabilities=frozenset({"embeds"})),
+    "index": EngineProfile(
+        OWNED_INDEX.kinds, pure=True, capabilities=frozenset({Capability.EMBEDS})
+    ),
     "reranker": RERANKER,
 }
 
@@ -102,7 +104,9 @@ def test_limits_of_borrowed_engines_are_told():
 
 
 def test_an_embedder_that_is_not_needed_is_not_listed():
-    index = EngineProfile(frozenset({PrimitiveKind.SEARCHING}), capabilities=frozenset({"embeds"}))
+    index = EngineProfile(
+        frozenset({PrimitiveKind.SEARCHING}), capabilities=frozenset({Capability.EMBEDS})
+    )
     assert "embedder:" not in explain_graph(workflow(), {"index": index})
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import GraphError
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.graph.primitive_text import (
     format_primitives,
     parse_primitives,

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engine_api import ITEMWISE, BorrowedEngine, EngineProfile, PrimitiveKind
+from rag_accel.engine_api import (
+    BorrowedEngine,
+    Capability,
+    EngineProfile,
+    PrimitiveKind,
+)
 from rag_accel.graph import END, START, RAGraph
 from rag_accel.graph.primitive_text import format_primitives, parse_primitives
 from rag_accel.graph.spec import verify
@@ -20,11 +25,15 @@ RERANKING = PrimitiveKind.RERANKING
 
 LISTWISE = EngineProfile(frozenset({RERANKING}), max_batch=16)
 ENGINES = {
-    "llm": EngineProfile(frozenset({DECODING}), max_batch=16, capabilities=frozenset({ITEMWISE})),
-    "index": EngineProfile(
-        frozenset({SEARCHING}), max_batch=16, capabilities=frozenset({ITEMWISE, "embeds"})
+    "llm": EngineProfile(
+        frozenset({DECODING}), max_batch=16, capabilities=frozenset({Capability.ITEMWISE})
     ),
-    "reranker": replace(LISTWISE, capabilities=frozenset({ITEMWISE})),
+    "index": EngineProfile(
+        frozenset({SEARCHING}),
+        max_batch=16,
+        capabilities=frozenset({Capability.ITEMWISE, Capability.EMBEDS}),
+    ),
+    "reranker": replace(LISTWISE, capabilities=frozenset({Capability.ITEMWISE})),
     "listwise": LISTWISE,
     "borrowed": BorrowedEngine("borrowed", frozenset({RERANKING})),
 }

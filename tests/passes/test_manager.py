@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rag_accel.engine_api import EngineProfile, PrimitiveKind
+from rag_accel.engine_api import Capability, EngineProfile, PrimitiveKind
 from rag_accel.errors import ConfigError, GraphError, PassError
 from rag_accel.graph import END, START, RAGraph
 from rag_accel.graph.primitive_text import parse_primitives
@@ -147,7 +147,7 @@ def workflow(fn=len, prompt="{input}", where=None):
     return decompose(graph.add_edge("g", END), {"index": INDEX_THAT_EMBEDS})
 
 
-INDEX_THAT_EMBEDS = replace(INDEX, capabilities=frozenset({"embeds"}))
+INDEX_THAT_EMBEDS = replace(INDEX, capabilities=frozenset({Capability.EMBEDS}))
 EMBEDDING = PassContext({"index": INDEX_THAT_EMBEDS})
 
 

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engine_api import ITEMWISE, Document, EngineProfile, PrimitiveKind, ScoredDocument
+from rag_accel.engine_api import (
+    Capability,
+    Document,
+    EngineProfile,
+    PrimitiveKind,
+    ScoredDocument,
+)
 from rag_accel.graph.primitive_text import format_primitives, parse_primitives
 from rag_accel.graph.spec import verify
 from rag_accel.passes.context import PassContext
@@ -17,7 +23,7 @@ from rag_accel.workflows.steps import merged
 LISTWISE = EngineProfile(frozenset({PrimitiveKind.RERANKING}))
 ENGINES = {
     "index": EngineProfile(frozenset({PrimitiveKind.SEARCHING})),
-    "reranker": replace(LISTWISE, capabilities=frozenset({ITEMWISE})),
+    "reranker": replace(LISTWISE, capabilities=frozenset({Capability.ITEMWISE})),
     "listwise": LISTWISE,
 }
 CONTEXT = PassContext(ENGINES)

@@ -13,7 +13,7 @@ from random import Random
 from core_harness import key, spec
 from core_model import HANG_S, CoreModel, PlayedEngine
 
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.messages import (
     CallEnded,

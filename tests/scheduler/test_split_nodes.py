@@ -7,7 +7,7 @@ from core_harness import Core, key, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest, StartStep
 from rag_accel.scheduler.messages import (
     EngineName,

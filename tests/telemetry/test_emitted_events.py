@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rag_accel.accelerator.observer import SchedulerObserver
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.messages import (
     EngineName,
     Event,

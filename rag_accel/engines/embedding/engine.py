@@ -16,7 +16,7 @@ import numpy as np
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.config import EmbeddingRuntime
 from rag_accel.engine_api import (
-    ITEMWISE,
+    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -276,7 +276,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
                 latency,
                 pure=True,
                 speculatable=True,
-                capabilities=frozenset({ITEMWISE}),
+                capabilities=frozenset({Capability.ITEMWISE}),
                 interruptible=encoder.runtime is not None,
                 speed_key=model_speed_key(
                     *(loaded, "embedding", limits, reproducible, document_kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rag_accel.engine_api import EngineProfile, LatencyModel, PrimitiveKind
+from rag_accel.engine_api import Capability, EngineProfile, LatencyModel, PrimitiveKind
 
 
 def embedding_profile(
@@ -12,7 +12,7 @@ def embedding_profile(
     *,
     pure: bool,
     speculatable: bool,
-    capabilities: frozenset[str] = frozenset(),
+    capabilities: frozenset[Capability] = frozenset(),
     speed_key: str = "",
     interruptible: bool = False,
 ) -> EngineProfile:

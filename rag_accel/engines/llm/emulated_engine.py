@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engine_api import (
-    BOUNDS_ITS_WORK,
+    KINDS,
+    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -26,14 +27,7 @@ from rag_accel.engines.llm.emulated_text import Script, count_tokens, shared_pre
 from rag_accel.engines.llm.outbox import Outbox
 from rag_accel.errors import ClosedError, EngineError
 
-_PREFILL_KINDS = frozenset(
-    {
-        PrimitiveKind.PREFILLING,
-        PrimitiveKind.PARTIAL_PREFILLING,
-        PrimitiveKind.FULL_PREFILLING,
-    }
-)
-_KINDS = _PREFILL_KINDS | {PrimitiveKind.DECODING}
+_KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ class EmulatedEngine(EngineBase):
             interruptible=True,
             speculatable=True,
             pure=True,
-            capabilities=frozenset({"stream", BOUNDS_ITS_WORK}),
+            capabilities=frozenset({Capability.STREAM, Capability.BOUNDS_ITS_WORK}),
         )
         self._outbox: Outbox[Update] = Outbox()
         self._sink = _OutboxSink(self._outbox)
@@ -150,7 +144,7 @@ class EmulatedEngine(EngineBase):
     def _plan(self, request: EngineRequest) -> DeviceSequence:
         payload = self._checked_payload(request)
         cached = self._cached_tokens(request, payload)
-        if request.kind in _PREFILL_KINDS:
+        if KINDS[request.kind].prefills:
             script = Script((), count_tokens(payload.messages), "stop")
             return self._device.plan(script, self._sink, cached_tokens=cached, prefill_only=True)
         script = self._device.script(payload)
@@ -197,7 +191,7 @@ class EmulatedEngine(EngineBase):
         request, revision = work.request, work.revision
         if update.error is not None:
             return EngineOutput(request.id, "error", error=update.error, revision=revision)
-        if request.kind not in _PREFILL_KINDS:
+        if not KINDS[request.kind].prefills:
             return EngineOutput(request.id, "final", update.output, revision=revision)
         handle = Handle(f"prefill-{next(self._handle_numbers)}")
         self._prefilled[handle] = _Prefilled(request.payload.messages, request.namespace)

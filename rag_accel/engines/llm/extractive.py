@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
+    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -108,7 +109,7 @@ class ExtractiveEngine(EngineBase):
             stepped=True,
             speculatable=True,
             pure=True,
-            capabilities=frozenset({"stream"}),
+            capabilities=frozenset({Capability.STREAM}),
         )
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rag_accel.engine_api import (
-    BOUNDS_ITS_WORK,
+    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -222,5 +222,5 @@ def _profile(concurrency: int) -> EngineProfile:
         max_threads=0,
         stepped=True,
         interruptible=True,
-        capabilities=frozenset({"stream", BOUNDS_ITS_WORK}),
+        capabilities=frozenset({Capability.STREAM, Capability.BOUNDS_ITS_WORK}),
     )

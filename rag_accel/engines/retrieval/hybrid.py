@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rag_accel.engine_api import (
+    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -33,9 +34,6 @@ from rag_accel.engines.retrieval.vectors import thread_count
 from rag_accel.machine import usable_cores
 
 VALID_WORK = "SEARCHING with HybridQuery, or INGESTION with IngestBatch"
-
-READS_TEXT = "text"
-"""Capability of an engine whose searches need the query's text beside its vector."""
 
 # Measured for 5,000 documents of 100 words and 384 dimensions, flat; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0005)
@@ -87,7 +85,7 @@ class HybridEngine(EngineBase):
             latency=latency,
             max_threads=usable_cores() if max_threads is None else max_threads,
             pure=True,
-            capabilities=frozenset({READS_TEXT}),
+            capabilities=frozenset({Capability.READS_TEXT}),
         )
         self._pending: dict[WorkId, EngineRequest] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from rag_accel.graph.kinds import PrimitiveKind
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.driver.mailbox import Message
 from rag_accel.scheduler.messages import CallMade, EngineName, RequestId
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from rag_accel.engine_api import BOUNDS_ITS_WORK, ENDS_IN_TIME, ITEMWISE, EngineProfile
+from rag_accel.engine_api import (
+    Capability,
+    EngineProfile,
+)
 from rag_accel.errors import ConfigError
 from rag_accel.scheduler.messages import EngineName, OwnedEngineAdded
 
@@ -45,7 +48,7 @@ def owned_engine_added(name: EngineName, profile: EngineProfile) -> OwnedEngineA
         profile.latency.per_item_s,
         profile.stepped,
         profile.interruptible,
-        ENDS_IN_TIME in profile.capabilities,
-        ITEMWISE in profile.capabilities,
-        BOUNDS_ITS_WORK in profile.capabilities,
+        Capability.ENDS_IN_TIME in profile.capabilities,
+        Capability.ITEMWISE in profile.capabilities,
+        Capability.BOUNDS_ITS_WORK in profile.capabilities,
     )

@@ -20,8 +20,8 @@ from rag_accel.engine_api import (
     EngineProfile,
     Handle,
 )
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
-from rag_accel.graph.kinds import PrimitiveKind
 from rag_accel.scheduler.driver.begun_calls import BegunCall, BegunCalls
 from rag_accel.scheduler.driver.clients import GraphClient
 from rag_accel.scheduler.driver.gathered import Gathered

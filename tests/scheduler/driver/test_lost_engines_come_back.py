@@ -9,7 +9,7 @@ import pytest
 from driver_harness import PATIENCE_S, Gate, Rig, held_back, stepped_profile
 
 from rag_accel.engine_api import (
-    BOUNDS_ITS_WORK,
+    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
@@ -76,7 +76,7 @@ def test_a_request_whose_engine_is_lost_ends_as_a_whole() -> None:
 class Waiting(EngineBase):
     """Wait for a server, in steps that end when the test says so."""
 
-    profile: EngineProfile = stepped_profile(capabilities=frozenset({BOUNDS_ITS_WORK}))
+    profile: EngineProfile = stepped_profile(capabilities=frozenset({Capability.BOUNDS_ITS_WORK}))
 
     def __init__(self) -> None:
         self.begun: SimpleQueue[StepBudget] = SimpleQueue()

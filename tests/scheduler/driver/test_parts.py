@@ -13,7 +13,7 @@ from driver_harness import EMBEDDING, PATIENCE_S, Gate, LeafCall, Rig, held_back
 
 from rag_accel.accelerator.checks import check_output
 from rag_accel.engine_api import (
-    ITEMWISE,
+    Capability,
     Document,
     LatencyModel,
     PrimitiveKind,
@@ -32,7 +32,7 @@ ITEMS = replace(
     FAKE_PROFILE,
     max_batch=8,
     latency=LatencyModel(per_item_s=0.01),
-    capabilities=frozenset({ITEMWISE}),
+    capabilities=frozenset({Capability.ITEMWISE}),
 )
 SLICES = {"slice_min_s": 0.045, "slice_max_s": 0.045, "batch_wait_s": 0.0}
 TEXTS = tuple(f"chunk {n}" for n in range(20))
@@ -207,7 +207,7 @@ class Turnstile:
 def test_a_short_embedding_overtakes_the_rest_of_a_long_upload_at_a_border() -> None:
     turnstile = Turnstile()
     profile = embedding_profile(8, 1, LatencyModel(per_item_s=0.01), pure=False, speculatable=False)
-    profile = replace(profile, capabilities=profile.capabilities | {ITEMWISE})
+    profile = replace(profile, capabilities=profile.capabilities | {Capability.ITEMWISE})
     engine = EmbeddingEngine(turnstile, profile, BatchLimits(batch=64, padding=0, step=64))
     with Rig(engine, **SLICES) as rig:
         upload = large(rig, TextBatch(TEXTS, "document"), len(TEXTS))

@@ -12,7 +12,7 @@ import pytest
 from driver_harness import PATIENCE_S, LeafCall, Rig
 
 from rag_accel.engine_api import (
-    ENDS_IN_TIME,
+    Capability,
     Document,
     EngineOutput,
     EngineProfile,
@@ -79,7 +79,7 @@ class Turned(RetrievalEngine):
     @property
     def profile(self) -> EngineProfile:
         profile = super().profile
-        return replace(profile, capabilities=profile.capabilities | {ENDS_IN_TIME})
+        return replace(profile, capabilities=profile.capabilities | {Capability.ENDS_IN_TIME})
 
     def give(self, turns: int) -> None:
         self._turns.release(turns)

@@ -1,0 +1,98 @@
+"""Define what engines are asked for and what they give back, a payload for each kind of work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Hold one retrievable text. ``id`` is unique inside its index."""
+
+    id: str
+    text: str
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDocument:
+    """Pair a document with the score of the stage that chose it (higher is nearer)."""
+
+    document: Document
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Hold one chat turn."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Ask for one vector per text. The final value is ``vectors: [len(texts), dim], float32``."""
+
+    texts: tuple[str, ...]
+    role: Literal["query", "document"] = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """Ask for the ``k`` nearest documents of ``vector: [dim], float32``.
+
+    ``where`` keeps only documents whose metadata equals every given value; ``nprobe`` overrides
+    the index's own. The final value is ``tuple[ScoredDocument, ...]``, best first.
+    """
+
+    vector: Any
+    k: int
+    where: Mapping[str, Any] | None = None
+    nprobe: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RerankBatch:
+    """Ask for the documents ordered by relevance to ``query``, the best ``top_n`` of them."""
+
+    query: str
+    documents: tuple[Document, ...]
+    top_n: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IngestBatch:
+    """Ask an index to take documents with their ``vectors: [len(documents), dim], float32``."""
+
+    documents: tuple[Document, ...]
+    vectors: Any
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationInput:
+    """Ask for one completion. ``options`` are sampling options by their OpenAI names.
+
+    The messages are always the whole prompt, also where work names a handle: of what was prefilled
+    under the handle an engine reuses only the common prefix. For PARTIAL_PREFILLING they are the
+    beginning of a prompt, which may end within a message and within a word.
+    """
+
+    messages: tuple[Message, ...]
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOutput:
+    """Hold a finished completion and its token counts."""
+
+    text: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = "stop"
