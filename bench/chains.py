@@ -18,8 +18,7 @@ from bench.results import Row
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.chain import build_chain
 from langchain_rag_accel.demo.compare import Comparison, compare
-from langchain_rag_accel.demo.levels import torch_threads
-from langchain_rag_accel.demo.load import SHAPES, Load, Shape, run_load
+from langchain_rag_accel.demo.load import SHAPES, Load, Shape, run_load, torch_threads
 from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines.embedding.runtimes import wait_until_compiled

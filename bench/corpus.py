@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from langchain_rag_accel import accelerate, shutdown
 from langchain_rag_accel.demo.material import EMBEDDER, local_embeddings
-from rag_accel.engines.retrieval.vectors import load_faiss
+from rag_accel.engines.retrieval.vectors.vectors import load_faiss
 from rag_accel.errors import ConfigError
 from rag_accel.sample import make_questions, read_corpus
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rag_accel.machine import cpu_model, usable_cores
+from rag_accel.system.processor import cpu_model, usable_cores
 
 PACKAGES = (
     *("rag-accel", "numpy", "torch", "transformers", "sentence-transformers", "tokenizers"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench.results import Row, SuiteResult
 from bench.suites import ratio_definitions
-from rag_accel.engines.llm.emulated_table import MODELLED
+from rag_accel.engines.llm.emulated.table import MODELLED
 
 EMULATED = f"with an emulated accelerator ({MODELLED})"
 SCRIPTED = "with engines and models that sleep as a script says"

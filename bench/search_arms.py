@@ -19,12 +19,12 @@ from bench.vectors import Labels, Vectors, stock_index
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import SearchQuery, WorkId
 from rag_accel.engines.retrieval import DocumentIndex
-from rag_accel.engines.retrieval.coded_searches import CodedSearches
-from rag_accel.engines.retrieval.coded_vectors import CodedVectors
-from rag_accel.engines.retrieval.nearest import Candidates, Source, nearest
+from rag_accel.engines.retrieval.coded.codes import CodedVectors
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.search_request import Search
 from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES
-from rag_accel.engines.retrieval.vectors import Scope, Scores
+from rag_accel.engines.retrieval.vectors.nearest import Candidates, Source, nearest
+from rag_accel.engines.retrieval.vectors.vectors import Scope, Scores
 from rag_accel.errors import EngineError
 
 EXACT, VECTORS = "exact, 8-bit lists", "exact, vectors"

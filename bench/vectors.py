@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
-from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.vectors import load_faiss
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.vectors import load_faiss
 
 Vectors = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from rag_accel.doctor import examine, format_examination
 from rag_accel.errors import RagAccelError
-from rag_accel.explain.profile import profile_events
+from rag_accel.profile.profile import profile_events
 from rag_accel.registry import command_registry
+from rag_accel.system.doctor import examine, format_examination
 from rag_accel.telemetry.reading import read_json_lines
 
 

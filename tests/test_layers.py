@@ -25,7 +25,7 @@ VIOLATIONS = {
     "time": ("rag_accel/scheduler/planted.py", "asyncio"),
     "driver": ("rag_accel/scheduler/planted_too.py", "rag_accel.scheduler.driver"),
     "adapters": ("adapters/rag_accel_adapters/planted_too.py", "rag_accel.accelerator"),
-    "explain": ("rag_accel/explain/planted.py", "rag_accel.engines.pending"),
+    "explain": ("rag_accel/explain/planted.py", "rag_accel.engines.batching"),
 }
 
 
@@ -90,7 +90,7 @@ def test_a_contract_breaks_when_it_is_broken(contract: str, checkout: Path) -> N
 
 @pytest.mark.parametrize(
     ("room", "imported"),
-    [("scheduler", "rag_accel.engines.pending"), ("graph", "rag_accel.scheduler.state")],
+    [("scheduler", "rag_accel.engines.batching"), ("graph", "rag_accel.scheduler.state")],
     ids=["a sibling", "a higher room"],
 )
 def test_a_room_must_not_import(room: str, imported: str, checkout: Path) -> None:

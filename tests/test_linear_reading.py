@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.profile_store import ProfileStore
+from rag_accel.engines.measuring import ProfileStore
 from rag_accel.errors import RagAccelError
 from rag_accel.graph import RAGraph
-from rag_accel.graph.item_reader import ItemReader, ListForm
+from rag_accel.graph.item_lists import ItemReader, ListForm
 from rag_accel.graph.text import format as write
 from rag_accel.graph.text import parse
 from rag_accel.sample import load_folder, load_questions, make_questions

@@ -21,7 +21,6 @@ from bench.ablation.switches import Lacking
 from bench.arms import bench_accelerator
 from langchain_rag_accel.demo.load import Shape, run_load
 from rag_accel.accelerator import Accelerator
-from rag_accel.accelerator.leaves import Work
 from rag_accel.engine_api import (
     Capability,
     Engine,
@@ -35,6 +34,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
+from rag_accel.leaves.leaves import Work
 
 RATE = "texts_per_s"
 STEP_S = 0.01

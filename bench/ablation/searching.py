@@ -28,7 +28,7 @@ from rag_accel.accelerator import Accelerator, Work
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, SearchQuery, StepBudget, WorkId
 from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine
 from rag_accel.engines.retrieval.engine import SLICED_FROM_S
-from rag_accel.machine import usable_cores
+from rag_accel.system.processor import usable_cores
 
 K = 10
 RECALL = 0.99

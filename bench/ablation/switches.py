@@ -15,21 +15,20 @@ from typing import Any
 from unittest import mock
 
 from langchain_rag_accel import wrappers
-from rag_accel.accelerator.leaves import Leaves
+from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.fast_tokens import FastTokens
 from rag_accel.engines.embedding.under_way import UnderWay
-from rag_accel.engines.micro_batches import BatchLimits
-from rag_accel.engines.retrieval import coded_encoder, nearest_clusters
-from rag_accel.engines.retrieval.crossover import Way
-from rag_accel.engines.retrieval.row_places import RowPlaces
-from rag_accel.engines.retrieval.search_ways import SearchWays
+from rag_accel.engines.retrieval.coded import codes
+from rag_accel.engines.retrieval.search_ways import SearchWays, Way
+from rag_accel.engines.retrieval.vectors import nearest_clusters
+from rag_accel.engines.retrieval.vectors.ivf import RowPlaces
+from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes import manager
 from rag_accel.scheduler import dispatch
 from rag_accel.scheduler.driver import Driver, handling
-from rag_accel.scheduler.driver.mailbox import Mailbox
-from rag_accel.scheduler.driver.turns import Turns
-from rag_accel.scheduler.driver.wakeups import LoopWakeups
+from rag_accel.scheduler.driver.handling import LoopWakeups
+from rag_accel.scheduler.driver.turns import Mailbox, Turns
 from rag_accel.scheduler.state import EngineState, SchedulerState
 
 Switch = Callable[[], AbstractContextManager[None]]
@@ -113,7 +112,7 @@ def split_cache_lines() -> AbstractContextManager[None]:
             kept.append(make())
         return kept[-1]
 
-    return _instead(coded_encoder, "made_aligned", made)
+    return _instead(codes, "made_aligned", made)
 
 
 def always_by_codes() -> AbstractContextManager[None]:

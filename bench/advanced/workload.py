@@ -14,13 +14,13 @@ from langchain_rag_accel.demo.material import BATCH, Material
 from rag_accel.config import Options
 from rag_accel.engine_api import Document, Engine
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_table import DeviceTable
-from rag_accel.engines.rerank import PairScorer
+from rag_accel.engines.llm.emulated.device import EmulatedDevice
+from rag_accel.engines.llm.emulated.table import DeviceTable
+from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.errors import ConfigError
 from rag_accel.workflows import SynthesisMode, Upload
-from rag_accel_adapters.models import adopt_embeddings
+from rag_accel_adapters.langchain.models import adopt_embeddings
 
 TOP_K = 16
 TOP_N = 3

@@ -18,8 +18,8 @@ import numpy as np
 
 from bench.vectors import Labels, Vectors, held_by
 from rag_accel.engines.retrieval import DocumentIndex
-from rag_accel.engines.retrieval.cluster_lists import made_aligned
-from rag_accel.engines.retrieval.vectors import faiss_metric, load_faiss
+from rag_accel.engines.retrieval.vectors.cluster_lists import made_aligned
+from rag_accel.engines.retrieval.vectors.vectors import faiss_metric, load_faiss
 from rag_accel.errors import EngineError
 
 K_FACTORS = (1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 4.0)

@@ -18,13 +18,12 @@ from bench.arms import bench_accelerator, best_torch_threads
 from bench.embedding.levels import workload_of
 from bench.measure import Pairs, alternate, median, ratios
 from bench.results import Row, median_row
-from langchain_rag_accel.demo.levels import torch_threads
-from langchain_rag_accel.demo.load import Load, run_load
+from langchain_rag_accel.demo.load import Load, run_load, torch_threads
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import Document
 from rag_accel.engines.embedding.runtimes import wait_until_compiled
-from rag_accel.engines.max_sim import MaxSimScorer
-from rag_accel.engines.rerank import RerankEngine
+from rag_accel.engines.rerank.engine import RerankEngine
+from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.graph import END, START, RAGraph
 
 PLAIN, OURS = "late interaction on torch", "accelerated reranker"

@@ -11,8 +11,8 @@ from bench.corpus import Floats
 from bench.mixed.index_files import LargeIndex
 from bench.mixed.programs import TOP_K, Answer
 from bench.mixed.trace import Request
-from rag_accel.engines.retrieval.vectors import thread_count
-from rag_accel.machine import usable_cores
+from rag_accel.engines.retrieval.vectors.vectors import thread_count
+from rag_accel.system.processor import usable_cores
 
 #: Scores of unit vectors as close as this are one another's rounding in float32.
 TIE = 1e-6

@@ -34,9 +34,9 @@ from bench.corpus import (
 from bench.vectors import stock_index
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
-from rag_accel.engines.retrieval.index_spec import IndexKind
-from rag_accel.engines.retrieval.store import IndexSnapshot, TrainedClusters
-from rag_accel.engines.retrieval.vectors import load_faiss
+from rag_accel.engines.retrieval.index.store import IndexSnapshot, TrainedClusters
+from rag_accel.engines.retrieval.vectors.spec import IndexKind
+from rag_accel.engines.retrieval.vectors.vectors import load_faiss
 from rag_accel.errors import ConfigError
 
 TRAIN_PER_CLUSTER = 40

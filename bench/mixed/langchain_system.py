@@ -17,9 +17,9 @@ from bench.mixed.index_files import LargeIndex
 from bench.mixed.programs import PROGRAMS, TOP_K, Answer
 from bench.mixed.systems import QueryVectors
 from bench.mixed.trace import Request
-from langchain_rag_accel.emulated import EmulatedChatModel
+from langchain_rag_accel.components.emulated import EmulatedChatModel
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.emulated import EmulatedDevice
+from rag_accel.engines.llm.emulated.device import EmulatedDevice
 
 
 class TableEmbeddings(Embeddings):

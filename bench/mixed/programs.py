@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bench.mixed.trace import DECOMPOSE, MAX_PARTS, Workflow
-from rag_accel.accelerator.rendering import as_text
 from rag_accel.engine_api import Document
 from rag_accel.graph.ragraph import RAGraph
+from rag_accel.requests.prompts import as_text
 from rag_accel.workflows import hyde, irg, multistep, one_shot, prompts, recomp
 from rag_accel.workflows.steps import Questions, joined, noted
 

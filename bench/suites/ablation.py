@@ -240,8 +240,8 @@ from bench.answers import too_many
 from bench.garbage import little_garbage
 from bench.results import SuiteResult, sizes_of
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
-from rag_accel.engines.llm.emulated_table import H100_LIKE_1B, DeviceTable
-from rag_accel.engines.rerank import PairScorer
+from rag_accel.engines.llm.emulated.table import H100_LIKE_1B, DeviceTable
+from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.errors import ConfigError
 
 

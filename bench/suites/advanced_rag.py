@@ -82,9 +82,9 @@ from bench.garbage import little_garbage
 from bench.measure import median
 from bench.results import SuiteResult, sizes_of
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
-from rag_accel.engines.llm.emulated_table import H100_LIKE_8B, DeviceTable
-from rag_accel.engines.max_sim import MaxSimScorer
-from rag_accel.engines.rerank import PairScorer
+from rag_accel.engines.llm.emulated.table import H100_LIKE_8B, DeviceTable
+from rag_accel.engines.rerank.engine import PairScorer
+from rag_accel.engines.rerank.max_sim import MaxSimScorer
 
 #: ratios under load, and how many requests arrive together for each
 _TOGETHER = {"topology_vs_blind_together": 8, "topology_vs_blind_single": 1}

@@ -57,8 +57,8 @@ from langchain_rag_accel.demo.load import Load, Shape, run_load
 from langchain_rag_accel.demo.material import local_embeddings
 from rag_accel.engines.embedding.runtimes import wait_until_compiled
 from rag_accel.errors import ConfigError
-from rag_accel.machine import usable_cores
 from rag_accel.sample import make_questions, read_corpus
+from rag_accel.system.processor import usable_cores
 
 CHUNKS = 3000
 _PATIENCE_S = 60.0

@@ -80,8 +80,7 @@ from bench.unbatched.rounds import BUILDERS, Rounds, time_rounds
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.chain import build_chain
 from langchain_rag_accel.demo.compare import compare
-from langchain_rag_accel.demo.levels import torch_threads
-from langchain_rag_accel.demo.load import run_load
+from langchain_rag_accel.demo.load import run_load, torch_threads
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
 from rag_accel.accelerator import Accelerator
 

@@ -100,9 +100,9 @@ from bench.search_steps import whole_and_in_steps
 from bench.vectors import KINDS, IndexSize, Labels, Vectors, build_index, make_mixture
 from langchain_rag_accel.demo.material import default_cache
 from rag_accel.engines.retrieval import DocumentIndex
-from rag_accel.engines.retrieval.ivf_vectors import own_num_clusters
-from rag_accel.engines.retrieval.vectors import thread_count
-from rag_accel.machine import usable_cores
+from rag_accel.engines.retrieval.vectors.ivf import own_num_clusters
+from rag_accel.engines.retrieval.vectors.vectors import thread_count
+from rag_accel.system.processor import usable_cores
 
 _logger = logging.getLogger("bench.stepping")
 

@@ -16,9 +16,9 @@ from langchain_rag_accel.explanation import explain
 from rag_accel import shutdown
 
 if TYPE_CHECKING:
-    from langchain_rag_accel.embeddings import RagAccelEmbeddings
-    from langchain_rag_accel.retrievers import RagAccelRetriever
-    from langchain_rag_accel.vectorstores import RagAccelVectorStore
+    from langchain_rag_accel.components.embeddings import RagAccelEmbeddings
+    from langchain_rag_accel.components.retrievers import RagAccelRetriever
+    from langchain_rag_accel.components.vectorstores import RagAccelVectorStore
 
 __all__ = [
     "RagAccelEmbeddings",

@@ -9,7 +9,7 @@ from langchain_core.runnables import Runnable
 from langchain_rag_accel.leaf_methods import SCHEDULED, leaf_base
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.subclasses import twin
-from langchain_rag_accel.translated import TranslatedRunnable
+from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError

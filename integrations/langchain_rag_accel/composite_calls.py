@@ -29,7 +29,7 @@ from langchain_rag_accel.leaf_call import is_inside_leaf
 from langchain_rag_accel.leaf_methods import LEAVES, leaf_base, plain_method
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.config import is_enabled
-from rag_accel_adapters.langchain_composites import composite_of, spread
+from rag_accel_adapters.langchain.composites import composite_of, spread
 
 T = TypeVar("T")
 Method = Callable[..., Any]

@@ -15,7 +15,7 @@ from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.scheduler.messages import EngineName
-from rag_accel_adapters.models import AdoptedEmbeddings, adopt_embeddings
+from rag_accel_adapters.langchain.models import AdoptedEmbeddings, adopt_embeddings
 
 Role = Literal["query", "document"]
 Method = Callable[..., Any]

@@ -11,8 +11,8 @@ from langchain_core.embeddings import Embeddings
 from langchain_rag_accel.leaf_methods import leaf_base
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator, default_accelerator
-from rag_accel_adapters.langchain import Found, is_users, walk
-from rag_accel_adapters.models import adopt_embeddings
+from rag_accel_adapters.langchain.models import adopt_embeddings
+from rag_accel_adapters.langchain.walk import Found, is_users, walk
 
 
 def explain(obj: Any) -> str:

@@ -13,7 +13,7 @@ from langchain_rag_accel.context import fail_open
 from langchain_rag_accel.coverage import note_leaf
 from langchain_rag_accel.leaf_methods import DECODING, SEARCHING, LeafMethod
 from rag_accel.accelerator import RequestIdentity, current_request
-from rag_accel.accelerator.leaves import BegunCall, Permit
+from rag_accel.leaves.leaves import BegunCall, Permit
 from rag_accel.scheduler.messages import EngineName
 
 #: What the context's leaf calls itself is part of the same leaf.

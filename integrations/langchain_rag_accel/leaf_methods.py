@@ -22,8 +22,8 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel_adapters.langchain_composites import composite_of
-from rag_accel_adapters.models import may_be_adopted
+from rag_accel_adapters.langchain.composites import composite_of
+from rag_accel_adapters.langchain.models import may_be_adopted
 
 Flavour = Literal["plain", "coroutine", "generator", "async_generator", "composite"]
 

@@ -24,9 +24,9 @@ from rag_accel.accelerator import (
     current_request,
     default_accelerator,
 )
-from rag_accel.accelerator.leaves import leaf_depth
 from rag_accel.config import is_enabled
-from rag_accel_adapters.langgraph import (
+from rag_accel.leaves.leaves import leaf_depth
+from rag_accel_adapters.langgraph.skeleton import (
     Skeleton,
     called_without_context,
     skeleton,

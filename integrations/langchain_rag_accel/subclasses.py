@@ -21,7 +21,7 @@ from langchain_rag_accel.interception import Interception
 from langchain_rag_accel.leaf_methods import LEAVES, leaf_base, plain_class
 from langchain_rag_accel.wrappers import FindIdentity, wrap
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
-from rag_accel_adapters.langchain import leaves
+from rag_accel_adapters.langchain.walk import leaves
 
 #: Where a twin keeps its accelerator: in the class, since its state belongs to the original too.
 _OWN = "__rag_accel_own__"

@@ -2,8 +2,8 @@
 
 from rag_accel.accelerator.accelerator import Accelerator, forget_program
 from rag_accel.accelerator.default import default_accelerator, shutdown
-from rag_accel.accelerator.identity import RequestIdentity, current_request
-from rag_accel.accelerator.leaves import Leaves, Work
+from rag_accel.leaves.identity import RequestIdentity, current_request
+from rag_accel.leaves.leaves import Leaves, Work
 
 __all__ = [
     "Accelerator",

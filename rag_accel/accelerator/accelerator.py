@@ -12,26 +12,25 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from rag_accel.accelerator.adoption import Adoption
-from rag_accel.accelerator.bound import BoundEngine, owned, role_engine
-from rag_accel.accelerator.calls import CallPool
-from rag_accel.accelerator.checks import check_output
-from rag_accel.accelerator.execution import Execution, Graph, RunHandle
-from rag_accel.accelerator.graph_run import USER_CODE
-from rag_accel.accelerator.identity import RequestIdentity
-from rag_accel.accelerator.item_forwarding import LIST_ITEMS
-from rag_accel.accelerator.leaves import Leaves
+from rag_accel.accelerator.engine_table import Adoption, EngineProfiler
 from rag_accel.accelerator.observer import SchedulerObserver
-from rag_accel.accelerator.profiling import EngineProfiler
 from rag_accel.config import Options
 from rag_accel.engine_api import ROLES, BorrowedEngine, Engine, PrimitiveKind
-from rag_accel.explain.plan import PlanStage, explain_graph
-from rag_accel.explain.profile import Profile, profile_of
-from rag_accel.machine import usable_cores
+from rag_accel.leaves.call_pool import CallPool
+from rag_accel.leaves.identity import RequestIdentity
+from rag_accel.leaves.leaves import Leaves
+from rag_accel.passes.explanation import PlanStage, explain_graph
 from rag_accel.passes.manager import passes_named
+from rag_accel.profile.profile import Profile, profile_of
+from rag_accel.requests.engines import BoundEngine, owned, role_engine
+from rag_accel.requests.execution import Execution, Graph, RunHandle
+from rag_accel.requests.kinds import check_output
+from rag_accel.requests.request import USER_CODE
+from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
 from rag_accel.scheduler.state import CoreOptions
+from rag_accel.system.processor import usable_cores
 from rag_accel.telemetry import Metrics, Tracer
 
 _live: weakref.WeakSet[Accelerator] = weakref.WeakSet()

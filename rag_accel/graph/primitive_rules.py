@@ -10,7 +10,7 @@ from rag_accel.errors import GraphError
 from rag_accel.graph.names import alternatives, listed
 from rag_accel.graph.order import reachable, topological
 from rag_accel.graph.primitives import PrimitiveGraph
-from rag_accel.graph.rules import Engines, Rule
+from rag_accel.graph.ragraph_rules import Engines, Rule
 
 
 def _unique_names(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:

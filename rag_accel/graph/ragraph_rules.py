@@ -1,13 +1,13 @@
-"""State the rules of a RAGraph as its author writes it.
-
-Every rule copes with graphs that break the others, so that all offenders are found at once.
-"""
+"""State the rules of the graphs that users write, and what a rule is."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
 
+from rag_accel.engine_api.kinds import HasKinds
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.names import alternatives
 from rag_accel.graph.nodes import (
@@ -20,8 +20,29 @@ from rag_accel.graph.nodes import (
     engines_of,
 )
 from rag_accel.graph.order import reachable
-from rag_accel.graph.rules import Engines, Rule
 from rag_accel.graph.writers import clashes_in_graph
+
+# Define what a rule about a graph is.
+
+Graph = TypeVar("Graph")
+Engines: TypeAlias = Mapping[str, HasKinds] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[Graph]):
+    """Name a property of a graph; ``check`` yields a line for each thing that lacks it."""
+
+    name: str
+    check: Callable[[Graph, Engines], Iterable[str]]
+
+    def offenders(self, graph: Graph, engines: Engines) -> list[str]:
+        """Return the lines, each headed by the rule's name."""
+        return [f"{self.name}: {line}" for line in self.check(graph, engines)]
+
+
+# State the rules of a RAGraph as its author writes it.
+#
+# Every rule copes with graphs that break the others, so that all offenders are found at once.
 
 
 def _unique_names(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:

@@ -18,11 +18,9 @@ from rag_accel.graph.names import listed, suggestion
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.spec import offenders, verify
-from rag_accel.passes.context import PassContext
+from rag_accel.passes.context import Change, Freed, PassContext, change_between, freed_from
 from rag_accel.passes.decompose_stages import decompose_stages
 from rag_accel.passes.join_prefill import join_prefill
-from rag_accel.passes.journal import Change, change_between
-from rag_accel.passes.ordering import Freed, freed_from
 from rag_accel.passes.pipeline_decoding import pipeline_decoding
 from rag_accel.passes.prune_dependencies import prune_dependencies
 from rag_accel.passes.rerank_by_source import rerank_by_source

@@ -31,8 +31,7 @@ from rag_accel.engine_api import Capability, EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
-from rag_accel.passes.context import PassContext
-from rag_accel.passes.ordering import all_earlier
+from rag_accel.passes.context import PassContext, all_earlier
 
 CREDIT_BATCHES = 2
 """Batches of items that may be on their way over one edge."""

@@ -32,8 +32,7 @@ from rag_accel.engine_api import EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.order import topological
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
-from rag_accel.passes.context import PassContext
-from rag_accel.passes.ordering import Earlier, all_earlier
+from rag_accel.passes.context import Earlier, PassContext, all_earlier
 
 _FINDS_DOCUMENTS = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
 

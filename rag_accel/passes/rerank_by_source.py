@@ -31,9 +31,8 @@ from rag_accel.engine_api import (
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
-from rag_accel.passes.context import PassContext
+from rag_accel.passes.context import PassContext, all_earlier
 from rag_accel.passes.decompose_stages import joined_ranking
-from rag_accel.passes.ordering import all_earlier
 
 
 def rerank_by_source(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:

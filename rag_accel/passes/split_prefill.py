@@ -32,8 +32,7 @@ from rag_accel.engine_api import EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import PromptPiece, ValueName, split_prompt
-from rag_accel.passes.context import PassContext
-from rag_accel.passes.ordering import all_earlier
+from rag_accel.passes.context import PassContext, all_earlier
 from rag_accel.passes.prune_dependencies import prune_dependencies
 
 LEAST_TOKENS: Final = 64

@@ -2,9 +2,8 @@
 
 from rag_accel.sample.corpus import read_corpus
 from rag_accel.sample.documents import load_folder
-from rag_accel.sample.question_files import LoadedQuestions, Question, load_questions
-from rag_accel.sample.questions import make_questions
-from rag_accel.sample.report import LoadReport, SkippedDocument
+from rag_accel.sample.file_text import LoadReport, SkippedDocument
+from rag_accel.sample.questions import LoadedQuestions, Question, load_questions, make_questions
 
 __all__ = [
     "LoadReport",

@@ -9,16 +9,46 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from rag_accel.engine_api import Document
 from rag_accel.errors import DocumentError
+from rag_accel.sample import markup
 from rag_accel.sample.chunking import MIN_WORDS, Section, chunk_section, count_words
-from rag_accel.sample.file_text import MAX_HEADING_LETTERS, FileText, UnreadableFileError
-from rag_accel.sample.formats import READERS
-from rag_accel.sample.report import LoadReport, SkippedDocument
+from rag_accel.sample.file_text import (
+    MAX_HEADING_LETTERS,
+    FileText,
+    LoadReport,
+    SkippedDocument,
+    UnreadableFileError,
+    decoded,
+)
+from rag_accel.sample.html_files import read_html
+from rag_accel.sample.markdown_files import read_markdown
+from rag_accel.sample.pdf_files import read_pdf
+
+# Say which reader turns the bytes of a file into its title and parts, by the file's suffix.
+#
+# A reader gets the bytes and returns ``FileText``; it raises ``UnreadableFileError`` with a reason
+# a user understands. Parsers of the extra ``documents`` are imported only when such a file is met.
+
+
+def read_text(data: bytes) -> FileText:
+    """Read plain text; its first line is no title."""
+    return FileText(None, (("", tuple(markup.paragraphs(decoded(data)))),))
+
+
+READERS: Mapping[str, Callable[[bytes], FileText]] = {
+    ".txt": read_text,
+    ".md": read_markdown,
+    ".markdown": read_markdown,
+    ".html": read_html,
+    ".htm": read_html,
+    ".pdf": read_pdf,
+}
+
 
 DEFAULT_MAX_BYTES = 32 * 1024 * 1024
 _REASONS_SHOWN = 5

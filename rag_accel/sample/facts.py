@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.sentences import split_sentences
+from rag_accel.engines.llm.extractive.sentences import split_sentences
 
 _TITLE_WORDS = 6
 # The rules for questions look at a sentence from each of its verbs, and each question repeats the

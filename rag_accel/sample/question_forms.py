@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from rag_accel.sample.facts import Fact
 from rag_accel.sample.phrases import (
+    ALSO_NOUNS,
+    SYNONYMS,
     begins_with_determiner,
     clause,
     is_thing,
@@ -18,7 +20,6 @@ from rag_accel.sample.phrases import (
     noun_phrase,
     with_article,
 )
-from rag_accel.sample.verbs import ALSO_NOUNS, SYNONYMS
 
 _IMPERATIVE = re.compile(r"(?:Helper to |Utility to |Function to |Used to )?([A-Z][a-z]+)\s+(.+)")
 _WHETHER = re.compile(

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from rag_accel.engine_api import Document
 from rag_accel.sample.chunking import chunk_section
 from rag_accel.sample.docstrings import read_sections
-from rag_accel.sample.report import SkippedDocument
+from rag_accel.sample.file_text import SkippedDocument
 
 _MAX_BYTES = 2_000_000
 _SKIPPED_FOLDERS = frozenset(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rag_accel.errors import InvalidTransitionError
+from rag_accel.scheduler.dispatch import next_wake
 from rag_accel.scheduler.messages import Event
 from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
-from rag_accel.scheduler.timing import next_wake
 
 
 def validate(state: SchedulerState, event: Event | None = None) -> None:

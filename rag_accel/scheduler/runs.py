@@ -17,7 +17,11 @@ A node may enter its engine in parts: it is queued again after each but the last
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import takewhile
 from typing import Literal
 
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, Part, RequestId
@@ -90,3 +94,108 @@ class RequestRun:
     #: where its last leaf ran and when that ended; what comes next is learned from these
     last_engine: EngineName | None = None
     idle_since: float = 0.0
+
+
+# Keep what could run on one engine in the order in which it should (Teola Algorithm 2).
+
+
+#: a node that has waited as long as so many levels of depth are worth goes before everything
+OVERDUE_LEVELS = 10
+
+_Level = dict[NodeKey, NodeRun]
+
+
+class NodeQueue:
+    """Hold the queued nodes of one engine; every change costs O(log n)."""
+
+    __slots__ = ("_levels", "_line", "_nodes", "items")
+
+    def __init__(self) -> None:
+        #: by the time they were queued
+        self._nodes: dict[NodeKey, NodeRun] = {}
+        #: of each request, its nodes by depth
+        self._levels: dict[RequestId, dict[int, _Level]] = {}
+        #: requests with a node here as (arrived_at, id), oldest first
+        self._line: list[tuple[float, RequestId]] = []
+        #: sum of the items that the nodes have left
+        self.items = 0
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, key: NodeKey) -> bool:
+        return key in self._nodes
+
+    def __iter__(self) -> Iterator[NodeRun]:
+        return iter(self._nodes.values())
+
+    def get(self, key: NodeKey) -> NodeRun | None:
+        """Return a queued node."""
+        return self._nodes.get(key)
+
+    def has_request(self, request: RequestId) -> bool:
+        """Tell whether some node of this request is queued."""
+        return request in self._levels
+
+    def add(self, node: NodeRun) -> None:
+        """Append a node that is not here yet."""
+        self._nodes[node.key] = node
+        self.items += node.left
+        levels = self._levels.get(node.key.request)
+        if levels is None:
+            levels = self._levels[node.key.request] = {}
+            insort(self._line, (node.arrived_at, node.key.request))
+        levels.setdefault(node.spec.depth, {})[node.key] = node
+
+    def discard(self, key: NodeKey) -> None:
+        """Remove a node if it is here."""
+        node = self._nodes.pop(key, None)
+        if node is None:
+            return
+        self.items -= node.left
+        levels = self._levels[key.request]
+        level = levels[node.spec.depth]
+        del level[key]
+        if level:
+            return
+        del levels[node.spec.depth]
+        if not levels:
+            del self._levels[key.request]
+            del self._line[bisect_left(self._line, (node.arrived_at, key.request))]
+
+    def by_urgency(self, now: float, ageing_s: float) -> Iterator[NodeRun]:
+        """Yield the nodes that may start now, most urgent first; do not change the queue meanwhile.
+
+        Oldest request first. Of each request only the nodes of its greatest depth: they unblock
+        most. A shallower one joins once it has waited ``ageing_s`` for each level it lacks, and
+        whatever has waited longest goes before everything once it has waited ten levels, so that
+        nothing starves behind an old request that never ends. (Differs: the paper has no ageing.)
+        """
+        overdue = self._overdue(now - OVERDUE_LEVELS * ageing_s)
+        if overdue is not None:
+            yield overdue
+        for _, request in self._line:
+            for node in self._eligible(request, now, ageing_s):
+                if node is not overdue:
+                    yield node
+
+    def _overdue(self, since: float) -> NodeRun | None:
+        first = next(iter(self._nodes.values()), None)
+        return first if first is not None and first.queued_at <= since else None
+
+    def _eligible(self, request: RequestId, now: float, ageing_s: float) -> Iterable[NodeRun]:
+        levels = self._levels[request]
+        if len(levels) == 1:
+            return next(iter(levels.values())).values()
+        deepest = max(levels)
+
+        def has_aged(node: NodeRun) -> bool:
+            return node.spec.depth + (now - node.queued_at) / ageing_s >= deepest
+
+        # A level is ordered by time, so that the first too young node ends it.
+        aged = [takewhile(has_aged, level.values()) for level in levels.values()]
+        return merge(*aged, key=_queued_at)
+
+
+def _queued_at(node: NodeRun) -> float:
+    return node.queued_at

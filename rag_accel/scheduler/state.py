@@ -9,11 +9,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.budget import StepCosts, running_mean
+from rag_accel.scheduler.learning import Returns, StepCosts, running_mean
 from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
-from rag_accel.scheduler.node_queue import NodeQueue
-from rag_accel.scheduler.returns import Returns
-from rag_accel.scheduler.runs import NodeRun, NodeState, RequestRun
+from rag_accel.scheduler.runs import NodeQueue, NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048
 

@@ -25,9 +25,15 @@ from rag_accel.scheduler.arrivals import (
     request_opened,
 )
 from rag_accel.scheduler.commands import Command, WakeAt
-from rag_accel.scheduler.completions import call_ended, step_ended, step_failed
-from rag_accel.scheduler.dispatch import dispatch
-from rag_accel.scheduler.ending import cancel_node, end_node, end_request
+from rag_accel.scheduler.completions import (
+    call_ended,
+    cancel_node,
+    end_node,
+    end_request,
+    step_ended,
+    step_failed,
+)
+from rag_accel.scheduler.dispatch import dispatch, look_at_clock, next_wake
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
@@ -48,7 +54,6 @@ from rag_accel.scheduler.messages import (
     Tick,
 )
 from rag_accel.scheduler.state import SchedulerState
-from rag_accel.scheduler.timing import look_at_clock, next_wake
 
 
 def handle(state: SchedulerState, event: Event, now: float, *, more: bool = False) -> list[Command]:

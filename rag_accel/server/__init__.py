@@ -1,8 +1,14 @@
 """Serve requests of many workflows over shared engines: start them now, fetch results later."""
 
-from rag_accel.server.results import RequestState, ServedId, ServedResult
 from rag_accel.server.server import Server
-from rag_accel.server.tally import LatencySummary, ServerStats, WorkflowStats
+from rag_accel.server.stats import (
+    LatencySummary,
+    RequestState,
+    ServedId,
+    ServedResult,
+    ServerStats,
+    WorkflowStats,
+)
 
 __all__ = [
     "LatencySummary",

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from rag_accel.errors import ConfigError
-from rag_accel.server.results import ServedId
+from rag_accel.server.stats import ServedId
 
 T = TypeVar("T")
 

@@ -8,9 +8,8 @@ from rag_accel.telemetry.metrics import (
     HistogramSnapshot,
     Metrics,
 )
-from rag_accel.telemetry.ring import RingBuffer
 from rag_accel.telemetry.sinks import JsonLinesSink, MemorySink, Sink
-from rag_accel.telemetry.tracer import Tracer
+from rag_accel.telemetry.tracer import RingBuffer, Tracer
 
 __all__ = [
     "EVENT_TYPES",

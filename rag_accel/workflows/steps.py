@@ -14,8 +14,13 @@ from typing import Any, ClassVar
 
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.errors import ConfigError
-from rag_accel.graph.item_lists import ItemFunction, ListFunction, UnionFunction
-from rag_accel.graph.item_reader import ItemReader, read_items
+from rag_accel.graph.item_lists import (
+    ItemFunction,
+    ItemReader,
+    ListFunction,
+    UnionFunction,
+    read_items,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from accel_harness import PATIENCE_S, become_idle, opened, settle
 
 from rag_accel import Accelerator
 from rag_accel.accelerator import Work
-from rag_accel.accelerator.adoption import MAX_BORROWED, OTHERS
+from rag_accel.accelerator.engine_table import MAX_BORROWED, OTHERS
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.testing import FakeEngine
 

@@ -14,7 +14,7 @@ import pytest
 from accel_harness import PATIENCE_S, Gate
 
 from rag_accel import ClosedError
-from rag_accel.accelerator.calls import CallPool
+from rag_accel.leaves.call_pool import CallPool
 
 
 def names() -> set[str]:

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from rag_accel.accelerator.item_forwarding import Due, ItemForwarding
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import EngineOutputError
-from rag_accel.graph.item_lists import ListFunction
-from rag_accel.graph.item_reader import ItemReader
+from rag_accel.graph.item_lists import ItemReader, ListFunction
 from rag_accel.graph.primitive_text import parse_primitives
+from rag_accel.requests.streams import Due, ItemForwarding
 from rag_accel.scheduler.messages import NodeKey, RequestId
 
 

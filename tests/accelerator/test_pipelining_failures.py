@@ -18,7 +18,7 @@ from rag_accel import (
     RequestCancelledError,
 )
 from rag_accel.engine_api import EngineOutput, GenerationOutput, PrimitiveKind, StepBudget
-from rag_accel.graph.item_reader import ItemReader
+from rag_accel.graph.item_lists import ItemReader
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
 
 

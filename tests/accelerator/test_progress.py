@@ -14,11 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_accel import END, START, RAGraph
-from rag_accel.accelerator.bound import BoundEngine
-from rag_accel.accelerator.primitive_work import checked, stored, user_call
-from rag_accel.accelerator.progress import Progress
-from rag_accel.accelerator.slices import SlicedWork
-from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import (
     KINDS,
     BorrowedEngine,
@@ -29,6 +24,11 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import ConfigError
 from rag_accel.graph.primitives import Primitive
+from rag_accel.requests.engines import BoundEngine
+from rag_accel.requests.kinds import checked, stored, user_call
+from rag_accel.requests.progress import Progress
+from rag_accel.requests.slices import SlicedWork
+from rag_accel.requests.values import Values
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.testing import FAKE_PROFILE, compute
 

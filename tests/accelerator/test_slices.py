@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel import END, START, RAGraph
-from rag_accel.accelerator.slices import SlicedWork
-from rag_accel.accelerator.values import Values
 from rag_accel.engine_api import (
     Capability,
     Document,
@@ -22,7 +20,7 @@ from rag_accel.engine_api import (
     RerankBatch,
     ScoredDocument,
 )
-from rag_accel.engines.rerank import Pair, RerankEngine
+from rag_accel.engines.rerank.engine import Pair, RerankEngine
 from rag_accel.errors import EngineOutputError
 from rag_accel.graph.growth import InstanceName
 from rag_accel.graph.nodes import EngineName
@@ -30,6 +28,8 @@ from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose_stages import decompose_stages
+from rag_accel.requests.slices import SlicedWork
+from rag_accel.requests.values import Values
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults, compute
 
 BATCH = 16

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel import GraphError, RAGraph
-from rag_accel.accelerator.values import Values
+from rag_accel.requests.values import Values
 
 
 def values(**inputs: object) -> Values:

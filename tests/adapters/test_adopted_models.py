@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rag_accel.errors import ConfigError
-from rag_accel_adapters.models import adopt_embeddings, adopt_sentence_transformer
+from rag_accel_adapters.langchain.models import adopt_embeddings, adopt_sentence_transformer
 
 
 class _Named:

@@ -22,9 +22,9 @@ from langchain_core.runnables import (
 )
 from langchain_core.runnables.retry import RunnableRetry
 
-from rag_accel_adapters.langchain_composites import composite_of, digest_of, spread
-from rag_accel_adapters.langchain_parts import parts_of
-from rag_accel_adapters.langchain_translate import translate
+from rag_accel_adapters.langchain.composites import composite_of, digest_of, spread
+from rag_accel_adapters.langchain.parts import parts_of
+from rag_accel_adapters.langchain.translate import translate
 
 KNOWN: list[Callable[..., Any]] = [
     EnsembleRetriever.rank_fusion,

@@ -23,11 +23,10 @@ from rag_accel.errors import TranslationError
 from rag_accel.graph.nodes import END, START, Function
 from rag_accel.graph.spec import offenders
 from rag_accel.graph.text import format, parse, references
-from rag_accel_adapters.langchain_parts import parts_of
-from rag_accel_adapters.langchain_requests import Request
-from rag_accel_adapters.langchain_runs import Scope
-from rag_accel_adapters.langchain_stages import Aside, Call, Carried, entered
-from rag_accel_adapters.langchain_translate import Translation, translate
+from rag_accel_adapters.langchain.parts import parts_of
+from rag_accel_adapters.langchain.runs import Request, Scope
+from rag_accel_adapters.langchain.stages import Aside, Call, Carried, entered
+from rag_accel_adapters.langchain.translate import Translation, translate
 
 PROMPT = PromptTemplate.from_template("say {text}")
 

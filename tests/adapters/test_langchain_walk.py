@@ -23,7 +23,7 @@ from langchain_core.runnables import (
 )
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from rag_accel_adapters.langchain import leaves, walk
+from rag_accel_adapters.langchain.walk import leaves, walk
 
 PROMPT = ChatPromptTemplate.from_template("{input}")
 GLOBAL_MODEL = FakeListChatModel(responses=["global"])

@@ -30,18 +30,17 @@ from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
+from rag_accel.engines.batching import BatchLimits, PendingWork
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.embedding.encoder import Piece
 from rag_accel.engines.embedding.fast_tokens import fast_tokens
-from rag_accel.engines.embedding.loading import load_model
-from rag_accel.engines.embedding.under_way import UnderWay
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_engine import EmulatedEngine
-from rag_accel.engines.llm.emulated_table import DeviceTable
-from rag_accel.engines.micro_batches import BatchLimits
-from rag_accel.engines.pending import PendingWork
-from rag_accel.engines.rerank import RerankEngine
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, nearest_clusters
+from rag_accel.engines.embedding.models import load_model
+from rag_accel.engines.embedding.under_way import Piece, UnderWay
+from rag_accel.engines.llm.emulated.device import EmulatedDevice
+from rag_accel.engines.llm.emulated.engine import EmulatedEngine
+from rag_accel.engines.llm.emulated.table import DeviceTable
+from rag_accel.engines.rerank.engine import RerankEngine
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
+from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.errors import ConfigError
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.scheduler.driver.turns import Turns

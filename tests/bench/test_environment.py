@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from bench.environment import installed_versions, measured_code, read_environment, settings
-from rag_accel.machine import cpu_model
+from rag_accel.system.processor import cpu_model
 
 
 def test_the_environment_says_all_that_is_needed_as_json() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engines.micro_batches import BatchLimits, StepDeadline, micro_batches
+from rag_accel.engines.batching import BatchLimits, StepDeadline, micro_batches
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 

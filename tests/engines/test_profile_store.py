@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.measuring import Measurements
-from rag_accel.engines.profile_store import ProfileStore
+from rag_accel.engines.measuring import Measurements, ProfileStore
 from rag_accel.errors import ConfigError
 
 MEASURED = Measurements(((1, 0.25), (2, 0.3), (8, 1.125)))

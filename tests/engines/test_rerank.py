@@ -21,9 +21,9 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.max_sim import MaxSimScorer
-from rag_accel.engines.micro_batches import BatchLimits
-from rag_accel.engines.rerank import Pair, RerankEngine
+from rag_accel.engines.batching import BatchLimits
+from rag_accel.engines.rerank.engine import Pair, RerankEngine
+from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.errors import EngineError, EngineOutputError
 from rag_accel.testing import EngineContract, ManualClock
 

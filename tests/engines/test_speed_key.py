@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.speed_key import model_speed_key
+from rag_accel.engines.measuring import model_speed_key
 
 torch = pytest.importorskip("torch")
 

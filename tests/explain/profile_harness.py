@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.explain.recording import (
+from rag_accel.profile.recording import (
     RecordedEngine,
     RecordedPrimitive,
     RecordedRequest,

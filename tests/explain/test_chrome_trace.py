@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from profile_harness import any_request, primitive, recording, request
 
-from rag_accel.explain.chrome_trace import ENGINES, REQUESTS, chrome_trace
-from rag_accel.explain.recording import RecordedRequest, RecordedStep, Recording
+from rag_accel.profile.chrome_trace import ENGINES, REQUESTS, chrome_trace
+from rag_accel.profile.recording import RecordedRequest, RecordedStep, Recording
 
 Json = dict[str, Any]
 

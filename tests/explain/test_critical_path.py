@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from profile_harness import any_request, primitive, request
 
-from rag_accel.explain.critical_path import StageTimes, critical_path, stage_times
-from rag_accel.explain.recording import RecordedRequest
+from rag_accel.profile.critical_path import StageTimes, critical_path, stage_times
+from rag_accel.profile.recording import RecordedRequest
 
 
 def _end_if_later(one: RecordedRequest, late: str, by_s: float) -> float:

@@ -2,8 +2,8 @@ import pytest
 
 from rag_accel.engine_api import BorrowedEngine, Capability, EngineProfile, PrimitiveKind
 from rag_accel.errors import ConfigError, GraphError
-from rag_accel.explain.plan import explain_graph
 from rag_accel.graph import END, START, RAGraph
+from rag_accel.passes.explanation import explain_graph
 
 OWNED_INDEX = EngineProfile(frozenset({PrimitiveKind.SEARCHING}), max_batch=128)
 EMBEDDER = EngineProfile(frozenset({PrimitiveKind.EMBEDDING}), max_batch=32)

@@ -14,9 +14,9 @@ from profile_harness import engines_of, on_clock, search_and_answer, settle
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import ConfigError
-from rag_accel.explain.critical_path import critical_path
-from rag_accel.explain.profile import Profile, profile_events, profile_of
-from rag_accel.explain.replay import replay
+from rag_accel.profile.critical_path import critical_path
+from rag_accel.profile.profile import Profile, profile_events, profile_of
+from rag_accel.profile.replay import replay
 from rag_accel.telemetry import JsonLinesSink, TraceEvent
 from rag_accel.telemetry.events import (
     NodeDispatched,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rag_accel.explain.assembly import assemble
-from rag_accel.explain.recording import RecordedEngine, RecordedRequest, stage_in
+from rag_accel.profile.assembly import assemble
+from rag_accel.profile.recording import RecordedEngine, RecordedRequest, stage_in
 from rag_accel.telemetry import TraceEvent
 from rag_accel.telemetry.events import (
     EVENT_TYPES,

@@ -19,10 +19,10 @@ from rag_accel import END, START, RAGraph
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ConfigError
-from rag_accel.explain.assembly import assemble
-from rag_accel.explain.profile import profile_of
-from rag_accel.explain.recording import RecordedEngine, Recording
-from rag_accel.explain.replay import replay, saved_ms
+from rag_accel.profile.assembly import assemble
+from rag_accel.profile.profile import profile_of
+from rag_accel.profile.recording import RecordedEngine, Recording
+from rag_accel.profile.replay import replay, saved_ms
 from rag_accel.scheduler.commands import StartCall, StartStep
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rag_accel.errors import EngineOutputError
-from rag_accel.graph.item_reader import ItemReader, ListForm, read_items
+from rag_accel.graph.item_lists import ItemReader, ListForm, read_items
 
 FORMS: tuple[ListForm, ...] = ("auto", "lines", "json")
 forms = st.sampled_from(FORMS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rag_accel.scheduler.budget import COMPANY_S
 from rag_accel.scheduler.commands import (
     CancelWork,
     Command,
@@ -20,6 +19,7 @@ from rag_accel.scheduler.commands import (
     WakeAt,
 )
 from rag_accel.scheduler.invariants import validate
+from rag_accel.scheduler.learning import COMPANY_S
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     EngineName,

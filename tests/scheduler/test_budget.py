@@ -9,7 +9,8 @@ from core_harness import Core, key
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.scheduler.budget import (
+from rag_accel.scheduler.commands import Command, StartStep
+from rag_accel.scheduler.learning import (
     COMPANY_S,
     StepCosts,
     best_budget_s,
@@ -17,7 +18,6 @@ from rag_accel.scheduler.budget import (
     even_part,
     items_in,
 )
-from rag_accel.scheduler.commands import Command, StartStep
 
 SECONDS = st.floats(1e-6, 100.0)
 

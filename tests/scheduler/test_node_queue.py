@@ -6,8 +6,7 @@ from core_harness import key, spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.scheduler.node_queue import OVERDUE_LEVELS, NodeQueue
-from rag_accel.scheduler.runs import NodeRun
+from rag_accel.scheduler.runs import OVERDUE_LEVELS, NodeQueue, NodeRun
 
 AGEING_S = 0.5
 

@@ -21,7 +21,7 @@ from server_harness import (
 )
 
 from rag_accel import Accelerator, BusyError, ClosedError
-from rag_accel.accelerator.execution import RunHandle
+from rag_accel.requests.execution import RunHandle
 from rag_accel.server import Server
 from rag_accel.testing import FakeEngine
 

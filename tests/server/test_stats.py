@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from server_harness import PATIENCE_S, Doors, function, generation, serving
 
 from rag_accel.server import Server
-from rag_accel.server.tally import MAX_PROGRAMS, OTHERS, WINDOW, Tally, summarise
+from rag_accel.server.stats import MAX_PROGRAMS, OTHERS, WINDOW, Tally, summarise
 
 LATENCIES = st.lists(st.floats(0, 1000), max_size=50)
 

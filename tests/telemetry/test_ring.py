@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rag_accel.errors import ConfigError
-from rag_accel.telemetry.ring import RingBuffer
+from rag_accel.telemetry.tracer import RingBuffer
 
 
 class RingBufferAgainstDeque(RuleBasedStateMachine):

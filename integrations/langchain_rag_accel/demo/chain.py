@@ -14,9 +14,9 @@ from langchain_core.runnables import (
     RunnablePassthrough,
 )
 
-from langchain_rag_accel.chat_models import ExtractiveChatModel
+from langchain_rag_accel.components.chat_models import ExtractiveChatModel
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.flat_prompt import format_passages
+from rag_accel.engines.llm.extractive.prompt import format_passages
 
 TOP_K = 4
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.demo.chain import build_chain
 from langchain_rag_accel.demo.compare import compare, total
-from langchain_rag_accel.demo.levels import measure
+from langchain_rag_accel.demo.load import measure
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
 from langchain_rag_accel.demo.report import as_json, samples, table, time_spent
 from langchain_rag_accel.explanation import explain

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_rag_accel.demo.compare import Comparison
-from langchain_rag_accel.demo.levels import Level
-from langchain_rag_accel.demo.load import Load
+from langchain_rag_accel.demo.load import Level, Load
 
 
 def as_json(comparison: Comparison, levels: Sequence[Level], explain: str) -> dict[str, Any]:

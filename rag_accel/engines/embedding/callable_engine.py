@@ -8,11 +8,10 @@ from typing import Any
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import LatencyModel
-from rag_accel.engines.embedding.engine import EmbeddingEngine
+from rag_accel.engines.batching import BatchLimits
+from rag_accel.engines.embedding.engine import EmbeddingEngine, embedding_profile
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
-from rag_accel.engines.embedding.profile import embedding_profile
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.engines.micro_batches import BatchLimits
 from rag_accel.engines.torch_threads import on_threads
 
 EmbedTexts = Callable[[list[str]], Sequence[Any]]

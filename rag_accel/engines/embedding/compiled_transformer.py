@@ -18,8 +18,7 @@ from typing import Any, get_args
 
 import torch
 
-from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino
-from rag_accel.engines.embedding.eight_bits import to_eight_bits
+from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino, to_eight_bits
 from rag_accel.engines.embedding.fast_tokens import fast_tokens, tables_of
 from rag_accel.engines.embedding.model_watch import ModelWatch
 from rag_accel.engines.embedding.runtime import Output, Tables

@@ -22,36 +22,67 @@ from rag_accel.engine_api import (
     EngineProfile,
     EngineRequest,
     LatencyModel,
+    PrimitiveKind,
     StepBudget,
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.embedding.encoder import Encoder, Piece
-from rag_accel.engines.embedding.loading import default_threads, load_model
+from rag_accel.engines.batching import (
+    ACCELERATOR_LIMITS,
+    CPU_LIMITS,
+    BatchLimits,
+    PendingWork,
+    Slot,
+    StepDeadline,
+    micro_batches,
+)
+from rag_accel.engines.embedding.models import default_threads, load_model
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
-from rag_accel.engines.embedding.profile import embedding_profile
 from rag_accel.engines.embedding.sentence_encoder import (
     Role,
     SentenceEncoder,
     runs_on_cpu,
 )
-from rag_accel.engines.embedding.under_way import UnderWay
-from rag_accel.engines.embedding.vectors import (
+from rag_accel.engines.embedding.under_way import (
+    Encoder,
+    Piece,
+    UnderWay,
     Vector,
     checked_vector,
     is_checked,
     usual_dimension,
 )
-from rag_accel.engines.micro_batches import (
-    ACCELERATOR_LIMITS,
-    CPU_LIMITS,
-    BatchLimits,
-    StepDeadline,
-    micro_batches,
-)
-from rag_accel.engines.pending import PendingWork, Slot
-from rag_accel.engines.speed_key import model_speed_key
+from rag_accel.engines.measuring import model_speed_key
 from rag_accel.errors import EngineError, EngineOutputError
+
+# Describe engines that embed.
+
+
+def embedding_profile(
+    max_batch: int,
+    max_threads: int,
+    latency: LatencyModel,
+    *,
+    pure: bool,
+    speculatable: bool,
+    capabilities: frozenset[Capability] = frozenset(),
+    speed_key: str = "",
+    interruptible: bool = False,
+) -> EngineProfile:
+    """Describe an engine that embeds."""
+    return EngineProfile(
+        kinds=frozenset({PrimitiveKind.EMBEDDING}),
+        max_batch=max_batch,
+        latency=latency,
+        max_threads=max_threads,
+        stepped=True,
+        interruptible=interruptible,
+        speculatable=speculatable,
+        pure=pure,
+        capabilities=capabilities,
+        speed_key=speed_key,
+    )
+
 
 # Measured for MiniLM, texts of 18 tokens, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rag_accel.engines.embedding.model_watch import Settings
 from rag_accel.engines.embedding.runtime import Tables
-from rag_accel.engines.embedding.settings import Settings
 
 _LIBRARIES = ("sentence_transformers.", "transformers.")
 _FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}

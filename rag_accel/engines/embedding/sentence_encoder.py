@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.embedding.models import encode_arguments, is_plain_model, prompt_of
 from rag_accel.engines.embedding.prepared_texts import (
     CompiledTexts,
     EncodedTexts,
@@ -25,11 +26,6 @@ from rag_accel.engines.embedding.prepared_texts import (
     is_sliceable,
 )
 from rag_accel.engines.embedding.runtimes import runtime_for
-from rag_accel.engines.embedding.sentence_model import (
-    encode_arguments,
-    is_plain_model,
-    prompt_of,
-)
 
 Role = Literal["query", "document"]
 

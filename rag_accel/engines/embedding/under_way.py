@@ -1,18 +1,160 @@
-"""Keep micro-batches under way, so that a compiled model never stands still.
-
-A compiled model computes without the thread that started it. One micro-batch runs on all threads
-and one more stands in line, while callers are given vectors and ask for more. What torch computes
-is never under way: it is started when it is asked for.
-"""
+"""Run micro-batches of texts of many requests, and check what the model returned."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from rag_accel.engines.embedding.encoder import Piece
-from rag_accel.engines.embedding.vectors import Vector
-from rag_accel.engines.pending import PendingWork
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_accel.engines.batching import PendingWork, Slot
+from rag_accel.engines.embedding.prepared_texts import PreparedTexts
+from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.errors import EngineOutputError
+
+# Check what a model or a user's function returned before it becomes somebody's result.
+
+Vector = NDArray[np.float32]
+
+
+def checked_rows(values: Any, count: int) -> Sequence[Any]:
+    """Return ``values`` if it has one row per text; a wrong number cannot be told apart.
+
+    Raises:
+        EngineOutputError: it has no length, or another length than ``count``.
+    """
+    try:
+        found = len(values)
+    except TypeError:
+        raise EngineOutputError(
+            "an embedding function returned no sequence of vectors", found=type(values).__name__
+        ) from None
+    if found != count:
+        raise EngineOutputError(
+            "wrong number of vectors", found=f"{found}", valid=f"{count}, one per text"
+        )
+    return values
+
+
+def is_checked(values: Any, dimension: int | None) -> bool:
+    """Tell whether ``values`` are rows that ``checked_vector`` would return as they are."""
+    return (
+        isinstance(values, np.ndarray)
+        and values.dtype == np.float32
+        and values.ndim == 2
+        and 0 < values.shape[1] == dimension
+        and bool(np.isfinite(values).all())
+    )
+
+
+def checked_vector(value: Any, dimension: int | None) -> Vector:
+    """Return ``value`` as ``[dimension], float32``, finite.
+
+    Raises:
+        EngineOutputError: NaN, infinity, another shape or something that is no number.
+    """
+    vector = _as_vector(value)
+    if vector is None:
+        raise EngineOutputError(
+            "an embedding is no vector", found=type(value).__name__, valid="a sequence of numbers"
+        )
+    if len(vector) == 0 or (dimension is not None and len(vector) != dimension):
+        raise EngineOutputError(
+            "wrong dimension of an embedding",
+            found=str(len(vector)),
+            valid=str(dimension) if dimension else "1 or more",
+        )
+    if not np.isfinite(vector).all():
+        raise EngineOutputError(
+            "an embedding is not finite", found="NaN or infinity", valid="finite numbers"
+        )
+    return vector
+
+
+def usual_dimension(values: Sequence[Any]) -> int | None:
+    """Return the commonest number of components among rows that are vectors, None if none is."""
+    vectors = (_as_vector(value) for value in values)
+    counts = Counter(len(vector) for vector in vectors if vector is not None and len(vector))
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _as_vector(value: Any) -> Vector | None:
+    try:
+        # A number beyond float32 becomes infinity, which is reported as such.
+        with np.errstate(over="ignore"):
+            vector = np.asarray(value, dtype=np.float32)
+    except (TypeError, ValueError):
+        return None
+    return vector if vector.ndim == 1 else None
+
+
+# Say what an embedding engine needs of a model, and compute one micro-batch with it.
+
+
+class Encoder(Protocol):
+    """Say what an embedding engine needs of a model."""
+
+    def same_batch(self, role: Role) -> Role:
+        """Return the role whose batches this role can join."""
+        ...
+
+    def dimension(self, role: Role) -> int | None:
+        """Return the components of a vector of this role, None where unknown."""
+        ...
+
+    def estimate(self, text: str) -> int:
+        """Return a text's cost in the unit of the limits, at least 1."""
+        ...
+
+    def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
+        """Make texts ready to run."""
+        ...
+
+
+@dataclass(slots=True)
+class Piece:
+    """Compute one micro-batch; ``rows`` are those of all slots that were prepared together."""
+
+    role: Role
+    prepared: PreparedTexts
+    rows: dict[Slot[str], int]
+    slots: list[Slot[str]]
+    end: Callable[[], Any] | None = None
+
+    def start(self, threads: int) -> None:
+        """Let it compute; if that raises, ``take`` tries again and raises then."""
+        with suppress(Exception):
+            self.end = self._encoding(self.slots, threads)
+
+    def is_done(self, timeout_s: float) -> bool:
+        """Tell whether ``take`` need not wait, at the latest after so many seconds."""
+        wait = getattr(self.end, "wait", None)
+        try:
+            return wait is None or wait(timeout_s)
+        except Exception:  # it has ended badly: taking it says how
+            return True
+
+    def take(self, threads: int, slots: list[Slot[str]]) -> Any:
+        """Return what was computed for ``slots``; fewer than there were are computed anew."""
+        end = self.end
+        if end is None or len(slots) != len(self.slots):
+            end = self._encoding(slots, threads)
+        return checked_rows(end(), len(slots))
+
+    def _encoding(self, slots: list[Slot[str]], threads: int) -> Callable[[], Any]:
+        return self.prepared.start([self.rows[slot] for slot in slots], threads)
+
+
+# Keep micro-batches under way, so that a compiled model never stands still.
+#
+# A compiled model computes without the thread that started it. One micro-batch runs on all threads
+# and one more stands in line, while callers are given vectors and ask for more. What torch computes
+# is never under way: it is started when it is asked for.
+
 
 #: How often a step looks for newcomers, in seconds.
 _LOOK_S = 0.001

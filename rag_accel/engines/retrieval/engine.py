@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
@@ -14,23 +17,24 @@ from rag_accel.engine_api import (
     EngineRequest,
     LatencyModel,
     PrimitiveKind,
+    ScoredDocument,
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.retrieval.index_spec import IndexKind
+from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.search_request import (
     VALID_WORK,
     Search,
     checked_search,
+    grouped,
     ingested,
 )
-from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchWays
-from rag_accel.engines.retrieval.stepped_cost import ScanCost, ScanCosts
-from rag_accel.engines.retrieval.stepped_pool import SteppedSearches
-from rag_accel.engines.retrieval.store import DocumentIndex
-from rag_accel.engines.retrieval.vectors import thread_count
-from rag_accel.engines.retrieval.whole_searches import WholeSearches
-from rag_accel.machine import usable_cores
+from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchWays, Way
+from rag_accel.engines.retrieval.stepped.cost import ScanCost, ScanCosts
+from rag_accel.engines.retrieval.stepped.pool import SteppedSearches
+from rag_accel.engines.retrieval.vectors.spec import IndexKind
+from rag_accel.engines.retrieval.vectors.vectors import thread_count
+from rag_accel.system.processor import usable_cores
 
 # Measured for 5,000 vectors of 384 dimensions, flat, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0003)
@@ -219,3 +223,111 @@ class RetrievalEngine(EngineBase):
         for request in ripe:
             del self._ingestions[request.id]
         return ripe
+
+
+# Search for all that were submitted in one go, those that can together, the fastest way.
+
+_logger = logging.getLogger(__name__)
+
+
+class WholeSearches:
+    """Search without cutting. Used on one thread; the index may change.
+
+    Args:
+        index: what to search.
+        clock: measures what searches cost.
+        ways: by codes.
+        costs: are told what searches cost.
+    """
+
+    def __init__(
+        self, index: DocumentIndex, clock: Clock, ways: SearchWays, costs: ScanCosts
+    ) -> None:
+        self._index = index
+        self._clock = clock
+        self._ways = ways
+        self._costs = costs
+
+    def predict_s(self, searches: Sequence[Search], threads: int) -> float:
+        """Return how long these searches will take together, in seconds."""
+        return self._cost(threads).predict_s(self._compared_by(searches))
+
+    def see(self, searches: Sequence[Search]) -> None:
+        """Take note of searches that go another way, for which codes may be of use too."""
+        for crowd in grouped(searches, Search.condition):
+            if self._ways.pays(len(crowd), self._compared_by(crowd)):
+                self._ways.see(crowd)
+
+    def search(self, searches: Sequence[Search], threads: int) -> list[EngineOutput]:
+        """Return the outputs of all searches; a search that raises fails alone."""
+        crowds = grouped(searches, Search.condition)
+        return [output for crowd in crowds for output in self._crowd(crowd, threads)]
+
+    def _crowd(self, crowd: list[Search], threads: int) -> list[EngineOutput]:
+        """Search for those with equal filters the way that was measured to be the fastest."""
+        if not self._index.is_trained:
+            return self._each(crowd, threads)
+        compared = self._compared_by(crowd)
+        if not self._ways.pays(len(crowd), compared):
+            return self._each(crowd, threads)
+        way = self._ways.way(crowd, compared)
+        self._ways.see(crowd)
+        started = self._clock.now()
+        outputs = self._by_codes(crowd) if way is Way.CODED else None
+        if outputs is None:
+            way, outputs = Way.EACH, self._each(crowd, threads)
+        taken_s = self._clock.now() - started
+        self._ways.observe(crowd, compared, way, taken_s)
+        if way is Way.CODED:
+            self._cost(threads).observe(compared, taken_s, 0.0)
+        return outputs
+
+    def _by_codes(self, crowd: list[Search]) -> list[EngineOutput] | None:
+        """Search by codes; None if that is not possible, or fails: then each is searched."""
+        try:
+            found = self._ways.search(crowd)
+        except Exception:
+            # Searched apart, a bad search fails alone and says why.
+            _logger.warning("a search by codes failed; its searches go on apart", exc_info=True)
+            return None
+        return None if found is None else _final(crowd, found)
+
+    def _each(self, searches: list[Search], threads: int) -> list[EngineOutput]:
+        outputs: list[EngineOutput] = []
+        for group in grouped(searches, Search.group_key):
+            started = self._clock.now()
+            outputs += self._group(group)
+            if self._index.is_trained:
+                taken_s = self._clock.now() - started
+                self._cost(threads).observe(self._compared_by(group), taken_s, 0.0)
+        return outputs
+
+    def _group(self, group: list[Search]) -> list[EngineOutput]:
+        try:
+            found = self._found(group)
+        except Exception as error:
+            if len(group) == 1:
+                return [EngineOutput(group[0].id, "error", error=error)]
+            return [output for search in group for output in self._group([search])]
+        return _final(group, found)
+
+    def _found(self, group: list[Search]) -> list[list[ScoredDocument]]:
+        vectors = np.stack([search.vector for search in group])
+        counts = [search.query.k for search in group]
+        query = group[0].query
+        return self._index.search(vectors, counts, query.where, query.nprobe)
+
+    def _compared_by(self, searches: Sequence[Search]) -> int:
+        """Return with how many vectors these searches are compared."""
+        queries = (search.query for search in searches)
+        return sum(self._index.num_compared(query.where, query.nprobe) for query in queries)
+
+    def _cost(self, threads: int) -> ScanCost:
+        return self._costs.of(("whole", threads), 0.0)
+
+
+def _final(
+    searches: Sequence[Search], found: Sequence[Sequence[ScoredDocument]]
+) -> list[EngineOutput]:
+    pairs = zip(searches, found, strict=True)
+    return [EngineOutput(search.id, "final", value=tuple(hits)) for search, hits in pairs]

@@ -14,8 +14,13 @@ from rag_accel.engine_api import (
     SearchQuery,
     WorkId,
 )
-from rag_accel.engines.retrieval.checks import Vectors, check_count, check_filter, checked_query
-from rag_accel.engines.retrieval.store import DocumentIndex
+from rag_accel.engines.retrieval.index.store import DocumentIndex
+from rag_accel.engines.retrieval.vectors.spec import (
+    Vectors,
+    check_count,
+    check_filter,
+    checked_query,
+)
 from rag_accel.errors import ConfigError
 
 SearchT = TypeVar("SearchT")

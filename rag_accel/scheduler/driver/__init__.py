@@ -5,11 +5,10 @@ every command is a message to a worker, a caller's thread or a caller's loop. A 
 fifth of an event loop's hand-over, and nothing a caller does to his own loop can stall it.
 """
 
-from rag_accel.scheduler.driver.begun_calls import BegunCall
-from rag_accel.scheduler.driver.clients import GraphClient
-from rag_accel.scheduler.driver.leaf import AsyncLeaf, LeafClient, SyncLeaf
+from rag_accel.scheduler.driver.delivery import GraphClient
+from rag_accel.scheduler.driver.leaf import AsyncLeaf, LeafClient, Result, SyncLeaf, error_for
 from rag_accel.scheduler.driver.loop import Driver
-from rag_accel.scheduler.driver.outcome import Result, error_for
+from rag_accel.scheduler.driver.turns import BegunCall
 from rag_accel.scheduler.driver.worker import EngineWorker
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
@@ -9,8 +10,7 @@ from typing import Any, Protocol, TypeVar
 from rag_accel.clock import Clock
 from rag_accel.errors import SchedulingError
 from rag_accel.scheduler.commands import Command
-from rag_accel.scheduler.driver.clients import Clients
-from rag_accel.scheduler.driver.delivery import Delivery, Results, carry_out
+from rag_accel.scheduler.driver.delivery import Clients, Delivery, Results, carry_out
 from rag_accel.scheduler.driver.recovery import (
     concerned,
     lost_commands,
@@ -20,7 +20,6 @@ from rag_accel.scheduler.driver.recovery import (
     stuck,
     unstarted,
 )
-from rag_accel.scheduler.driver.wakeups import LoopWakeups
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
     CallEnded,
@@ -40,7 +39,42 @@ from rag_accel.scheduler.messages import (
 from rag_accel.scheduler.state import CoreOptions, SchedulerState
 from rag_accel.scheduler.transitions import handle
 
+# Wake callers on their own loops: once per loop and event, however many of its tasks wait.
+
 logger = logging.getLogger("rag_accel.scheduler")
+
+Call = Callable[[], None]
+
+
+class LoopWakeups:
+    """Gather calls by loop until ``flush``. Used by one thread at a time."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls: dict[asyncio.AbstractEventLoop, list[tuple[Call, Call | None]]] = {}
+
+    def add(self, loop: asyncio.AbstractEventLoop, call: Call, lost: Call | None = None) -> None:
+        """Run ``call`` on a loop at the next ``flush``; ``lost`` here if that loop is closed."""
+        self._calls.setdefault(loop, []).append((call, lost))
+
+    def flush(self) -> None:
+        """Hand the gathered calls to their loops."""
+        if not self._calls:
+            return
+        gathered, self._calls = self._calls, {}
+        for loop, calls in gathered.items():
+            try:
+                loop.call_soon_threadsafe(_run_all, [call for call, _ in calls])
+            except RuntimeError:
+                logger.debug("a caller's loop was closed before its result arrived")
+                _run_all([lost for _, lost in calls if lost is not None])
+
+
+def _run_all(calls: list[Call]) -> None:
+    for call in calls:
+        call()
+
 
 #: events that are taken in together before anything is started for them
 MAX_TOGETHER = 64

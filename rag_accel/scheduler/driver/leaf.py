@@ -1,15 +1,88 @@
-"""Wait for one primitive: in a thread that blocks, or in a task on the caller's own loop."""
+"""Wait for single calls: what ended them, and who is to be woken."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
-from rag_accel.engine_api import EngineOutput, EngineRequest
-from rag_accel.scheduler.driver.outcome import Result
-from rag_accel.scheduler.messages import NodeKey, Outcome
+from rag_accel.engine_api import EngineOutput, EngineRequest, Handle
+from rag_accel.errors import (
+    BusyError,
+    ClosedError,
+    DeadlineError,
+    EngineError,
+    EngineLostError,
+    RequestCancelledError,
+)
+from rag_accel.scheduler.messages import LeafArrived, NodeKey, NodeReport, Outcome
+
+# Turn the core's outcomes into results and exceptions.
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Hold what one primitive produced: a value, or the exception it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+    handle: Handle | None = None
+
+
+def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseException | None:
+    """Return the exception that ``outcome`` means to the caller, or ``None`` for ``done``.
+
+    A failure is the original exception object; everything else is one of ours.
+    """
+    if outcome == "done":
+        return None
+    if result is not None and result.error is not None:
+        return result.error
+    if outcome == "cancelled":
+        return RequestCancelledError("the request was cancelled", where=where)
+    if outcome == "deadline":
+        return DeadlineError(
+            "the request ran past its deadline",
+            where=where,
+            hint="raise deadline_s, or look at rag-accel doctor for a slow engine",
+        )
+    if outcome == "lost":
+        return EngineLostError(
+            "the engine did not come back from a step",
+            where=where,
+            hint="raise hang_s if its steps may take that long; it is used again once it returns",
+        )
+    if outcome == "rejected":
+        return BusyError(
+            "the bound on live requests is reached",
+            where=where,
+            hint="try again later, raise max_requests, or use on_full='wait'",
+        )
+    if outcome == "closed":
+        return ClosedError(
+            "the accelerator is closed", where=where, hint="make a new one with Accelerator()"
+        )
+    return EngineError("the engine failed without saying why", where=where)
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """Gather what one step led to."""
+
+    reports: list[NodeReport] = field(default_factory=list[NodeReport])
+    results: dict[NodeKey, Result] = field(default_factory=dict[NodeKey, Result])
+    #: engine-owned state that nobody was told of
+    unclaimed: list[Handle] = field(default_factory=list[Handle])
+
+    def fail(self, node: NodeKey, error: BaseException) -> None:
+        """Note that a member ended with an error."""
+        self.results[node] = Result(error=error)
+        self.reports.append(NodeReport(node, "error"))
+
+
+# Wait for one primitive: in a thread that blocks, or in a task on the caller's own loop.
 
 Signal = Literal["granted", "ended"]
 
@@ -128,3 +201,35 @@ class AsyncLeaf(_Leaf):
     def _resolve(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
+
+
+# Hand over together what several tasks of one loop bring in during one turn of that loop.
+
+
+class Gathered(threading.local):
+    """Keep what the tasks of this thread's loop bring in until all that can run now have run.
+
+    Tasks that wake together would otherwise be parted by how much of them the driver's thread sees
+    when it first gets to look.
+    """
+
+    def __init__(self, send: Callable[[LeafArrived, LeafClient], None]) -> None:
+        self._send = send
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._items: list[tuple[LeafArrived, LeafClient]] = []
+
+    def add(self, event: LeafArrived, client: LeafClient) -> None:
+        """Keep one; the first asks the loop to hand over after everybody's turn."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self.flush()  # of a loop that ended before it came to that
+            self._loop = loop
+            loop.call_soon(self.flush)
+        self._items.append((event, client))
+
+    def flush(self) -> None:
+        """Hand over what this thread keeps."""
+        if self._loop is not None:
+            items, self._items, self._loop = self._items, [], None
+            for event, client in items:
+                self._send(event, client)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     BorrowedEngine,
+    Capability,
     Engine,
     EngineOutput,
     EngineProfile,
@@ -22,14 +23,10 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
-from rag_accel.scheduler.driver.begun_calls import BegunCall, BegunCalls
-from rag_accel.scheduler.driver.clients import GraphClient
-from rag_accel.scheduler.driver.gathered import Gathered
+from rag_accel.scheduler.driver.delivery import GraphClient
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
-from rag_accel.scheduler.driver.joining import EngineNames, owned_engine_added
-from rag_accel.scheduler.driver.leaf import LeafClient
-from rag_accel.scheduler.driver.outcome import Result
-from rag_accel.scheduler.driver.turns import Turns
+from rag_accel.scheduler.driver.leaf import Gathered, LeafClient, Result
+from rag_accel.scheduler.driver.turns import BegunCall, BegunCalls, Turns
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
@@ -39,6 +36,7 @@ from rag_accel.scheduler.messages import (
     Event,
     LeafArrived,
     NodeKey,
+    OwnedEngineAdded,
     ProgramLeft,
     RequestArrived,
     RequestClosed,
@@ -48,6 +46,51 @@ from rag_accel.scheduler.messages import (
     StepFailed,
 )
 from rag_accel.scheduler.state import CoreOptions
+
+# Let engines join a driver: names of their own, and what the core is told of them.
+
+
+class EngineNames:
+    """Hold the names in use. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._names: set[EngineName] = set()
+        self._lock = threading.Lock()
+
+    def claim(self, name: str) -> EngineName:
+        """Take a name; ConfigError if another engine has it."""
+        key = EngineName(name)
+        with self._lock:
+            if key in self._names:
+                raise ConfigError(
+                    "an engine name was used twice",
+                    where=name,
+                    valid="a name not among " + ", ".join(sorted(self._names)),
+                )
+            self._names.add(key)
+        return key
+
+    def give_back(self, name: EngineName) -> None:
+        """Let the name be taken again."""
+        with self._lock:
+            self._names.discard(name)
+
+
+def owned_engine_added(name: EngineName, profile: EngineProfile) -> OwnedEngineAdded:
+    """Tell the core what an engine's profile says."""
+    return OwnedEngineAdded(
+        name,
+        profile.max_batch,
+        profile.max_threads,
+        profile.latency.base_s,
+        profile.latency.per_item_s,
+        profile.stepped,
+        profile.interruptible,
+        Capability.ENDS_IN_TIME in profile.capabilities,
+        Capability.ITEMWISE in profile.capabilities,
+        Capability.BOUNDS_ITS_WORK in profile.capabilities,
+    )
+
 
 T = TypeVar("T")
 

@@ -1,21 +1,186 @@
-"""Deal with messages one after another, in the driver's thread or in that of an engine.
-
-An engine's thread that reports a step deals with its report itself, with whatever else has come
-meanwhile, and may find its own next step among what follows. Another thread would have to be given
-the interpreter first, twice a step: under a program whose threads all compute, each time takes as
-long as a small step.
-"""
+"""Take messages in turns: whose thread looks at what has come, and in which order."""
 
 from __future__ import annotations
 
+import math
+import os
 import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty
-from typing import Any
+from typing import Any, Final
 
 from rag_accel.clock import Clock
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.driver.handling import EventHandler
-from rag_accel.scheduler.driver.mailbox import Mailbox, Message
-from rag_accel.scheduler.messages import Event, Tick
+from rag_accel.scheduler.messages import CallMade, EngineName, Event, RequestId, Tick
+
+# Hold what the driver has not looked at yet; a quiet message wakes nobody.
+#
+# What nobody waits for, such as a call that has begun and ended where its caller is, need not wake
+# the driver's thread: it is looked at before whatever comes next, so every decision knows it.
+# Waking the thread for it would take the interpreter from the program twice a call.
+
+
+#: an event with what belongs to it; without an event, a question, or ``None`` to stop
+Message = tuple[Event | None, Any]
+
+#: longest time in seconds that a quiet message stays unseen, and how many may
+REPORT_S: Final = 0.05
+MAX_QUIET: Final = 256
+
+
+class Mailbox:
+    """Keep messages in the order in which they came; one thread waits for them, any thread writes.
+
+    Writing takes no lock that a finalizer or a signal's handler could meet again.
+    """
+
+    __slots__ = ("_is_asleep", "_messages", "_unwoken")
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        #: held unless the reader has been woken and has not noticed yet
+        self._unwoken = threading.Lock()
+        self._unwoken.acquire()
+        #: the reader waits for a wake and for nothing else
+        self._is_asleep = False
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, message: Message) -> None:
+        """Bring a message and wake nobody: the writer sees to it that it is read."""
+        self._messages.append(message)
+
+    def put(self, message: Message) -> None:
+        """Bring a message and wake the reader."""
+        self._messages.append(message)
+        self.wake()
+
+    def put_quietly(self, message: Message) -> None:
+        """Bring a message that is seen with the next one, or soon."""
+        self._messages.append(message)
+        if self._is_asleep or len(self._messages) >= MAX_QUIET:
+            self.wake()
+
+    def wait(self, timeout_s: float = math.inf) -> None:
+        """Return once there is a message or somebody wakes, at the latest after ``timeout_s``.
+
+        It may return without any of these: who was woken may find that another read the message.
+        """
+        # After a message more may follow quietly for a while; then the thread sleeps.
+        short_s = min(timeout_s, REPORT_S)
+        if self._messages or self._is_woken(short_s) or self._messages or short_s == timeout_s:
+            return
+        self._is_asleep = True
+        try:
+            if not self._messages:  # one may have come before its writer saw that we sleep
+                self._is_woken(timeout_s - short_s)
+        finally:
+            self._is_asleep = False
+
+    def wake(self) -> None:
+        """Let the reader look."""
+        if self._unwoken.locked():
+            with suppress(RuntimeError):  # another writer was faster
+                self._unwoken.release()
+
+    def get_nowait(self) -> Message:
+        """Return the oldest message; raises Empty if there is none."""
+        try:
+            return self._messages.popleft()
+        except IndexError:
+            raise Empty from None
+
+    def _is_woken(self, timeout_s: float) -> bool:
+        return self._unwoken.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+
+
+# Count borrowed calls that need not wait where they run, and report each once it has ended.
+
+
+class BegunCalls:
+    """Know the calls that run without having asked for a permit.
+
+    Args:
+        now: the driver's clock, in seconds.
+        report: takes what is to be told of a call that has ended.
+    """
+
+    __slots__ = ("now", "pid", "report", "running")
+
+    def __init__(self, now: Callable[[], float], report: Callable[[Message], None]) -> None:
+        self.now = now
+        self.report = report
+        self.pid = os.getpid()
+        #: ids of the calls; single operations on a dict need no lock
+        self.running: dict[int, None] = {}
+
+
+class BegunCall:
+    """A borrowed call that need not wait for a permit.
+
+    Its caller keeps it before he lets it ``start``: whatever interrupts him, he can ``end`` it.
+
+    Args:
+        calls: where it is counted while it runs.
+        request: whose call it is.
+        name: of the call, unique within its request.
+        arrived_at: when its request began, on the driver's clock in seconds.
+        began_at: when it began, on the same clock.
+    """
+
+    __slots__ = ("_arrived_at", "_began_at", "_calls", "_engine", "_kind", "_name", "_request")
+
+    def __init__(
+        self,
+        calls: BegunCalls,
+        request: RequestId,
+        name: str,
+        engine: EngineName,
+        kind: PrimitiveKind,
+        arrived_at: float,
+        began_at: float,
+    ) -> None:
+        self._calls = calls
+        self._request = request
+        self._name = name
+        self._engine = engine
+        self._kind = kind
+        self._arrived_at = arrived_at
+        self._began_at = began_at
+
+    def start(self) -> None:
+        """Count it among those that run."""
+        self._calls.running[id(self)] = None
+
+    def end(self, ok: bool) -> None:
+        """Report it, if it was counted; may be repeated. In a forked child it is the parent's."""
+        calls = self._calls
+        if calls.running.pop(id(self), self) is self or os.getpid() != calls.pid:
+            return
+        made = CallMade(
+            self._request,
+            self._name,
+            self._engine,
+            self._kind,
+            self._arrived_at,
+            self._began_at,
+            calls.now(),
+            ok,
+        )
+        calls.report((made, None))
+
+
+# Deal with messages one after another, in the driver's thread or in that of an engine.
+#
+# An engine's thread that reports a step deals with its report itself, with whatever else has come
+# meanwhile, and may find its own next step among what follows. Another thread would have to be
+# given the interpreter first, twice a step: under a program whose threads all compute, each time
+# takes as long as a small step.
+
 
 #: the mailbox cannot wait for ever, and an early look at the clock costs nothing
 MAX_WAIT_S = 3600.0

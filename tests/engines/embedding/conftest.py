@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.embedding.loading import load_model
+from rag_accel.engines.embedding.models import load_model
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
+from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine
-from rag_accel.engines.micro_batches import BatchLimits
 from rag_accel.errors import ConfigError, EngineOutputError
 from rag_accel.testing import EngineContract
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rag_accel.engines.embedding.settings import Settings
+from rag_accel.engines.embedding.model_watch import Settings
 
 
 class Owner:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
-from rag_accel.engines.embedding.encoder import Piece
-from rag_accel.engines.embedding.under_way import UnderWay
-from rag_accel.engines.pending import PendingWork, Slot
+from rag_accel.engines.batching import PendingWork, Slot
+from rag_accel.engines.embedding.under_way import Piece, UnderWay
 
 COST = 20
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from rag_accel.engines.llm.loop_thread import LoopThread
+from rag_accel.engines.llm.remote.loop_thread import LoopThread
 
 BROKEN_JSON = '{"choices": [{"index": 0, "mess'
 

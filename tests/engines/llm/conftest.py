@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from chat_server import ChatServer
 from llm_harness import MakeEngine, Naps
 
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_time import VirtualTime
-from rag_accel.engines.llm.remote import OpenAICompatibleEngine
+from rag_accel.engines.llm.emulated.device import EmulatedDevice
+from rag_accel.engines.llm.emulated.waiting import VirtualTime
+from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
 
 
 @pytest.fixture

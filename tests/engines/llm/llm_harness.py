@@ -17,8 +17,8 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.emulated_table import H100_LIKE_8B
-from rag_accel.engines.llm.remote import OpenAICompatibleEngine
+from rag_accel.engines.llm.emulated.table import H100_LIKE_8B
+from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
 from rag_accel.errors import RemoteEngineError
 
 # A device whose first step outlasts every test.

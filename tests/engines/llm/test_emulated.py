@@ -13,9 +13,9 @@ import pytest
 from llm_harness import ENDLESS, eventually
 
 from rag_accel.engine_api import GenerationInput, Message
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_table import H100_LIKE_8B, step_time_s
-from rag_accel.engines.llm.emulated_time import VirtualTime
+from rag_accel.engines.llm.emulated.device import EmulatedDevice
+from rag_accel.engines.llm.emulated.table import H100_LIKE_8B, step_time_s
+from rag_accel.engines.llm.emulated.waiting import VirtualTime
 from rag_accel.errors import ClosedError, ConfigError, EngineLostError
 
 

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engines.llm.emulated_batch import (
-    ContinuousBatch,
-    DeviceSequence,
-    Step,
-    Update,
-)
-from rag_accel.engines.llm.emulated_table import H100_LIKE_8B, step_time_s
-from rag_accel.engines.llm.emulated_text import Script
+from rag_accel.engines.llm.emulated.batch import ContinuousBatch, DeviceSequence, Step, Update
+from rag_accel.engines.llm.emulated.table import H100_LIKE_8B, step_time_s
+from rag_accel.engines.llm.emulated.text import Script
 
 
 class NoSink:

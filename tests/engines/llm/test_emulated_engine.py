@@ -20,10 +20,10 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_engine import EmulatedEngine
-from rag_accel.engines.llm.emulated_table import H100_LIKE_8B, step_time_s
-from rag_accel.engines.llm.emulated_time import VirtualTime
+from rag_accel.engines.llm.emulated.device import EmulatedDevice
+from rag_accel.engines.llm.emulated.engine import EmulatedEngine
+from rag_accel.engines.llm.emulated.table import H100_LIKE_8B, step_time_s
+from rag_accel.engines.llm.emulated.waiting import VirtualTime
 from rag_accel.errors import ClosedError, ConfigError, EngineError
 from rag_accel.testing.conformance import EngineContract
 

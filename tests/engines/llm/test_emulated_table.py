@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from rag_accel.engines.llm.emulated_table import (
+from rag_accel.engines.llm.emulated.table import (
     FAST_FP8,
     H100_LIKE_8B,
     TABLES,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engine_api import GenerationInput, Message
-from rag_accel.engines.llm.emulated_text import (
+from rag_accel.engines.llm.emulated.text import (
     MAX_TOKENS,
     count_tokens,
     shared_prefix_tokens,
@@ -77,7 +77,7 @@ def test_the_order_of_options_does_not_matter() -> None:
 def test_the_default_answer_is_the_same_in_another_process() -> None:
     code = (
         "from rag_accel.engine_api import *\n"
-        "from rag_accel.engines.llm.emulated_text import write_script\n"
+        "from rag_accel.engines.llm.emulated.text import write_script\n"
         "g = GenerationInput((Message('user', 'what is rag'),), options={'a': 1, 'b': object()})\n"
         "print(write_script(g, default_max_tokens=8).output().text)"
     )

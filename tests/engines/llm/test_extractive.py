@@ -22,7 +22,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.extractive import (
+from rag_accel.engines.llm.extractive.engine import (
     NO_ANSWER,
     ExtractiveEngine,
     ExtractiveReader,
@@ -128,7 +128,7 @@ def test_a_heading_is_no_answer() -> None:
 
 def test_answers_are_equal_under_another_hash_seed() -> None:
     code = (
-        "from rag_accel.engines.llm.extractive import ExtractiveReader\n"
+        "from rag_accel.engines.llm.extractive.engine import ExtractiveReader\n"
         "from rag_accel.engine_api import Document\n"
         "text = ' '.join(f'Valve {w} of pump {w} is cleaned.' for w in 'abcdefghij')\n"
         "ask = 'which valve of the pump is cleaned by steam, water, acid or a brush?'\n"

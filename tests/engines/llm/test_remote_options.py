@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engines.llm.remote_options import RemoteOptions, RetryPolicy, parse_retry_after
+from rag_accel.engines.llm.remote.options import RemoteOptions, RetryPolicy, parse_retry_after
 from rag_accel.errors import ConfigError
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message
-from rag_accel.engines.llm.remote_wire import (
+from rag_accel.engines.llm.remote.wire import (
     SseDecoder,
     StreamAssembler,
     WireFault,

@@ -10,7 +10,7 @@ import numpy as np
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
-from rag_accel.engines.retrieval.lexical import LexicalIndex
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
 
 DIMENSION = 3
 WORDS = ("ant", "bee", "cat", "dog")

@@ -27,8 +27,7 @@ from rag_accel.engines.retrieval import (
     RetrievalEngine,
     search_ways,
 )
-from rag_accel.engines.retrieval.crossover import Crossover, Way
-from rag_accel.engines.retrieval.search_ways import SearchWays
+from rag_accel.engines.retrieval.search_ways import Crossover, SearchWays, Way
 from rag_accel.testing import ManualClock
 
 DIMENSION = 4

@@ -20,8 +20,8 @@ import numpy as np
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec
-from rag_accel.engines.retrieval.lexical import LexicalIndex
-from rag_accel.engines.retrieval.vectors import thread_count
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
+from rag_accel.engines.retrieval.vectors.vectors import thread_count
 
 DIMENSION = 32
 GROUP = 5

@@ -17,8 +17,8 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
-from rag_accel.engines.retrieval.hybrid import HybridEngine
-from rag_accel.engines.retrieval.hybrid_query import HybridQuery
+from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
+from rag_accel.engines.retrieval.hybrid.fusion import HybridQuery
 
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
 

@@ -23,10 +23,10 @@ from rag_accel.engines.retrieval import (
     IndexSpec,
     Metric,
     RetrievalEngine,
-    files,
     load_index,
     save_index,
 )
+from rag_accel.engines.retrieval.index import files
 from rag_accel.errors import IndexFileError
 
 SAVER = """

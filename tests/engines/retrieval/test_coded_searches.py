@@ -28,15 +28,13 @@ from hypothesis import given, settings
 
 from rag_accel.engine_api import SearchQuery, StepBudget
 from rag_accel.engines.retrieval import DocumentIndex, Metric, RetrievalEngine, search_ways
-from rag_accel.engines.retrieval.coded_encoder import CodedVectorsEncoder
-from rag_accel.engines.retrieval.coded_searches import BYTES_BESIDE_CODES, CodedSearches
-from rag_accel.engines.retrieval.coded_vectors import CodedVectors
-from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec
-from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.kept_codes import QUIET
-from rag_accel.engines.retrieval.nearest import exact_scores, settle
-from rag_accel.engines.retrieval.row_places import MOST_LABELS
-from rag_accel.engines.retrieval.vectors import Scope, thread_count
+from rag_accel.engines.retrieval.coded.codes import CodedVectors, CodedVectorsEncoder
+from rag_accel.engines.retrieval.coded.kept_codes import QUIET
+from rag_accel.engines.retrieval.coded.searches import BYTES_BESIDE_CODES, CodedSearches
+from rag_accel.engines.retrieval.vectors.ivf import MOST_LABELS, IvfVectors
+from rag_accel.engines.retrieval.vectors.nearest import exact_scores, settle
+from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec
+from rag_accel.engines.retrieval.vectors.vectors import Scope, thread_count
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 
@@ -293,7 +291,7 @@ def test_an_index_that_changes_while_codes_are_made_has_none(metric: Metric) -> 
             index.delete(["d5"])
 
         with (
-            mock.patch("rag_accel.engines.retrieval.kept_codes.ENCODED_AT_ONCE", 1),
+            mock.patch("rag_accel.engines.retrieval.coded.kept_codes.ENCODED_AT_ONCE", 1),
             mock.patch.object(vectors, "cluster_rows", looked),
             mock.patch.object(kept._closing, "wait", side_effect=change),
         ):

@@ -14,8 +14,8 @@ import pytest
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec
-from rag_accel.engines.retrieval.flat_vectors import FlatVectors
-from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
+from rag_accel.engines.retrieval.vectors.flat import FlatVectors
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 
 Maker = Callable[..., Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rag_accel.engines.retrieval.crossover import TRIALS, Crossover, Way
+from rag_accel.engines.retrieval.search_ways import TRIALS, Crossover, Way
 
 BOTH = [Way.EACH, Way.CODED]
 

@@ -22,9 +22,9 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, RetrievalEngine
-from rag_accel.engines.retrieval.flat_vectors import FlatVectors
+from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.errors import ConfigError, EngineOutputError
-from rag_accel.machine import usable_cores
+from rag_accel.system.processor import usable_cores
 from rag_accel.testing import EngineContract
 
 Maker = Callable[..., Any]

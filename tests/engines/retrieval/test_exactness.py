@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
-from rag_accel.engines.retrieval.flat_vectors import FlatVectors
+from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 
 Maker = Callable[..., Any]
 

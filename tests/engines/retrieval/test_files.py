@@ -24,7 +24,7 @@ from rag_accel.engines.retrieval import (
     read_header,
     save_index,
 )
-from rag_accel.engines.retrieval.file_format import FORMAT_VERSION, MAGIC, write_parts
+from rag_accel.engines.retrieval.index.file_format import FORMAT_VERSION, MAGIC, write_parts
 from rag_accel.errors import ConfigError, DocumentError, IndexFileError
 
 Maker = Callable[..., Any]

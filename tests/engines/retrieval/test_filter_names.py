@@ -18,8 +18,8 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, RetrievalEngine
-from rag_accel.engines.retrieval.documents import DocumentTable
-from rag_accel.engines.retrieval.lexical import LexicalIndex
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
+from rag_accel.engines.retrieval.index.documents import DocumentTable
 
 
 def _index(kind: IndexKind) -> DocumentIndex:

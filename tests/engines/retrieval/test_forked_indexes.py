@@ -16,7 +16,7 @@ import pytest
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec
-from rag_accel.engines.retrieval.locks import (
+from rag_accel.engines.retrieval.index.locks import (
     IndexLock,
     RenewedLock,
     _after_in_parent,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from rag_accel.engines.retrieval.fusion import FusedItem, reciprocal_rank_fusion
+from rag_accel.engines.retrieval.hybrid.fusion import FusedItem, reciprocal_rank_fusion
 from rag_accel.errors import ConfigError
 
 _RANKINGS = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), max_size=4)

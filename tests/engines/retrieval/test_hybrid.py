@@ -23,11 +23,14 @@ from rag_accel.engine_api import (
     StepBudget,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, RetrievalEngine
-from rag_accel.engines.retrieval.fusion import reciprocal_rank_fusion
-from rag_accel.engines.retrieval.hybrid import HybridEngine
-from rag_accel.engines.retrieval.hybrid_query import HybridQuery, HybridSpec
-from rag_accel.engines.retrieval.lexical import LexicalIndex, LexicalSnapshot
-from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
+from rag_accel.engines.retrieval.hybrid.fusion import (
+    HybridQuery,
+    HybridSpec,
+    reciprocal_rank_fusion,
+)
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
+from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec
 from rag_accel.errors import ConfigError
 
 Maker = Callable[..., Any]

@@ -22,11 +22,10 @@ from rag_accel.engine_api import (
     TextBatch,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
-from rag_accel.engines.retrieval.hybrid import HybridEngine
-from rag_accel.engines.retrieval.hybrid_query import HybridQuery
-from rag_accel.engines.retrieval.lexical import LexicalIndex, LexicalSnapshot
-from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
-from rag_accel.engines.retrieval.term_scores import TermScores
+from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
+from rag_accel.engines.retrieval.hybrid.fusion import HybridQuery
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
+from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, TermScores
 from rag_accel.errors import ConfigError, EngineOutputError
 from rag_accel.testing import EngineContract
 

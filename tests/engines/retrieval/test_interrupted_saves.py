@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, files, load_index, save_index
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, load_index, save_index
+from rag_accel.engines.retrieval.index import files
 
 
 def _index(count: int) -> DocumentIndex:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rag_accel import files
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, load_index, save_index
+from rag_accel.system import files
 
 SAVER = """
 import os, signal, sys

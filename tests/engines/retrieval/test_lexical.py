@@ -17,9 +17,8 @@ from hypothesis import given
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
-from rag_accel.engines.retrieval.lexical import LexicalIndex
-from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
-from rag_accel.engines.retrieval.term_scores import TermScores
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
+from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, TermScores
 from rag_accel.errors import ConfigError
 
 Make = Callable[..., LexicalIndex]

@@ -15,9 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
-from rag_accel.engines.retrieval.lexical import LexicalIndex, LexicalSnapshot
-from rag_accel.engines.retrieval.lexical_spec import LexicalSpec
-from rag_accel.engines.retrieval.term_scores import TermScores
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
+from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, TermScores
 
 WAIT_S = 60.0
 

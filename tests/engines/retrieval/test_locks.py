@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from interrupting import Interrupt, interrupted, points, request_interrupt
 
-from rag_accel.engines.retrieval.locks import IndexLock, _living
+from rag_accel.engines.retrieval.index.locks import IndexLock, _living
 from rag_accel.errors import ConfigError
 
 WAIT_S = 30.0

@@ -8,8 +8,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from rag_accel.engines.retrieval import Metric, nearest_clusters
-from rag_accel.engines.retrieval.nearest_clusters import MIN_QUERIES, NearestClusters
+from rag_accel.engines.retrieval import Metric
+from rag_accel.engines.retrieval.vectors import nearest_clusters
+from rag_accel.engines.retrieval.vectors.nearest_clusters import MIN_QUERIES, NearestClusters
 
 CLUSTERS, DIMENSION, NPROBE = 400, 24, 5
 

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_accel.engines.retrieval.checks import Vectors
-from rag_accel.engines.retrieval.coded_encoder import CodedVectorsEncoder
-from rag_accel.engines.retrieval.index_spec import IndexKind, IndexSpec, Metric
-from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.row_places import MOST_LABELS, RowPlaces
-from rag_accel.engines.retrieval.vectors import Rows
+from rag_accel.engines.retrieval.coded.codes import CodedVectorsEncoder
+from rag_accel.engines.retrieval.vectors.ivf import MOST_LABELS, IvfVectors, RowPlaces
+from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Metric, Vectors
+from rag_accel.engines.retrieval.vectors.vectors import Rows
 
 DIMENSION = 12
 

@@ -28,9 +28,9 @@ from rag_accel.engines.retrieval import (
     RetrievalEngine,
     TrainedClusters,
 )
-from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.stepped_pool import MAX_RESTARTS
-from rag_accel.engines.retrieval.stepped_scan import ClusterScan, ScanFilter
+from rag_accel.engines.retrieval.stepped.pool import MAX_RESTARTS
+from rag_accel.engines.retrieval.stepped.scan import ClusterScan, ScanFilter
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.testing import ManualClock
 
 CLUSTERS = 8

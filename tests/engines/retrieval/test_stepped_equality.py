@@ -24,8 +24,8 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric, RetrievalEngine
-from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.vectors import Scope
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.vectors import Scope
 from rag_accel.testing import ManualClock
 
 DIMENSION = 3

@@ -26,9 +26,9 @@ from rag_accel.engines.retrieval import (
     RetrievalEngine,
     TrainedClusters,
 )
-from rag_accel.engines.retrieval import stepped_pool as pool_module
-from rag_accel.engines.retrieval.ivf_vectors import IvfVectors
-from rag_accel.engines.retrieval.vectors import Scope
+from rag_accel.engines.retrieval.stepped import pool as pool_module
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.vectors import Scope
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 

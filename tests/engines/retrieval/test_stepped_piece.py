@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rag_accel.engines.retrieval.stepped_piece import PieceLimits, choose_clusters
+from rag_accel.engines.retrieval.stepped.scan import PieceLimits, choose_clusters
 
 SIZES = [10, 20, 30, 40, 0, 1000]
 

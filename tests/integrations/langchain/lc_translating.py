@@ -13,7 +13,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import Runnable
 from lc_recording import plain
 
-from langchain_rag_accel.translated import TranslatedRunnable
+from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel import Accelerator
 
 _STARTS = (

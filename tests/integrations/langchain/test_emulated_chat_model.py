@@ -11,11 +11,11 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.emulated import EmulatedChatModel
+from langchain_rag_accel.components.emulated import EmulatedChatModel
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, Message
-from rag_accel.engines.llm.emulated import EmulatedDevice
-from rag_accel.engines.llm.emulated_table import DeviceTable
+from rag_accel.engines.llm.emulated.device import EmulatedDevice
+from rag_accel.engines.llm.emulated.table import DeviceTable
 from rag_accel.errors import ClosedError, ConfigError
 
 QUICK = DeviceTable(

@@ -25,7 +25,7 @@ from lc_translating import Runs, config_with, translated
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.interception import patches
 from langchain_rag_accel.runnables import AcceleratedRunnable
-from langchain_rag_accel.translated import TranslatedRunnable
+from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel import Accelerator, Options, TranslationError
 from rag_accel.accelerator import current_request
 

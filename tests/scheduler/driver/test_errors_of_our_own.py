@@ -11,7 +11,7 @@ import pytest
 from driver_harness import EMBEDDING, PATIENCE_S, Gate, LeafCall, Rig, held_back, stepped_profile
 
 from rag_accel.errors import RagAccelError, SchedulingError
-from rag_accel.scheduler import ending, transitions
+from rag_accel.scheduler import completions, transitions
 from rag_accel.scheduler.driver import handling
 from rag_accel.scheduler.messages import (
     CallEnded,
@@ -218,7 +218,7 @@ def test_everybody_hears_of_the_end_when_the_core_breaks_off_anywhere(
 ) -> None:
     """Raise at random in the middle of the core's work, when half of an event is done."""
     rng = Random(seed)
-    whole = ending._finish  # pyright: ignore[reportPrivateUsage]
+    whole = completions._finish  # pyright: ignore[reportPrivateUsage]
 
     def finish(*args: Any) -> None:
         if rng.random() < 0.1:
@@ -227,7 +227,7 @@ def test_everybody_hears_of_the_end_when_the_core_breaks_off_anywhere(
         if rng.random() < 0.1:
             raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(ending, "_finish", finish)
+    monkeypatch.setattr(completions, "_finish", finish)
     profile = stepped_profile() if stepped else FakeEngine().profile
     engine = FakeEngine(profile, faults=Faults(lambda request: _fault(request.payload.texts[0])))
     with Rig(engine, max_requests=50) as rig:

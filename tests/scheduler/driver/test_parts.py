@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from driver_harness import EMBEDDING, PATIENCE_S, Gate, LeafCall, Rig, held_back
 
-from rag_accel.accelerator.checks import check_output
 from rag_accel.engine_api import (
     Capability,
     Document,
@@ -20,10 +19,10 @@ from rag_accel.engine_api import (
     RerankBatch,
     TextBatch,
 )
-from rag_accel.engines.embedding.engine import EmbeddingEngine
-from rag_accel.engines.embedding.profile import embedding_profile
-from rag_accel.engines.micro_batches import BatchLimits
+from rag_accel.engines.batching import BatchLimits
+from rag_accel.engines.embedding.engine import EmbeddingEngine, embedding_profile
 from rag_accel.errors import EngineError, EngineOutputError
+from rag_accel.requests.kinds import check_output
 from rag_accel.scheduler.messages import LeafArrived, NodeCancelled, NodeKey, NodeSpec
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults, compute, vector_of
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from driver_harness import Gate, Rig, held_back
 
-from rag_accel.accelerator.checks import check_output
 from rag_accel.engine_api import (
     EngineBase,
     EngineOutput,
@@ -20,6 +19,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.errors import EngineError, EngineOutputError
+from rag_accel.requests.kinds import check_output
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults, vector_of
 
 

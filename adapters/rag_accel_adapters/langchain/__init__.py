@@ -1,0 +1,1 @@
+"""What LangChain objects are made of."""

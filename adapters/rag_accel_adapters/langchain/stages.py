@@ -1,0 +1,279 @@
+"""Be the functions that a translated program's stages call: LangChain's own runnables, in order.
+
+What flows from stage to stage is ``Carried``: a value, and the composite it is inside of. A stage
+does one or more acts with it: open a composite, call a whole part, close a composite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langchain_core.runnables.utils import coro_with_context
+
+from rag_accel_adapters.langchain.parts import Part
+from rag_accel_adapters.langchain.runs import Scope, here
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Hold what one stage hands to the next.
+
+    Args:
+        scope: the innermost composite that is open.
+        value: what the last part returned.
+        error: what ended this branch instead; nothing more of it runs.
+    """
+
+    scope: Scope
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Begin a step of the outermost sequence."""
+
+    step: int
+
+    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Note it, unless the batch this belongs to has failed."""
+        scope.request.reach(self.step)
+        return scope, value
+
+    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Do as ``run``."""
+        return self.run(scope, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Start a composite."""
+
+    part: Part
+
+    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Start its run where its parent would."""
+        child = scope.child(self.part, value)
+        return here(child.context, child.start), value
+
+    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Start its run where its parent would, on this loop."""
+        child = scope.child(self.part, value)
+        if child.context is None:
+            return await child.astart(), value
+        return await coro_with_context(child.astart(), child.context), value
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Invoke a whole part."""
+
+    part: Part
+
+    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Invoke it in this thread."""
+        config, context, kwargs = self._given(scope)
+        invoke = self.part.runnable.invoke
+        if context is None:
+            return scope, invoke(value, config, **kwargs)
+        return scope, context.run(invoke, value, config, **kwargs)
+
+    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Invoke it on this loop."""
+        config, context, kwargs = self._given(scope)
+        invoked = self.part.runnable.ainvoke(value, config, **kwargs)
+        if context is None:
+            return scope, await invoked
+        return scope, await coro_with_context(invoked, context, create_task=True)
+
+    def _given(self, scope: Scope) -> tuple[Any, Context | None, Mapping[str, Any]]:
+        config, context = scope.child_config(self.part)
+        if context is None and scope.in_batch:
+            context = copy_context()  # each step of a batch has its own
+        return config, context, scope.kwargs if self.part.takes_kwargs else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Invoke a light branch of a parallel before its main one; its error waits for that one."""
+
+    part: Part
+    key: str
+
+    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Invoke it in this thread."""
+        try:
+            scope.aside[self.key] = Call(self.part).run(scope, value)[1]
+        except Exception as error:
+            scope.failed[self.key] = error
+        return scope, value
+
+    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Invoke it on this loop."""
+        try:
+            scope.aside[self.key] = (await Call(self.part).arun(scope, value))[1]
+        except Exception as error:
+            scope.failed[self.key] = error
+        return scope, value
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End a composite with its result."""
+
+    part: Part
+
+    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """End its run where it started."""
+        result = scope.result(value)
+        scope.close(result)
+        return _outside(scope), result
+
+    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """End its run where it started, on this loop."""
+        result = scope.result(value)
+        await scope.aclose(result)
+        return _outside(scope), result
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Tell that nothing is left to do."""
+
+    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Tell the caller before the scheduler can."""
+        scope.request.finished(Carried(scope, value))
+        return scope, value
+
+    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+        """Do as ``run``."""
+        return self.run(scope, value)
+
+
+Act: TypeAlias = Reach | Open | Call | Aside | Close | Finish
+
+
+class _Stage:
+    """Do acts one after the other with what arrives; ``joins`` is the parallel that ends here."""
+
+    def __init__(self, name: str, acts: tuple[Act, ...], joins: Part | None) -> None:
+        self.__name__ = name
+        self.acts = acts
+        self.joins = joins
+
+    def _arrived(self, arrived: tuple[Carried, ...]) -> Carried:
+        """Return what the branches brought as one: the first error in order, else all values."""
+        if self.joins is None:
+            return arrived[0]
+        scope = arrived[0].scope
+        failed = next((one for one in arrived if one.error is not None), None)
+        return failed or Carried(scope, tuple(one.value for one in arrived))
+
+
+class Stage(_Stage):
+    """Do acts in the thread that calls. An error leaves once all branches beside it are over."""
+
+    def __call__(self, *arrived: Carried) -> Carried:
+        carried = self._arrived(arrived)
+        if carried.error is not None:
+            return self._pass_on(carried.scope, carried.error)
+        scope, value = carried.scope, carried.value
+        try:
+            for act in self.acts:
+                scope, value = act.run(scope, value)
+        except BaseException as error:
+            return _leave(scope, error)
+        return Carried(scope, value)
+
+    def _pass_on(self, scope: Scope, error: BaseException) -> Carried:
+        if scope.part is not self.joins:
+            return Carried(scope, error=error)
+        if scope.parent is None:
+            raise error
+        return _leave(scope.parent, scope.fail(error))
+
+
+class AsyncStage(_Stage):
+    """Do acts on the loop that awaits. An error leaves at once; branches beside it run on."""
+
+    async def __call__(self, *arrived: Carried) -> Carried:
+        carried = self._arrived(arrived)
+        if carried.error is not None:
+            return carried
+        scope, value = carried.scope, carried.value
+        try:
+            for act in self.acts:
+                scope, value = await act.arun(scope, value)
+        except BaseException as error:
+            return await _aleave(scope, error)
+        return Carried(scope, value)
+
+
+def entered(acts: tuple[Act, ...], scope: Scope, value: Any) -> Carried:
+    """Do acts before the first stage; errors leave as they are."""
+    for act in acts:
+        scope, value = act.run(scope, value)
+    return Carried(scope, value)
+
+
+async def aentered(acts: tuple[Act, ...], scope: Scope, value: Any) -> Carried:
+    """Do acts before the first stage, on this loop."""
+    for act in acts:
+        scope, value = await act.arun(scope, value)
+    return Carried(scope, value)
+
+
+def abandon(scopes: Iterable[Scope], error: BaseException) -> BaseException:
+    """End runs with an error, in the order given; return the error that leaves the last."""
+    for scope in scopes:
+        error = scope.fail(error)
+    return error
+
+
+async def aabandon(scopes: Iterable[Scope], error: BaseException) -> BaseException:
+    """End runs with an error on this loop; return the error that leaves the last."""
+    for scope in scopes:
+        error = await scope.afail(error)
+    return error
+
+
+def _outside(scope: Scope) -> Scope:
+    assert scope.parent is not None, "the outermost composite is ended by whoever called it"
+    return scope.parent
+
+
+def _leave(scope: Scope, error: BaseException) -> Carried:
+    """End what an error leaves, up to the innermost parallel whose other branches may run.
+
+    The outermost composite is left to whoever called the program.
+    """
+    for one in scope.outwards():
+        if one.part.splits:
+            return Carried(one, error=error)
+        if one.parent is not None:
+            error = one.fail(error)
+    raise error
+
+
+async def _aleave(scope: Scope, error: BaseException) -> Carried:
+    """End all that an error leaves, and tell the caller at once if branches may still run."""
+    inside = False
+    for one in scope.outwards():
+        inside = inside or one.part.splits
+        if one.parent is not None:
+            error = await one.afail(error)
+    if not inside or _is_cancelled():
+        raise error
+    failed = Carried(scope, error=error)
+    scope.request.finished(failed, runs_on=True)
+    return failed
+
+
+def _is_cancelled() -> bool:
+    """Tell whether somebody wants this task to end, rather than its code having failed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,1 @@
+"""What compiled LangGraph graphs are made of."""

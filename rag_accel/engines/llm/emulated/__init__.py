@@ -1,0 +1,1 @@
+"""An LLM device that is emulated in time, for benchmarks and tests."""

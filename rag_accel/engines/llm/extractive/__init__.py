@@ -1,0 +1,1 @@
+"""Answers picked from the passages of a prompt, without a model."""

@@ -1,0 +1,197 @@
+"""Serve the extractive reader as a language model: an owned engine for DECODING, and one function.
+
+Prompts follow the convention of ``flat_prompt``; everything a user of the reader needs can be
+imported from here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    Capability,
+    EngineBase,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    GenerationInput,
+    GenerationOutput,
+    LatencyModel,
+    PrimitiveKind,
+    StepBudget,
+    WorkId,
+)
+from rag_accel.engines.llm.extractive.prompt import (
+    format_passages,
+    format_prompt,
+    parse_messages,
+    parse_prompt,
+)
+from rag_accel.engines.llm.extractive.reader import NO_ANSWER, ExtractiveAnswer, ExtractiveReader
+from rag_accel.errors import ClosedError, EngineError
+
+__all__ = [
+    "NO_ANSWER",
+    "Completion",
+    "ExtractiveAnswer",
+    "ExtractiveEngine",
+    "ExtractiveReader",
+    "complete",
+    "format_passages",
+    "format_prompt",
+    "parse_messages",
+    "parse_prompt",
+]
+
+_WHERE = "extractive engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Hold a finished completion and the pieces it can be streamed in; joined they are its text."""
+
+    output: GenerationOutput
+    pieces: tuple[str, ...]
+
+
+def complete(
+    payload: GenerationInput, *, reader: ExtractiveReader | None = None, max_sentences: int = 3
+) -> Completion:
+    """Answer a chat as a language model would, one piece a sentence.
+
+    ``stop`` and ``max_tokens`` cut the text as they do elsewhere; sampling options change nothing.
+    A token is a white-space separated word.
+    """
+    question, passages = parse_messages(payload.messages)
+    answer = (reader or ExtractiveReader()).answer(question, passages, max_sentences)
+    text, reason = _cut(answer.text, payload)
+    output = GenerationOutput(
+        text=text,
+        prompt_tokens=sum(len(message.content.split()) for message in payload.messages),
+        completion_tokens=len(text.split()),
+        finish_reason=reason,
+    )
+    return Completion(output, _pieces(text, answer.sentences))
+
+
+class ExtractiveEngine(EngineBase):
+    """Execute DECODING work (``GenerationInput``) with the extractive reader.
+
+    Final value: ``GenerationOutput``. Where ``stream`` is set, each sentence comes as a ``partial``
+    first. One piece of work is answered at a time, and new work joins between steps. Work ends in
+    ``error`` where its kind, its payload or a handle is not for this engine; other work is not
+    touched.
+
+    Args:
+        reader: chooses the sentences.
+        max_sentences: most sentences of an answer.
+        clock: measures ``StepBudget.time_s``.
+    """
+
+    def __init__(
+        self,
+        reader: ExtractiveReader | None = None,
+        *,
+        max_sentences: int = 3,
+        clock: Clock | None = None,
+    ) -> None:
+        self._reader = reader or ExtractiveReader()
+        self._max_sentences = max_sentences
+        self._clock = clock or MonotonicClock()
+        self._queue: deque[EngineRequest] = deque()
+        self._closed = False
+        self._profile = EngineProfile(
+            kinds=frozenset({PrimitiveKind.DECODING}),
+            latency=LatencyModel(per_item_s=0.001),
+            stepped=True,
+            speculatable=True,
+            pure=True,
+            capabilities=frozenset({Capability.STREAM}),
+        )
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Return what this engine does."""
+        return self._profile
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        """Queue work."""
+        if self._closed:
+            raise ClosedError("the engine is closed", where=_WHERE)
+        self._queue.extend(work)
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        """Answer queued work in its order, at least one piece, until ``budget.time_s`` is over."""
+        started = self._clock.now()
+        outputs: list[EngineOutput] = []
+        while self._queue:
+            outputs.extend(self._answered(self._queue.popleft()))
+            if budget.time_s is not None and self._clock.now() - started >= budget.time_s:
+                break
+        return outputs
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Forget queued work; unknown ids are ignored."""
+        gone = frozenset(ids)
+        self._queue = deque(request for request in self._queue if request.id not in gone)
+
+    def close(self) -> None:
+        """Forget all work."""
+        self._queue.clear()
+        self._closed = True
+
+    def _answered(self, request: EngineRequest) -> list[EngineOutput]:
+        try:
+            payload = _checked(request)
+            done = complete(payload, reader=self._reader, max_sentences=self._max_sentences)
+        except Exception as error:  # whatever is wrong with one item stays with it
+            return [EngineOutput(request.id, "error", error=error)]
+        pieces = done.pieces if request.stream else ()
+        parts = [
+            EngineOutput(request.id, "partial", piece, revision=number)
+            for number, piece in enumerate(pieces, start=1)
+        ]
+        return [*parts, EngineOutput(request.id, "final", done.output, revision=len(parts))]
+
+
+def _checked(request: EngineRequest) -> GenerationInput:
+    if request.kind is not PrimitiveKind.DECODING:
+        raise EngineError(
+            "kind not executed here", where=_WHERE, found=request.kind, valid="DECODING"
+        )
+    if not isinstance(request.payload, GenerationInput):
+        found = type(request.payload).__name__
+        raise EngineError(
+            "payload of a wrong type", where=_WHERE, found=found, valid="GenerationInput"
+        )
+    if request.handle is not None:
+        raise EngineError(
+            "unknown handle",
+            where=_WHERE,
+            found=request.handle,
+            valid="none: this engine gives out no handles",
+        )
+    return request.payload
+
+
+def _cut(text: str, payload: GenerationInput) -> tuple[str, str]:
+    """Cut before the first stop string and after the last allowed word."""
+    found = [at for at in (text.find(stop) for stop in payload.stop if stop) if at >= 0]
+    if found:
+        text = text[: min(found)]
+    if payload.max_tokens is not None and len(text.split()) > payload.max_tokens:
+        return " ".join(text.split()[: payload.max_tokens]), "length"
+    return text, "stop"
+
+
+def _pieces(text: str, sentences: Sequence[str]) -> tuple[str, ...]:
+    pieces: list[str] = []
+    for number, sentence in enumerate(sentences):
+        size = len(sentence) + (1 if number else 0)
+        if text:
+            pieces.append(text[:size])
+        text = text[size:]
+    return tuple(pieces)

@@ -1,0 +1,232 @@
+"""Answer a question with the best-supported sentences of the passages, each with its citation.
+
+What it is: a reader model for machines without a language model. It ranks the sentences of the
+passages it is given by the idf-weighted overlap of their stems with the question's, like BM25
+over sentences, with a share for the passage's title, a small prior for early sentences and early
+passages, and a penalty for repeating what was already said. What it is not: it generates nothing,
+reasons about nothing, joins no facts, understands no synonym, and reads English best. Every
+sentence it returns stands in a passage; when too little of the question stands there it says so.
+
+Deterministic, pure Python, without state between calls: equal input gives equal output in any
+process, and no result is cached.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rag_accel.engine_api import Document
+from rag_accel.engines.llm.extractive.sentences import (
+    STOPWORDS,
+    WEAK_STEMS,
+    WORD,
+    split_sentences,
+    stem,
+)
+
+NO_ANSWER = "The documents do not answer this."
+
+_WEAK_WEIGHT = 0.3
+_TITLE_SHARE = 0.5
+_FIRST_SENTENCE_BONUS = 0.15
+_RANK_STEP = 0.06
+_SUPPORTED_SHARE = 0.4
+_KEEP_SHARE = 0.6
+_KEEP_SHARE_SAME = 0.45
+_KEEP_SHARE_NEAR = 0.25
+_MENTIONED_SHARE = 0.6
+_REPEATED_SHARE = 0.75
+_WORDS_EXPECTED = 22.0
+_BEGINNING = 2
+_COMPLETE = re.compile(r"[.!?][\"')\]`\u201d\u2019]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractiveAnswer:
+    """Hold an answer cut out of passages.
+
+    Args:
+        text: the sentences, each followed by its citation, or ``NO_ANSWER``.
+        citations: 1-based numbers of the cited passages, ascending, without repeats.
+        supported: whether the passages answer the question as far as word overlap can tell.
+        sentences: the parts of ``text`` with their citations, in reading order, for streaming.
+    """
+
+    text: str
+    citations: tuple[int, ...]
+    supported: bool
+    sentences: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    passage: int
+    position: int
+    text: str
+    words: list[str]
+    stems: frozenset[str]
+    title_stems: frozenset[str]
+    score: float = 0.0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.passage, self.position
+
+
+class ExtractiveReader:
+    """Answer questions from passages by choosing sentences; safe to share among threads."""
+
+    def answer(
+        self, question: str, passages: Sequence[Document], max_sentences: int = 3
+    ) -> ExtractiveAnswer:
+        """Return up to ``max_sentences`` sentences that support an answer, in reading order.
+
+        Without support the text is ``NO_ANSWER``, there is no citation and ``supported`` is False.
+        A passage's title is its ``metadata["title"]``.
+        """
+        terms = _question_stems(question)
+        found = _candidates(terms, passages)
+        weights = _weights(terms, found)
+        for candidate in found:
+            if candidate.stems or candidate.title_stems:
+                candidate.score = _score(candidate, weights)
+        found.sort(key=lambda one: (-one.score, one.order))
+        if not found or not _is_supported(found[0], weights):
+            return ExtractiveAnswer(NO_ANSWER, (), False, (NO_ANSWER,))
+        chosen = _choose(found, weights, max(1, max_sentences))
+        return _compose(sorted(chosen, key=lambda one: one.order))
+
+
+def _question_stems(question: str) -> frozenset[str]:
+    asked = (word for word in WORD.findall(question.lower()) if word not in STOPWORDS)
+    return frozenset(stem(word) for word in asked if len(word) > 1 or word.isdigit())
+
+
+def _candidates(terms: frozenset[str], passages: Sequence[Document]) -> list[_Candidate]:
+    beginnings = frozenset(term[:_BEGINNING] for term in terms)
+    found: list[_Candidate] = []
+    for number, passage in enumerate(passages):
+        title = WORD.findall(str(passage.metadata.get("title", "")).lower())
+        title_stems = _matched(title, terms, beginnings)
+        for position, sentence in enumerate(filter(_says_something, split_sentences(passage.text))):
+            words = WORD.findall(sentence.lower())
+            stems = _matched(words, terms, beginnings)
+            found.append(_Candidate(number, position, sentence, words, stems, title_stems))
+    return found
+
+
+def _says_something(sentence: str) -> bool:
+    """Tell a sentence from a heading or a name: it has three words or the end of a sentence."""
+    return sentence.count(" ") >= 2 or _COMPLETE.search(sentence) is not None
+
+
+def _matched(
+    words: Sequence[str], terms: frozenset[str], beginnings: frozenset[str]
+) -> frozenset[str]:
+    """Stem only words that begin like a term: stemming all of them is most of the cost."""
+    alike = {word for word in words if word[:_BEGINNING] in beginnings}
+    return terms.intersection(map(stem, alike))
+
+
+def _weights(terms: frozenset[str], found: Sequence[_Candidate]) -> dict[str, float]:
+    """Return each term's weight, from 1 in every sentence to 2 in none, in an order that repeats.
+
+    The idf is damped because a few passages are too little text to trust it further.
+    """
+    weights: dict[str, float] = {}
+    rarest = math.log(len(found) + 1.0) or 1.0
+    for term in sorted(terms):
+        count = sum(term in candidate.stems for candidate in found)
+        idf = math.log((len(found) + 1.0) / (count + 1.0)) / rarest
+        weights[term] = (1.0 + idf) * (_WEAK_WEIGHT if term in WEAK_STEMS else 1.0)
+    return weights
+
+
+def _score(candidate: _Candidate, weights: Mapping[str, float]) -> float:
+    evidence = 0.0
+    for term, weight in weights.items():
+        if term in candidate.stems:
+            evidence += weight
+        elif term in candidate.title_stems:
+            evidence += weight * _TITLE_SHARE
+    length = len(candidate.words)
+    score = evidence / (0.7 + 0.3 * max(length, 8) / _WORDS_EXPECTED)
+    score *= 1.0 + _FIRST_SENTENCE_BONUS / (1 + candidate.position)
+    score *= 1.0 - min(_RANK_STEP * candidate.passage, 0.5)
+    return score * _form(candidate.text, length)
+
+
+def _form(text: str, length: int) -> float:
+    """Return how much a sentence looks like one: headings, lead-ins and code count less."""
+    if length < 4 or text.startswith(">>>"):
+        return 0.3
+    if text.endswith((":", "?")):
+        return 0.6
+    return 1.0 if _COMPLETE.search(text) else 0.85
+
+
+def _is_supported(best: _Candidate, weights: Mapping[str, float]) -> bool:
+    """Tell whether enough of the question's words stand in the sentence or above it."""
+    shown = best.stems | best.title_stems
+    strong = [term for term in weights if term not in WEAK_STEMS]
+    matched = sum(term in shown for term in strong)
+    return (
+        matched >= min(2, len(strong)) and matched >= _SUPPORTED_SHARE * len(strong) and matched > 0
+    )
+
+
+def _choose(
+    ranked: Sequence[_Candidate], weights: Mapping[str, float], limit: int
+) -> list[_Candidate]:
+    """Take the best sentence, then those that add most to what is already said."""
+    best = ranked[0]
+    chosen = [best]
+    pool = [one for one in ranked[1:] if one.score >= _floor(one, best)]
+    while pool and len(chosen) < limit:
+        said = frozenset[str]().union(*(one.stems for one in chosen))
+        gains = [_gain(one, said, weights) / _floor(one, best) for one in pool]
+        at = max(range(len(pool)), key=lambda index: (gains[index], -index))
+        if gains[at] < 1.0:
+            break
+        candidate = pool.pop(at)
+        if not any(_repeats(candidate, other) for other in chosen):
+            chosen.append(candidate)
+    return chosen
+
+
+def _floor(candidate: _Candidate, best: _Candidate) -> float:
+    """Return the score a further sentence needs: less if it opens or follows up the best one."""
+    if candidate.passage != best.passage:
+        return _KEEP_SHARE * best.score
+    is_near = candidate.position in (0, best.position + 1)
+    return best.score * (_KEEP_SHARE_NEAR if is_near else _KEEP_SHARE_SAME)
+
+
+def _gain(candidate: _Candidate, said: frozenset[str], weights: Mapping[str, float]) -> float:
+    """Return the score, lower as more of what the sentence shows was already said."""
+    shown = sum(weight for term, weight in weights.items() if term in candidate.stems)
+    new = sum(weight for term, weight in weights.items() if term in candidate.stems - said)
+    share = new / shown if shown else 0.0
+    return candidate.score * (_MENTIONED_SHARE + (1.0 - _MENTIONED_SHARE) * share)
+
+
+def _repeats(candidate: _Candidate, other: _Candidate) -> bool:
+    mine, theirs = set(candidate.words), set(other.words)
+    return len(mine & theirs) >= _REPEATED_SHARE * min(len(mine), len(theirs))
+
+
+def _compose(chosen: Sequence[_Candidate]) -> ExtractiveAnswer:
+    sentences = tuple(_cited(candidate) for candidate in chosen)
+    citations = tuple(sorted({candidate.passage + 1 for candidate in chosen}))
+    return ExtractiveAnswer(" ".join(sentences), citations, True, sentences)
+
+
+def _cited(candidate: _Candidate) -> str:
+    text = candidate.text.rstrip()
+    if not _COMPLETE.search(text):
+        text = text.rstrip(" :;,")
+        text = text if text.endswith(".") else f"{text}."
+    return f"{text} [{candidate.passage + 1}]"

@@ -1,0 +1,1 @@
+"""OpenAI-compatible servers as an engine."""

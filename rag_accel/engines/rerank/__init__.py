@@ -1,0 +1,1 @@
+"""The reranking engine and the scorers it uses."""

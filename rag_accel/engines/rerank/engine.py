@@ -1,0 +1,239 @@
+"""Order the documents of many requests with one scorer, batched across requests.
+
+A request's documents become ``(query, text)`` pairs; the pairs of all requests go to the scorer
+together, sorted by length, and each request gets its own documents back, best first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    Capability,
+    Document,
+    EngineBase,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    LatencyModel,
+    PrimitiveKind,
+    RerankBatch,
+    ScoredDocument,
+    StepBudget,
+    WorkId,
+)
+from rag_accel.engines.batching import (
+    CPU_LIMITS,
+    BatchLimits,
+    PendingWork,
+    Slot,
+    StepDeadline,
+    micro_batches,
+)
+from rag_accel.engines.embedding.models import default_threads
+from rag_accel.engines.measuring import model_speed_key
+from rag_accel.engines.rerank.max_sim import MaxSimScorer
+from rag_accel.engines.torch_threads import thread_count
+from rag_accel.errors import EngineError, EngineOutputError
+
+Pair = tuple[str, str]
+PairScorer = Callable[[list[Pair]], Sequence[float]]
+
+_CHARACTERS_PER_TOKEN = 4
+# Cross-encoders and MiniLM cut what is longer; it only decides who is batched with whom.
+_USUAL_MAX_TOKENS = 512
+# Measured for the default scorer, documents of about 65 tokens, one thread.
+_FIRST_GUESS = LatencyModel(base_s=0.018, per_item_s=0.0115)
+
+
+class RerankEngine(EngineBase):
+    """Execute RERANKING work (``RerankBatch``) with any scorer of text pairs.
+
+    Final value: ``tuple[ScoredDocument, ...]``, highest score first, equal scores in the order
+    given. ``top_n=None`` or more than there are returns all, 0 returns none. Work ends in
+    ``error`` where its payload is malformed or ``top_n`` is negative, where the scorer raises for
+    it, or where a score is not finite (EngineOutputError); other work is not touched.
+
+    When a call of the scorer raises or returns a wrong number of scores, each request's part of it
+    is tried alone.
+
+    Args:
+        scorer: from a list of ``(query, text)`` to one score each, higher is nearer; by default
+            ``MaxSimScorer()``. A true attribute ``batches_pairs`` says that it forms micro-batches
+            itself and wants all pairs of a step at once.
+        reproducible: the default scorer encodes each text alone and another one is called for one
+            pair at a time, on one thread, so that neighbours do not change a score's last bits.
+        limits: bounds of one call (``batch``, ``padding``) and of a step, in estimated tokens; by
+            default the scorer's own ``limits``, else those for a model on the CPU.
+        max_batch: documents worth putting into one step.
+        max_threads: torch threads a step can use, 0 if the scorer computes elsewhere; by default
+            what the default scorer can use, and 1 for another.
+        pure: whether equal pairs always get equal scores, whatever else is in a call; by default
+            for the default scorer only. Then what was found can be reranked piece by piece.
+        latency: first guess of a step's time.
+        clock: measures ``StepBudget.time_s``.
+
+    Raises:
+        ImportError: the default scorer needs a package that is missing; names the extra.
+    """
+
+    def __init__(
+        self,
+        scorer: PairScorer | None = None,
+        *,
+        reproducible: bool = False,
+        limits: BatchLimits | None = None,
+        max_batch: int = 64,
+        max_threads: int | None = None,
+        pure: bool | None = None,
+        latency: LatencyModel = _FIRST_GUESS,
+        clock: Clock | None = None,
+    ) -> None:
+        ours = scorer is None
+        self._scorer: PairScorer = MaxSimScorer(reproducible=reproducible) if ours else scorer
+        self._whole_steps = bool(getattr(self._scorer, "batches_pairs", False))
+        self._reproducible = reproducible
+        self._limits = limits or getattr(self._scorer, "limits", CPU_LIMITS)
+        self._clock = clock or MonotonicClock()
+        self._pending: PendingWork[Pair, float] = PendingWork(_ranked)
+        threads = _threads(self._scorer) if max_threads is None else max_threads
+        is_pure = ours if pure is None else pure
+        is_itemwise = is_pure or isinstance(self._scorer, MaxSimScorer)
+        self._profile = EngineProfile(
+            kinds=frozenset({PrimitiveKind.RERANKING}),
+            max_batch=max_batch,
+            latency=latency,
+            max_threads=min(threads, 1) if reproducible else threads,
+            stepped=True,
+            speculatable=ours,
+            pure=is_pure,
+            capabilities=frozenset({Capability.ITEMWISE} if is_itemwise else ()),
+            speed_key=_speed_key(self._scorer, self._limits, reproducible),
+        )
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Return what this engine does."""
+        return self._profile
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        """Take work; what is malformed is reported by the next step."""
+        for request in work:
+            fault = _fault(request.payload)
+            if fault is not None:
+                self._pending.fail(request.id, fault)
+                continue
+            batch: RerankBatch = request.payload
+            pairs = [(batch.query, document.text) for document in batch.documents]
+            self._pending.add(request, pairs, [_estimate(pair) for pair in pairs])
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        """Score about ``limits.step`` tokens, at least one call; return what ended."""
+        deadline = StepDeadline(self._clock, budget.time_s)
+        slots = self._pending.take(self._limits.step)
+        if slots:
+            with thread_count(min(budget.threads, self._profile.max_threads)):
+                for batch in self._cut(slots):
+                    self._score(batch, deadline)
+        return self._pending.drain()
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Forget work; a call of the scorer is never stopped for one member."""
+        self._pending.cancel(ids)
+
+    def close(self) -> None:
+        """Forget all work; the scorer stays the caller's."""
+        self._pending.clear()
+
+    def _cut(self, slots: list[Slot[Pair]]) -> list[list[Slot[Pair]]]:
+        if self._whole_steps:
+            return [slots]
+        if self._reproducible:
+            return [[slot] for slot in slots]
+        batches = micro_batches([slot.cost for slot in slots], self._limits)
+        return [[slots[index] for index in batch] for batch in batches]
+
+    def _score(self, slots: list[Slot[Pair]], deadline: StepDeadline) -> None:
+        if not deadline.may_start():
+            self._pending.put_back(slots)
+            return
+        for part, scores in self._pending.attempt(slots, partial(_call, self._scorer)):
+            for slot, score in zip(part, scores, strict=True):
+                if not self._pending.is_alive(slot):
+                    continue
+                if np.isfinite(score):
+                    self._pending.settle(slot, score)
+                else:
+                    self._pending.fail(slot.work, _not_finite(slot, score))
+
+
+def _call(scorer: PairScorer, slots: list[Slot[Pair]]) -> list[float]:
+    values: Any = scorer([slot.item for slot in slots])
+    try:
+        scores = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EngineOutputError(
+            "a scorer returned no sequence of numbers", found=type(values).__name__
+        ) from error
+    if scores.shape != (len(slots),):
+        raise EngineOutputError(
+            "wrong number of scores",
+            found=f"shape {scores.shape}",
+            valid=f"({len(slots)},), one per pair",
+        )
+    return scores.tolist()
+
+
+def _ranked(request: EngineRequest, scores: list[float]) -> tuple[ScoredDocument, ...]:
+    batch: RerankBatch = request.payload
+    # sorted() is stable, also in reverse: equal scores keep the order given.
+    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+    return tuple(ScoredDocument(batch.documents[i], scores[i]) for i in order[: batch.top_n])
+
+
+def _estimate(pair: Pair) -> int:
+    return min(sum(map(len, pair)) // _CHARACTERS_PER_TOKEN + 2, _USUAL_MAX_TOKENS)
+
+
+def _threads(scorer: PairScorer) -> int:
+    return default_threads(scorer.on_cpu) if isinstance(scorer, MaxSimScorer) else 1
+
+
+def _speed_key(scorer: PairScorer, *settings: object) -> str:
+    """Name what decides the speed of a scorer with a model, or that is a model's method."""
+    model = getattr(scorer, "model", None) or getattr(scorer, "__self__", None)
+    return model_speed_key(model, "reranking", type(scorer).__qualname__, *settings)
+
+
+def _not_finite(slot: Slot[Pair], score: float) -> EngineOutputError:
+    return EngineOutputError(
+        "a score is not finite",
+        where=f"document {slot.position} of {slot.work}",
+        found=str(score),
+        valid="a finite number",
+    )
+
+
+def _fault(payload: object) -> EngineError | None:
+    if not isinstance(payload, RerankBatch):
+        return EngineError(
+            "a rerank engine got something else than documents",
+            found=type(payload).__name__,
+            valid="RerankBatch",
+        )
+    if not isinstance(payload.query, str):
+        return EngineError("a query is no string", found=type(payload.query).__name__)
+    top_n = payload.top_n
+    if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 0):
+        return EngineError("bad top_n", found=repr(top_n), valid="None, 0 or a positive int")
+    for position, document in enumerate(payload.documents):
+        if not isinstance(document, Document) or not isinstance(document.text, str):
+            return EngineError(
+                "a document has no text", where=f"document {position}", found=repr(type(document))
+            )
+    return None

@@ -1,0 +1,1 @@
+"""Exact search led by 8-bit codes."""

@@ -1,0 +1,163 @@
+"""Keep codes of an index beside it, made in the background and again after it has changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from rag_accel.clock import Clock
+from rag_accel.engines.retrieval.index.store import DocumentIndex
+from rag_accel.engines.retrieval.index.view import IndexView
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.vectors import thread_count
+
+ENCODED_AT_ONCE = 1 << 19  # numbers for which a change of the index may have to wait: about 5 ms
+REST = 3.0  # times what a look took: searches and other work go on meanwhile
+QUIET = 1.0  # times what making the codes took, rests included: so long the index is left alone
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Encoder(Protocol[T_co]):
+    """Make codes of one state of an index, a few clusters at a time."""
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all is encoded."""
+        ...
+
+    def take(self, count: int) -> None:
+        """Encode further, until ``count`` vectors were looked at; the index is held still."""
+        ...
+
+    def codes(self) -> T_co:
+        """Return the codes, once ``is_done``."""
+        ...
+
+
+class CodeKind(Protocol[T_co]):
+    """Say what codes are of one kind."""
+
+    def nbytes(self, vectors: IvfVectors) -> float:
+        """Return the memory that codes of an index need; infinity where it can have none."""
+        ...
+
+    def encoder(self, vectors: IvfVectors) -> Encoder[T_co]:
+        """Return an encoder; the index is held still."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Name one state of an index."""
+
+    version: int
+    vectors: IvfVectors
+
+    def is_of(self, view: IndexView) -> bool:
+        return self.version == view.version and self.vectors is view.vectors
+
+
+class KeptCodes(Generic[T]):
+    """Hold the codes of one kind of the present state of an index, or none.
+
+    ``codes`` and ``want`` are called on one thread. The codes are made by a thread of this object,
+    which reads the index in short looks on one core and rests three times as long as it works, so
+    that searches and changes go on beside it. If the index changes meanwhile it gives up. Codes are
+    made again only after the index has been left alone for as long as making them takes, so that an
+    index which changes all the time costs nothing.
+
+    Args:
+        index: whose codes to keep.
+        clock: measures how long making them takes and how long the index has rested.
+        max_bytes: an index whose codes would need more gets none.
+        kind: what is kept.
+    """
+
+    def __init__(
+        self, index: DocumentIndex, clock: Clock, max_bytes: int, kind: CodeKind[T]
+    ) -> None:
+        self._index = index
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._kind = kind
+        self._kept: tuple[_State, T] | None = None
+        self._latest: _State | None = None
+        self._latest_since_s = 0.0
+        self._took_s = 0.0
+        self._is_broken = False
+        self._worker: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def codes(self, view: IndexView) -> T | None:
+        """Return the codes of what is viewed; None if there are none of exactly that state."""
+        kept = self._kept
+        if kept is None:
+            return None
+        if kept[0].is_of(view):
+            return kept[1]
+        self._kept = None  # nobody will need them again
+        return None
+
+    def want(self, view: IndexView) -> None:
+        """Say that codes would be of use; they are made in the background when it is time."""
+        vectors = view.vectors
+        if self._is_broken or self._closing.is_set() or not isinstance(vectors, IvfVectors):
+            return
+        if self._kind.nbytes(vectors) > self._max_bytes:
+            return
+        now = self._clock.now()
+        if self._latest is None or not self._latest.is_of(view):
+            self._latest, self._latest_since_s = _State(view.version, vectors), now
+        is_making = self._worker is not None and self._worker.is_alive()
+        has_rested = now - self._latest_since_s >= QUIET * self._took_s
+        if is_making or not has_rested:
+            return
+        self._worker = threading.Thread(
+            target=self._make, args=(self._latest,), name="rag-accel-encode", daemon=True
+        )
+        self._worker.start()
+
+    def wait(self) -> None:
+        """Wait until the codes that are being made are there or given up."""
+        if self._worker is not None:
+            self._worker.join()
+
+    def close(self) -> None:
+        """Stop making codes and forget them; there will be none any more."""
+        self._closing.set()
+        self.wait()
+        self._kept = None
+
+    def _make(self, state: _State) -> None:
+        started = self._clock.now()
+        try:
+            with thread_count(1):
+                codes = self._encoded(state)
+        except Exception:  # no memory: searching goes on without codes
+            self._is_broken = True
+            _logger.warning("no codes of an index", exc_info=True)
+            return
+        self._took_s = self._clock.now() - started
+        if codes is not None and not self._closing.is_set():
+            self._kept = state, codes
+
+    def _encoded(self, state: _State) -> T | None:
+        """Return the codes; None if the index has changed meanwhile."""
+        encoder: Encoder[T] | None = None
+        count = max(1, ENCODED_AT_ONCE // self._index.spec.dimension)
+        while not (encoder and encoder.is_done):
+            started = self._clock.now()
+            with self._index.reading():
+                if not state.is_of(self._index.view()):
+                    return None
+                encoder = encoder or self._kind.encoder(state.vectors)
+                encoder.take(count)
+            if self._closing.wait(REST * (self._clock.now() - started)):
+                return None
+        return encoder.codes()

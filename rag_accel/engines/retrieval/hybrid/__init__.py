@@ -1,0 +1,1 @@
+"""Search by vector and words."""

@@ -1,0 +1,287 @@
+"""Search documents by vector: FAISS vectors with the documents beside them.
+
+A search holds the read side of a lock from its first look at the vectors to the last document it
+takes, so that it sees the index either before or after a change. A change is made whole or not at
+all, see ``contents.py``. It is short: training clusters, and finding those of new vectors, is done
+beside the searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rag_accel.engine_api import Document, ScoredDocument
+from rag_accel.engines.retrieval.index.contents import Change, Contents
+from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.index.locks import IndexLock
+from rag_accel.engines.retrieval.index.view import IndexView
+from rag_accel.engines.retrieval.vectors.flat import FlatVectors
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.nearest import nearest
+from rag_accel.engines.retrieval.vectors.spec import (
+    IndexKind,
+    IndexSpec,
+    Vectors,
+    check_count,
+    check_filter,
+    checked_documents,
+    checked_ids,
+    checked_vectors,
+    copy_document,
+)
+from rag_accel.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedClusters:
+    """Hold what training found: ``centroids: [clusters, dim]`` and each vector's cluster."""
+
+    centroids: Vectors
+    assignments: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSnapshot:
+    """Hold one consistent state of an index; documents and vectors by insertion."""
+
+    spec: IndexSpec
+    documents: tuple[Document, ...]
+    vectors: Vectors
+    clusters: TrainedClusters | None = None
+
+
+class DocumentIndex:
+    """Hold documents and their vectors; every method may be called from any thread.
+
+    Scores are higher-is-nearer: the inner product, or the negated squared L2 distance
+    (``spec.metric.raw_score(score)`` gives FAISS's own number back). Searching is exact over what
+    it visits: computed in float64, equal scores ordered by insertion, also at the cut after ``k``,
+    and the same whether queries come alone or together.
+
+    Args:
+        spec: dimension, metric and kind.
+
+    Raises:
+        ImportError: FAISS is not installed.
+    """
+
+    def __init__(self, spec: IndexSpec) -> None:
+        self._spec = spec
+        self._contents = Contents(FlatVectors(spec))
+        self._lock = IndexLock()
+
+    @classmethod
+    def from_snapshot(cls, snapshot: IndexSnapshot) -> DocumentIndex:
+        """Build an index in the state of a snapshot, without training again."""
+        index = cls(snapshot.spec)
+        contents, assignments = index._contents, None
+        if snapshot.clusters is not None:
+            contents.exchange(IvfVectors(snapshot.spec, snapshot.clusters.centroids))
+            assignments = snapshot.clusters.assignments
+        contents.make(contents.putting(snapshot.documents, snapshot.vectors, assignments))
+        return index
+
+    @property
+    def spec(self) -> IndexSpec:
+        """Return the configuration; constant."""
+        return self._spec
+
+    @property
+    def version(self) -> int:
+        """Return a number that grows with each change of the contents."""
+        return self._contents.state.version
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Return the metadata fields that some document has, or once had."""
+        return self._contents.state.documents.fields
+
+    @property
+    def is_trained(self) -> bool:
+        """Tell whether searches go through clusters; False for a flat or still small index."""
+        return isinstance(self._contents.state.vectors, IvfVectors)
+
+    def __len__(self) -> int:
+        return self._contents.state.count
+
+    def add(self, documents: Sequence[Document], vectors: Any) -> None:
+        """Take documents with ``vectors: [len(documents), dim], float32``, all or none.
+
+        A document whose id is present replaces it and keeps its place among equal scores; of equal
+        ids in one call the last document counts. May train clusters, see ``IndexSpec``.
+
+        Raises:
+            ConfigError: something is not a document, or the vectors have the wrong shape.
+            EngineOutputError: a vector holds NaN or an infinity.
+        """
+        taken = checked_documents(documents)
+        checked = checked_vectors(
+            vectors,
+            self._spec.dimension,
+            lambda row: f"vector of document {taken[row].id!r}",
+            len(taken),
+        )
+        last = {document.id: position for position, document in enumerate(taken)}
+        if not last:
+            return
+        chosen = list(last.values())
+        put = partial(self._contents.putting, [taken[place] for place in chosen], checked[chosen])
+        with self._lock.changing():
+            self._change(put)
+            self._train_when_due()
+
+    def delete(self, ids: Iterable[str]) -> int:
+        """Remove the documents of these ids and return how many there were; ignore unknown ids.
+
+        Raises:
+            ConfigError: ``ids`` is one text, or holds something that is no text.
+        """
+        wanted = checked_ids(ids)
+        with self._lock.changing():
+            return len(self._change(partial(self._contents.removing, wanted)).removed)
+
+    def get(self, ids: Iterable[str]) -> list[Document]:
+        """Return the documents of these ids in this order, leaving out unknown ids.
+
+        Raises:
+            ConfigError: ``ids`` is one text, or holds something that is no text.
+        """
+        wanted = checked_ids(ids)
+        with self.reading():
+            documents = self.view().documents
+            return [copy_document(documents[label]) for label in documents.labels_of(wanted)]
+
+    def vectors(self, ids: Iterable[str]) -> dict[str, Vectors]:
+        """Return copies of the vectors of these ids, ``[dim]`` each, leaving out unknown ids.
+
+        Raises:
+            ConfigError: ``ids`` is one text, or holds something that is no text.
+        """
+        wanted = checked_ids(ids)
+        with self.reading():
+            view = self.view()
+            labels = view.documents.labels_of(wanted)
+            rows = view.vectors.gather(np.asarray(labels, dtype=np.int64))
+            return {view.documents[label].id: row for label, row in zip(labels, rows, strict=True)}
+
+    def search(
+        self,
+        vectors: Any,
+        k: int | Sequence[int],
+        where: Mapping[str, Any] | None = None,
+        nprobe: int | None = None,
+    ) -> list[list[ScoredDocument]]:
+        """Return for each row of ``vectors: [n, dim], float32`` its nearest documents, best first.
+
+        Args:
+            vectors: the queries.
+            k: how many to find, for all queries or for each; 0 and below find none.
+            where: find only documents whose metadata equals (``==``) every value given here. A
+                field that a document lacks never matches. ``k`` counts matching documents only,
+                and an IVF index then visits every cluster unless ``nprobe`` is given.
+            nprobe: clusters to visit instead of the index's own number; a flat index ignores it.
+
+        Returns:
+            ``min(k, matching documents)`` for each query, also where the clusters visited hold
+            fewer (then all are). The metadata mappings are the caller's own.
+
+        Raises:
+            ConfigError: wrong shape, ``k``, ``where`` or ``nprobe``.
+            EngineOutputError: a query holds NaN or an infinity.
+        """
+        queries = checked_vectors(vectors, self._spec.dimension, _query_name)
+        counts = _counts(k, len(queries))
+        check_filter(where, nprobe)
+        with self.reading():
+            view = self.view()
+            hits = nearest(view.vectors, queries, counts, view.scope(where, nprobe))
+            return [view.scored(found) for found in hits]
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Return what holds off changes, beside other readers: ``with index.reading(): ...``.
+
+        Inside the block the index may be read, and not be changed.
+
+        Raises:
+            ConfigError: this thread is changing the index.
+        """
+        return self._lock.reading()
+
+    def view(self) -> IndexView:
+        """Return the present state, to be used inside a block of ``reading()``."""
+        if not self._contents.is_settled:
+            # All readers come through here, so nobody looks while one of them settles it.
+            with self._lock.touching:
+                self._contents.settle()
+        state = self._contents.state
+        return IndexView(state.version, state.vectors, state.documents)
+
+    def num_compared(self, where: Mapping[str, Any] | None, nprobe: int | None) -> int:
+        """Estimate how many vectors a search compares with, clusters taken as equally large."""
+        state = self._contents.state
+        visited = state.vectors.num_visited(bool(where), nprobe)
+        return state.count * visited // state.vectors.num_clusters
+
+    def snapshot(self) -> IndexSnapshot:
+        """Copy the present state, for saving."""
+        with self._lock.changing():  # no change can run, and searches go on
+            view = self._settled()
+            held, clusters = view.vectors, None
+            vectors = held.gather(view.documents.labels())
+            if isinstance(held, IvfVectors):
+                clusters = TrainedClusters(held.centroids, held.assignments()[1])
+            return IndexSnapshot(self._spec, view.documents.in_order(), vectors, clusters)
+
+    # The rest is called by whoever holds ``changing``.
+
+    def _change(self, prepare: Callable[[], Change]) -> Change:
+        self._settled()
+        change = prepare()
+        if change.is_empty:
+            return change
+        try:
+            self._lock.writing(partial(self._contents.make, change))
+        except BaseException:
+            self._settled()  # should this be interrupted too, the next one to come does it
+            raise
+        return change
+
+    def _settled(self) -> IndexView:
+        with self.reading():
+            return self.view()
+
+    def _train_when_due(self) -> None:
+        if self._spec.kind is IndexKind.FLAT or self.is_trained:
+            return
+        if len(self) < self._spec.train_size:
+            return
+        view = self._settled()
+        labels = view.documents.labels()
+        trained = IvfVectors.train(self._spec, labels, view.vectors.gather(labels))
+        self._contents.exchange(trained)
+
+
+def _query_name(row: int) -> str:
+    return f"query {row}"
+
+
+def _counts(k: int | Sequence[int], num_queries: int) -> list[int]:
+    if not isinstance(k, Sequence):
+        check_count(k)
+        return [k] * num_queries
+    for count in k:
+        check_count(count)
+    if len(k) != num_queries:
+        raise ConfigError(
+            "wrong number of result counts",
+            where="k",
+            found=len(k),
+            valid=f"one integer, or {num_queries}, one for each query",
+        )
+    return list(k)

@@ -1,0 +1,43 @@
+"""Look at one state of an index, for as long as its lock is held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rag_accel.engine_api import ScoredDocument
+from rag_accel.engines.retrieval.index.documents import DocumentTable
+from rag_accel.engines.retrieval.vectors.flat import FlatVectors
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.nearest import Hits
+from rag_accel.engines.retrieval.vectors.spec import copy_document
+from rag_accel.engines.retrieval.vectors.vectors import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """Hold vectors and documents that belong together.
+
+    Valid inside the block of ``DocumentIndex.reading`` in which it was made; afterwards a change
+    may be half done.
+
+    Args:
+        version: the index's version.
+        vectors: its vectors; another object once clusters were trained.
+        documents: its documents.
+    """
+
+    version: int
+    vectors: FlatVectors | IvfVectors
+    documents: DocumentTable
+
+    def scope(self, where: Mapping[str, Any] | None, nprobe: int | None) -> Scope:
+        """Return what a search with this filter may look at."""
+        allowed = self.documents.matching(where)
+        return Scope(len(self.documents) if allowed is None else len(allowed), allowed, nprobe)
+
+    def scored(self, hits: Hits) -> list[ScoredDocument]:
+        """Return the documents of these hits, best first, with metadata mappings of their own."""
+        pairs = zip(hits.labels.tolist(), hits.scores.tolist(), strict=True)
+        return [ScoredDocument(copy_document(self.documents[label]), s) for label, s in pairs]

@@ -1,0 +1,1 @@
+"""Search in steps that end in time."""

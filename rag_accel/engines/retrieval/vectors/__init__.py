@@ -1,0 +1,1 @@
+"""Vectors by themselves: flat or in clusters, and the nearest of them, exactly."""

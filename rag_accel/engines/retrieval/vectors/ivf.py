@@ -1,0 +1,348 @@
+"""Hold vectors in clusters (FAISS IVF), where a search looks at the nearest clusters only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists
+from rag_accel.engines.retrieval.vectors.nearest_clusters import NearestClusters, Visits
+from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, norms
+from rag_accel.engines.retrieval.vectors.vectors import (
+    Rows,
+    Scope,
+    Scores,
+    faiss_metric,
+    load_faiss,
+)
+
+KMEANS_ROUNDS = 10
+KMEANS_SEED = 1234
+MIN_VECTORS_PER_CLUSTER = 39  # below, FAISS warns that clusters are too thin
+
+
+class IvfVectors:
+    """Compare with the vectors of the clusters nearest to the query (FAISS ``IndexIVFFlat``)."""
+
+    def __init__(self, spec: IndexSpec, centroids: Vectors) -> None:
+        self._faiss = load_faiss()
+        self._nearest = NearestClusters(centroids, spec.metric)
+        self._quantizer = self._nearest.quantizer
+        make = _empty_index(self._faiss, spec, centroids, self._quantizer)
+        self._lists = ClusterLists(make, spec.metric)
+        self._index = self._lists.index
+        self._index.set_direct_map_type(self._faiss.DirectMap.Hashtable)
+        self._centroids = centroids
+        self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
+        self.metric = spec.metric
+        self._sizes: Labels | None = np.zeros(len(centroids), dtype=np.int64)
+        self._places: RowPlaces | None = None
+        self._grown: tuple[int, int] | None = None  # a cluster that is growing, and its true size
+        self.max_norm = 0.0
+
+    @classmethod
+    def train(cls, spec: IndexSpec, labels: Labels, vectors: Vectors) -> IvfVectors:
+        """Find the clusters of these vectors by k-means, then hold the vectors."""
+        trained = cls(spec, _train_centroids(spec, vectors))
+        trained.add(trained.rows(labels, vectors))
+        return trained
+
+    @property
+    def dimension(self) -> int:
+        """Return the length of a vector."""
+        return self._centroids.shape[1]
+
+    @property
+    def faiss_index(self) -> Any:
+        """Return FAISS's index of the vectors; not to be changed."""
+        return self._index
+
+    @property
+    def quantizer(self) -> Any:
+        """Return FAISS's index of the centroids; not to be changed."""
+        return self._quantizer
+
+    @property
+    def num_clusters(self) -> int:
+        """Return how many clusters there are."""
+        return len(self._centroids)
+
+    @property
+    def centroids(self) -> Vectors:
+        """Return the clusters' centres, ``[num_clusters, dim]``; not to be changed."""
+        return self._centroids
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def rows(self, labels: Labels, vectors: Vectors) -> Rows:
+        """Say where vectors are to lie: each in the cluster nearest to it."""
+        if not len(labels):
+            return Rows(labels, vectors, np.empty(0, dtype=np.int64))
+        return Rows(labels, vectors, self._quantizer.search(vectors, 1)[1][:, 0])
+
+    def reserve(self, rows: Rows) -> None:
+        """Let the lists of clusters grow and shrink: they keep the memory.
+
+        Without memory FAISS would stop in the middle, some vectors in lists and known nowhere.
+        """
+        if not len(rows):
+            return
+        self._places = None  # a list that grows may move
+        lists = self._index.invlists
+        clusters, counts = np.unique(rows.clusters, return_counts=True)
+        for cluster, count in zip(clusters.tolist(), counts.tolist(), strict=True):
+            size = lists.list_size(cluster)
+            self._grown = cluster, size
+            lists.resize(cluster, size + count)
+            lists.resize(cluster, size)
+        self._grown = None
+
+    def add(self, rows: Rows) -> None:
+        """Put each vector into its cluster."""
+        if not len(rows):
+            return
+        self.reserve(rows)
+        self.max_norm = max(self.max_norm, float(norms(rows.vectors).max()))
+        labels, clusters = (
+            np.ascontiguousarray(numbers, dtype=np.int64)
+            for numbers in (rows.labels, rows.clusters)
+        )
+        sizes, self._sizes = self._sizes, None
+        arrays = map(self._faiss.swig_ptr, (rows.vectors, labels, clusters))
+        self._index.add_core(len(labels), *arrays)
+        if sizes is not None:
+            self._sizes = sizes + np.bincount(clusters, minlength=self.num_clusters)
+
+    def replace(self, rows: Rows) -> None:
+        """Exchange vectors; each may change its cluster."""
+        self.remove(rows.labels)
+        self.add(rows)
+
+    def remove(self, labels: Labels) -> None:
+        """Remove vectors from their clusters."""
+        self._places = None
+        if self._grown is not None:
+            self._index.invlists.resize(*self._grown)
+            self._grown = None
+        if len(labels):
+            self._sizes = None
+            self._index.remove_ids(self._faiss.IDSelectorArray(labels))
+
+    def gather(self, labels: Labels) -> Vectors:
+        """Return copies of the vectors of these labels."""
+        wanted = np.asarray(labels, dtype=np.int64)
+        found = None if self._places is None else self._places.rows(wanted)
+        return self._index.reconstruct_batch(wanted) if found is None else found
+
+    def new_places(self) -> RowPlaces:
+        """Return what is to be told where the vectors lie; it is used until a change begins."""
+        self._places = RowPlaces(self.dimension)
+        return self._places
+
+    def cluster_sizes(self) -> Labels:
+        """Return how many vectors lie in each cluster, ``[num_clusters]``; not to be changed."""
+        if self._sizes is None:  # two readers may count at once: both are right
+            lists = self._index.invlists
+            sizes = [lists.list_size(cluster) for cluster in range(self.num_clusters)]
+            self._sizes = np.asarray(sizes, dtype=np.int64)
+        return self._sizes
+
+    def assignments(self) -> tuple[Labels, Labels]:
+        """Return all labels, rising, and the cluster each lies in."""
+        lists, sizes = self._index.invlists, self.cluster_sizes().tolist()
+        clusters = np.repeat(np.arange(self.num_clusters, dtype=np.int64), sizes)
+        labels = np.empty(len(clusters), dtype=np.int64)
+        start = 0
+        for cluster, size in enumerate(sizes):
+            if size:
+                view = self._faiss.rev_swig_ptr(lists.get_ids(cluster), size)
+                labels[start : start + size] = view
+            start += size
+        order = np.argsort(labels)
+        return labels[order], clusters[order]
+
+    def cluster_rows(self, cluster: int) -> tuple[Labels, Vectors]:
+        """Return the labels ``[n]`` and vectors ``[n, dim]`` of a cluster.
+
+        They are views into FAISS's memory: valid until the next change, and not to be changed.
+        """
+        lists, dimension = self._index.invlists, self._index.d
+        size = lists.list_size(cluster)
+        if not size:
+            return np.empty(0, dtype=np.int64), np.empty((0, dimension), dtype=np.float32)
+        labels = self._faiss.rev_swig_ptr(lists.get_ids(cluster), size)
+        numbers = self._faiss.rev_swig_ptr(lists.get_codes(cluster), size * dimension * 4)
+        return labels, numbers.view(np.float32).reshape(size, dimension)
+
+    def num_visited(self, is_filtered: bool, nprobe: int | None) -> int:
+        """Return how many clusters a search visits."""
+        if nprobe is None:
+            nprobe = self.num_clusters if is_filtered else self._default_nprobe
+        return min(nprobe, self.num_clusters)
+
+    def visited(self, queries: Vectors, scope: Scope) -> Visits:
+        """Return the clusters each query visits, nearest first, ``[n, visited]``.
+
+        Where all are visited they come in the order of their numbers.
+        """
+        nprobe = self.num_visited(scope.allowed is not None, scope.nprobe)
+        if nprobe < self.num_clusters:
+            return self._nearest.of(queries, nprobe)
+        clusters = np.tile(np.arange(nprobe, dtype=np.int64), (len(queries), 1))
+        return Visits(clusters, self.centroid_scores(queries, clusters))
+
+    def centroid_scores(self, queries: Vectors, clusters: Labels) -> Scores:
+        """Return FAISS's numbers for the centroids of ``clusters: [n, m]``; any number for -1.
+
+        By FAISS: the threads of NumPy's own products go on spinning beside those of the next scan.
+        """
+        scores = np.empty(clusters.shape, dtype=np.float32)
+        arrays = map(self._faiss.swig_ptr, (scores, clusters))
+        count, width = clusters.shape
+        self._quantizer.compute_distance_subset(
+            count, self._faiss.swig_ptr(queries), width, *arrays
+        )
+        return scores
+
+    def selector(self, scope: Scope) -> Any:
+        """Return what makes a scan skip vectors out of scope; None skips none. Costs O(allowed)."""
+        return None if scope.allowed is None else self._faiss.IDSelectorBatch(scope.allowed)
+
+    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+        """Scan the clusters nearest to each query."""
+        clusters, selector = self.visited(queries, scope).clusters, self.selector(scope)
+        return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
+
+    def scan(
+        self, queries: Vectors, count: int, clusters: Labels, selector: Any
+    ) -> tuple[Scores, Labels]:
+        """Scan given clusters: ``clusters: [n, m]``, where -1 stands for none.
+
+        Returns scores and labels as ``fetch`` does.
+        """
+        return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
+
+
+def own_num_clusters(count: int) -> int:
+    """Return how many clusters ``count`` vectors get where nobody says how many."""
+    return max(1, min(round(4 * math.sqrt(count)), count // MIN_VECTORS_PER_CLUSTER))
+
+
+def _empty_index(
+    faiss: Any, spec: IndexSpec, centroids: Vectors, quantizer: Any
+) -> Callable[[], Any]:
+    """Return what makes indexes over one quantizer of these centroids."""
+    metric = faiss_metric(faiss, spec.metric)
+
+    def make() -> Any:
+        index = faiss.IndexIVFFlat(quantizer, spec.dimension, len(centroids), metric)
+        index.is_trained = True
+        return index
+
+    return make
+
+
+def _train_centroids(spec: IndexSpec, vectors: Vectors) -> Vectors:
+    faiss = load_faiss()
+    count = len(vectors)
+    kmeans = faiss.Kmeans(
+        spec.dimension,
+        min(count, spec.num_clusters or own_num_clusters(count)),
+        niter=KMEANS_ROUNDS,
+        seed=KMEANS_SEED,
+        spherical=spec.metric is Metric.INNER_PRODUCT,
+        min_points_per_centroid=1,  # the caller may ask for thin clusters
+    )
+    kmeans.train(vectors)
+    return np.ascontiguousarray(kmeans.centroids, dtype=np.float32)
+
+
+# Copy vectors from where FAISS's lists hold them, found by a table instead of FAISS's hash map.
+#
+# What a search has just scanned are codes, so its candidates' vectors are in no cache, and neither
+# is the hash map, which costs two more reads for each. The suite ``ablation`` measures what the
+# table saves (``candidates_in_place``).
+
+MOST_LABELS = 2  # to a vector; where more were given and removed again, the table would not pay
+_NUMBER = np.dtype(np.float32)
+_NOWHERE = -1
+
+
+class RowPlaces:
+    """Know where each vector lies, while none of them moves. Reading is safe from any thread.
+
+    Made in two looks at every list: ``see`` each, then ``enter`` each. Nothing is known before all
+    have been entered.
+
+    Args:
+        dimension: numbers of a vector.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self._dimension = dimension
+        self._low, self._end = 1 << 63, 0  # addresses
+        self._last_label = -1
+        self._count = self._entered = 0
+        self._table: Labels | None = None
+        self._memory: Vectors | None = None
+
+    def __reduce__(self) -> tuple[type[RowPlaces], tuple[int]]:
+        """Let a copy know nothing: its vectors lie elsewhere."""
+        return RowPlaces, (self._dimension,)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return what the table takes."""
+        return 0 if self._table is None else self._table.nbytes
+
+    def see(self, labels: Labels, rows: Vectors) -> None:
+        """Take note of where a list lies: FAISS's own ``[n]`` and ``[n, dim]``."""
+        self._low = min(self._low, rows.ctypes.data)
+        self._end = max(self._end, rows.ctypes.data + rows.nbytes)
+        self._last_label = max(self._last_label, int(labels.max()))
+        self._count += len(labels)
+
+    def enter(self, labels: Labels, rows: Vectors) -> None:
+        """Enter a list that was seen, once all were."""
+        if self._last_label >= MOST_LABELS * self._count:
+            return
+        if self._table is None:
+            self._table = np.full(self._last_label + 1, _NOWHERE, dtype=np.int64)
+            self._memory = self._everything()
+        first, rest = divmod(rows.ctypes.data - self._low, _NUMBER.itemsize)
+        assert not rest, "FAISS holds numbers at odd addresses"
+        self._table[labels] = first + self._dimension * np.arange(len(labels))
+        self._entered += len(labels)
+
+    def rows(self, labels: Labels) -> Vectors | None:
+        """Return copies of the vectors of ``labels: [n]``; None where it does not know one."""
+        if self._table is None or self._memory is None or self._entered < self._count:
+            return None
+        if not len(labels) or labels.min() < 0 or labels.max() >= len(self._table):
+            return None
+        places = self._table[labels]
+        # ``take`` would copy all that lies between the lists first.
+        return None if places.min() < 0 else self._memory[places]
+
+    def _everything(self) -> Vectors:
+        """Return the memory from the first list to the last, as a row beginning at each number.
+
+        Most of it belongs to others and is never looked at.
+        """
+        numbers = (self._end - self._low) // _NUMBER.itemsize
+        memory = SimpleNamespace(
+            __array_interface__={
+                "version": 3,
+                "typestr": _NUMBER.str,
+                "data": (self._low, True),
+                "shape": (numbers - self._dimension + 1, self._dimension),
+                "strides": (_NUMBER.itemsize, _NUMBER.itemsize),
+            }
+        )
+        return np.asarray(memory)

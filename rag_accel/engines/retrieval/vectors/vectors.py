@@ -1,0 +1,183 @@
+"""Say how vectors are held and fetched, and import FAISS when it is first needed.
+
+What is fetched is a first guess: FAISS computes in float32, in an order of summation that may
+change with the batch, and breaks ties by heap position. ``nearest.py`` makes it exact.
+
+Vectors are really removed, no tombstones are kept: a search never pays for what was deleted, and
+one without a filter never needs a selector. A flat index closes the gaps (memory moves once for
+each call, not for each vector); an IVF index moves the last vector of the cluster into the gap,
+found through a hash table, in constant time.
+
+Nothing here locks: concurrent reads are safe, a change needs the index to itself. Where an
+exception breaks a change off, wherever it comes, ``replace`` and ``remove`` are completed by
+calling them again, and ``reserve`` and ``add`` are undone by removing the labels.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
+
+Scores = npt.NDArray[np.float32]
+
+NO_LABEL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Say what one search may look at.
+
+    Args:
+        size: how many vectors it may look at, all clusters taken together.
+        allowed: labels it may return; None allows all.
+        nprobe: clusters to visit; None takes the index's own number, or every cluster when
+            ``allowed`` is given. A flat index ignores it.
+    """
+
+    size: int
+    allowed: Labels | None = None
+    nprobe: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Hold vectors and where they are to lie.
+
+    Args:
+        labels: ``[n]``.
+        vectors: ``[n, dim]``.
+        clusters: ``[n]``; all 0 in a flat index.
+    """
+
+    labels: Labels
+    vectors: Vectors
+    clusters: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def where(self, is_chosen: npt.NDArray[np.bool_]) -> Rows:
+        """Return the chosen rows."""
+        if is_chosen.all():  # the usual case, and there may be gigabytes of them
+            return self
+        chosen = (self.labels[is_chosen], self.vectors[is_chosen], self.clusters[is_chosen])
+        return Rows(*chosen)
+
+
+class VectorIndex(Protocol):
+    """Hold vectors under increasing labels."""
+
+    @property
+    def metric(self) -> Metric:
+        """Return how vectors are compared."""
+        ...
+
+    @property
+    def max_norm(self) -> float:
+        """Return a length that no vector exceeds."""
+        ...
+
+    @property
+    def num_clusters(self) -> int:
+        """Return the largest ``nprobe`` that makes a difference."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def rows(self, labels: Labels, vectors: Vectors) -> Rows:
+        """Say where vectors ``[n, dim]`` are to lie; changes nothing."""
+        ...
+
+    def reserve(self, rows: Rows) -> None:
+        """Take the memory that ``replace`` will need for these, so that it does not fail."""
+        ...
+
+    def add(self, rows: Rows) -> None:
+        """Take vectors under labels above all present ones."""
+        ...
+
+    def replace(self, rows: Rows) -> None:
+        """Exchange the vectors of present labels."""
+        ...
+
+    def remove(self, labels: Labels) -> None:
+        """Forget labels; unknown ones are ignored."""
+        ...
+
+    def gather(self, labels: Labels) -> Vectors:
+        """Return the vectors of present labels, ``[n, dim]``."""
+        ...
+
+    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+        """Return scores (higher is nearer) and labels, both ``[n, count]``, best first.
+
+        Ends a row with ``NO_LABEL`` where it ran out of vectors.
+        """
+        ...
+
+
+def load_faiss() -> Any:
+    """Import FAISS; ImportError naming the extra that brings it."""
+    try:
+        return importlib.import_module("faiss")
+    except ImportError as error:
+        raise ImportError(
+            "the document index needs faiss: pip install 'rag-accel[local]'", name="faiss"
+        ) from error
+
+
+def faiss_metric(faiss: Any, metric: Metric) -> int:
+    """Return FAISS's number of a metric."""
+    return faiss.METRIC_INNER_PRODUCT if metric is Metric.INNER_PRODUCT else faiss.METRIC_L2
+
+
+def higher_is_nearer(metric: Metric, scores: Scores) -> Scores:
+    """Turn FAISS's numbers into scores: L2 distances are negated."""
+    return scores if metric is Metric.INNER_PRODUCT else -scores
+
+
+@contextmanager
+def thread_count(threads: int) -> Generator[None]:
+    """Let FAISS compute on ``threads`` threads in the calling thread until the block ends.
+
+    OpenMP keeps this number for each thread, so no other thread notices. In a forked child the
+    thread that forked computes on one.
+    """
+    faiss = load_faiss()
+    before = faiss.omp_get_max_threads()
+    is_alone = threading.get_ident() in _alone
+    faiss.omp_set_num_threads(1 if is_alone else max(1, threads))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+_alone: set[int] = set()
+"""In a forked child: the thread that forked."""
+
+
+def _compute_alone() -> None:
+    # OpenMP's threads are not in the child, and the one that had worked with them before the fork
+    # would wait for them for ever. Threads that begin in the child get new ones.
+    faiss = sys.modules.get("faiss")
+    if faiss is not None:
+        _alone.clear()
+        _alone.add(threading.get_ident())
+        faiss.omp_set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_compute_alone)

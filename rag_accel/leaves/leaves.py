@@ -1,0 +1,305 @@
+"""Pass intercepted calls through the scheduler: borrowed ones are admitted, owned ones computed.
+
+A borrowed call waits for a permit and then runs exactly where its caller is: same thread, same
+loop, same context. An owned call hands its payload to an engine and waits for the value.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rag_accel.config import Options
+from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
+from rag_accel.leaves.identity import RequestIdentity
+from rag_accel.scheduler.driver import AsyncLeaf, BegunCall, Driver, SyncLeaf, error_for
+from rag_accel.scheduler.messages import (
+    CallEnded,
+    EngineName,
+    LeafArrived,
+    NodeCancelled,
+    NodeKey,
+    NodeSpec,
+)
+
+T = TypeVar("T")
+
+#: Tells the longest remaining path of whatever calls a leaf in this context, in steps; None where
+#: it does not know. Set by whoever knows the shape of the program that runs.
+leaf_depth: ContextVar[Callable[[], int | None] | None] = ContextVar(
+    "rag_accel_leaf_depth", default=None
+)
+
+#: Of a leaf whose place in its program is unknown.
+UNKNOWN_DEPTH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Describe a leaf for an owned engine.
+
+    ``share`` is the single-flight key; it must hold everything the result depends on.
+    """
+
+    engine: EngineName
+    kind: PrimitiveKind
+    payload: Any
+    size: int = 1
+    share: Hashable | None = None
+
+
+class Leaves:
+    """Submit leaves to one driver and wait for them in the caller's thread or task."""
+
+    def __init__(self, driver: Driver, options: Options) -> None:
+        self._driver = driver
+        self._options = options
+
+    def call(
+        self,
+        identity: RequestIdentity,
+        engine: EngineName,
+        kind: PrimitiveKind,
+        fn: Callable[[], T],
+    ) -> T:
+        """Run ``fn`` here once a permit is there. Its exceptions pass through untouched."""
+        permit = self.permit(identity, engine, kind)
+        ok = False
+        try:
+            if not permit.begin():
+                permit.wait()
+            value = fn()
+            ok = True
+        finally:
+            permit.give_back(ok)  # also where an interrupt came before the call
+        return value
+
+    async def acall(
+        self,
+        identity: RequestIdentity,
+        engine: EngineName,
+        kind: PrimitiveKind,
+        fn: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Await ``fn()`` here, on the caller's loop, once a permit is there."""
+        async with self.permit(identity, engine, kind):
+            return await fn()
+
+    def begin(
+        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
+    ) -> BegunCall | None:
+        """Return a borrowed call to start here and now if it need not wait; it must be ended."""
+        return self._driver.begin_call(
+            identity.request,
+            identity.next_leaf(),
+            engine,
+            kind,
+            identity.arrived_at,
+            identity.deadline,
+        )
+
+    def permit(self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind) -> Permit:
+        """Return a permit of a borrowed engine for one call, to hold while a block runs."""
+        return Permit(self, self._driver, self._options, identity, engine, kind)
+
+    def compute(self, identity: RequestIdentity, work: Work) -> Any:
+        """Return the value an owned engine computes; raises what it raised."""
+        (value,) = self.compute_all(identity, [work])
+        return value
+
+    def compute_all(self, identity: RequestIdentity, works: Sequence[Work]) -> list[Any]:
+        """Return the values of several works, all submitted before the first is waited for."""
+        waiting: deque[tuple[SyncLeaf, NodeKey, EngineName]] = deque()
+        values: list[Any] = []
+        try:
+            for work in works:
+                event, key = self._owned(identity, work)
+                leaf = SyncLeaf(self._builder(work))
+                self._driver.submit(event, leaf)
+                waiting.append((leaf, key, work.engine))
+            while waiting:
+                leaf, _, engine = waiting[0]
+                leaf.wait()
+                waiting.popleft()
+                values.append(_value(leaf, engine))
+        finally:
+            for _, key, _ in waiting:
+                self._driver.post(NodeCancelled(key))
+        return values
+
+    async def acompute(self, identity: RequestIdentity, work: Work) -> Any:
+        """Return the value an owned engine computes, without blocking the loop."""
+        event, key = self._owned(identity, work)
+        leaf = AsyncLeaf(self._driver.later, self._builder(work))
+        self._driver.submit_together(event, leaf)
+        await _settled(self._driver, leaf, key)
+        return _value(leaf, work.engine)
+
+    def _owned(self, identity: RequestIdentity, work: Work) -> tuple[LeafArrived, NodeKey]:
+        share = work.share if self._options.single_flight else None
+        if share is not None:
+            share = (self._options.namespace, work.kind, share)
+            hash(share)  # what cannot be a key is this caller's error
+        spec = NodeSpec(
+            identity.next_leaf(),
+            work.engine,
+            work.kind,
+            depth=_depth(),
+            size=work.size,
+            share=share,
+        )
+        return _arrival(identity, spec, self._options), NodeKey(identity.request, spec.name)
+
+    def _builder(self, work: Work) -> Callable[[NodeKey], EngineRequest]:
+        def build(node: NodeKey) -> EngineRequest:
+            return EngineRequest(
+                id=WorkId(f"{node.request}/{node.node}"),
+                request_id=str(node.request),
+                kind=work.kind,
+                payload=work.payload,
+                namespace=self._options.namespace,
+                size=work.size,
+            )
+
+        return build
+
+
+class Permit:
+    """Leave for one borrowed call, held while a ``with`` or an ``async with`` block runs.
+
+    Where nothing could refuse the call (its engine has no limit, less than half of ``max_requests``
+    lives, the deadline is not over) it begins at once: it is counted here and reported once ended.
+    Else it waits until the scheduler lets it in; what ends the waiting is raised.
+
+    A class, because a coroutine that is closed while it waits in an async generator leaves that
+    generator to the loop, which may be closed itself.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_driver",
+        "_engine",
+        "_identity",
+        "_key",
+        "_kind",
+        "_leaves",
+        "_options",
+    )
+
+    def __init__(
+        self,
+        leaves: Leaves,
+        driver: Driver,
+        options: Options,
+        identity: RequestIdentity,
+        engine: EngineName,
+        kind: PrimitiveKind,
+    ) -> None:
+        self._leaves = leaves
+        self._driver = driver
+        self._options = options
+        self._identity = identity
+        self._engine = engine
+        self._kind = kind
+        self._begun: BegunCall | None = None
+        self._key: NodeKey | None = None
+
+    def begin(self) -> bool:
+        """Begin the call if it need not wait; ``give_back`` must follow then."""
+        self._begun = self._leaves.begin(self._identity, self._engine, self._kind)
+        if self._begun is None:
+            return False
+        self._begun.start()
+        return True
+
+    def wait(self) -> None:
+        """Wait in this thread until the call is let in; ``give_back`` must follow."""
+        event, self._key = self._arrive()
+        leaf = SyncLeaf()
+        try:
+            self._driver.submit(event, leaf)
+            leaf.wait()
+            _raise_unless_granted(leaf, self._engine)
+        except BaseException:
+            self._driver.post(NodeCancelled(self._key))
+            self.give_back(ok=False)
+            raise
+
+    async def wait_on_loop(self) -> None:
+        """Do as ``wait`` without blocking the loop."""
+        event, self._key = self._arrive()
+        leaf = AsyncLeaf(self._driver.later, lost=lambda: self.give_back(ok=False))
+        try:
+            self._driver.submit(event, leaf)
+            await _settled(self._driver, leaf, self._key)
+            _raise_unless_granted(leaf, self._engine)
+        except BaseException:
+            self.give_back(ok=False)
+            raise
+
+    def give_back(self, ok: bool) -> None:
+        """Say that the call has returned, or raised."""
+        if self._begun is not None:
+            self._begun.end(ok)
+        elif self._key is not None:
+            self._driver.post(CallEnded(self._key, self._engine, ok))
+
+    def __enter__(self) -> None:
+        if not self.begin():
+            self.wait()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.give_back(kind is None)
+
+    async def __aenter__(self) -> None:
+        if not self.begin():
+            await self.wait_on_loop()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.give_back(kind is None)
+
+    def _arrive(self) -> tuple[LeafArrived, NodeKey]:
+        identity = self._identity
+        spec = NodeSpec(identity.next_leaf(), self._engine, self._kind, depth=_depth())
+        return _arrival(identity, spec, self._options), NodeKey(identity.request, spec.name)
+
+
+def _arrival(identity: RequestIdentity, spec: NodeSpec, options: Options) -> LeafArrived:
+    return LeafArrived(
+        identity.request, spec, identity.arrived_at, identity.deadline, options.on_full
+    )
+
+
+def _depth() -> int:
+    tell = leaf_depth.get()
+    depth = tell() if tell is not None else None
+    return UNKNOWN_DEPTH if depth is None else depth
+
+
+async def _settled(driver: Driver, leaf: AsyncLeaf, key: NodeKey) -> None:
+    try:
+        await leaf.wait()
+    except BaseException:  # cancelled, or closed with its loop
+        driver.post(NodeCancelled(key))
+        raise
+
+
+def _raise_unless_granted(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> None:
+    if leaf.signal != "granted":
+        assert leaf.outcome is not None, "a leaf ended without an outcome"
+        error = error_for(leaf.outcome, leaf.result, engine)
+        assert error is not None, "a permit ended as done before it was granted"
+        raise error
+
+
+def _value(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> Any:
+    assert leaf.outcome is not None, "a leaf ended without an outcome"
+    error = error_for(leaf.outcome, leaf.result, engine)
+    if error is not None:
+        raise error
+    assert leaf.result is not None, "an owned leaf ended as done without a result"
+    return copy.deepcopy(leaf.result.value) if leaf.shared else leaf.result.value

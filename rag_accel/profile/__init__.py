@@ -1,0 +1,1 @@
+"""Where the time of requests went, read off the trace."""

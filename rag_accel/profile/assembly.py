@@ -1,0 +1,200 @@
+"""Put recorded events together again: ``assemble(events) -> Recording``."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from rag_accel.profile.recording import (
+    LEAF,
+    RecordedEngine,
+    RecordedPrimitive,
+    RecordedRequest,
+    RecordedStep,
+    Recording,
+)
+from rag_accel.telemetry.events import (
+    EngineJoined,
+    Member,
+    NodeDispatched,
+    NodeFinished,
+    RequestEnded,
+    RequestId,
+    RequestStarted,
+    SingleFlightJoined,
+    StepEnded,
+    StepStarted,
+    TraceEvent,
+)
+
+_Primitives = Sequence[RecordedPrimitive]
+
+
+def assemble(events: Iterable[TraceEvent], dropped: int = 0) -> Recording:
+    """Return what the events of one accelerator tell, whatever is missing from them."""
+    seen = _Seen()
+    for event in events:
+        seen.take(event)
+    primitives: dict[RequestId, list[RecordedPrimitive]] = {}
+    for (request, _), began in seen.began.items():
+        primitives.setdefault(request, []).append(_primitive(began, seen))
+    requests = [
+        _request(id, primitives.get(id, ()), seen)
+        for id in dict.fromkeys([*seen.started, *primitives])
+    ]
+    used = (one.engine for several in primitives.values() for one in several)
+    engines = {name: RecordedEngine(name) for name in used} | seen.engines
+    return Recording(
+        tuple(sorted(requests, key=lambda one: (one.arrived_s, f"{one.id:>20}"))),
+        tuple(_step(started, seen) for started in seen.steps.values()),
+        dict(sorted(engines.items())),
+        dropped,
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Sort events by what they are about."""
+
+    engines: dict[str, RecordedEngine] = field(default_factory=dict[str, RecordedEngine])
+    started: dict[RequestId, RequestStarted] = field(
+        default_factory=dict[RequestId, RequestStarted]
+    )
+    ended: dict[RequestId, RequestEnded] = field(default_factory=dict[RequestId, RequestEnded])
+    began: dict[Member, NodeDispatched | SingleFlightJoined] = field(
+        default_factory=dict[Member, NodeDispatched | SingleFlightJoined]
+    )
+    finished: dict[Member, NodeFinished] = field(default_factory=dict[Member, NodeFinished])
+    #: of each request, the node that ended last
+    last: dict[RequestId, NodeFinished] = field(default_factory=dict[RequestId, NodeFinished])
+    steps: dict[tuple[str, int], StepStarted] = field(
+        default_factory=dict[tuple[str, int], StepStarted]
+    )
+    step_ends: dict[tuple[str, int], StepEnded] = field(
+        default_factory=dict[tuple[str, int], StepEnded]
+    )
+    last_s: float = 0.0
+
+    def take(self, event: TraceEvent) -> None:
+        self.last_s = max(self.last_s, event.time_s)
+        match event:
+            case EngineJoined():
+                engine = RecordedEngine(event.engine, event.owned, event.stepped, event.capacity)
+                self.engines[event.engine] = engine
+            case RequestStarted():
+                # A leaf that comes after its program has left seems to open the request again.
+                self.started.setdefault(event.request_id, event)
+            case RequestEnded():
+                self.ended[event.request_id] = event
+            case NodeDispatched() | SingleFlightJoined():
+                self.began[event.request_id, event.node] = event
+            case NodeFinished():
+                self.finished[event.request_id, event.node] = event
+                self.last[event.request_id] = event
+            case StepStarted():
+                self.steps[event.engine, event.step] = event
+            case StepEnded():
+                self.step_ends[event.engine, event.step] = event
+            case _:
+                pass
+
+
+def _primitive(began: NodeDispatched | SingleFlightJoined, seen: _Seen) -> RecordedPrimitive:
+    finished = seen.finished.get((began.request_id, began.node))
+    leader = seen.began.get(began.leader) if isinstance(began, SingleFlightJoined) else began
+    told = leader if isinstance(leader, NodeDispatched) else None
+    return RecordedPrimitive(
+        name=began.node,
+        kind=str(told.kind) if told else "",
+        engine=began.engine,
+        after=began.after if isinstance(began, NodeDispatched) else (),
+        ready_s=began.time_s - max(0.0, began.waited_s),
+        started_s=began.time_s,
+        ended_s=max(began.time_s, finished.time_s if finished else seen.last_s),
+        outcome=finished.outcome if finished else None,
+        depth=told.depth if told else 1,
+        size=told.size if told else 1,
+    )
+
+
+def _request(id: RequestId, primitives: _Primitives, seen: _Seen) -> RecordedRequest:
+    started, ended = seen.started.get(id), seen.ended.get(id)
+    is_graph = started.origin == "graph" if started else any(one.after for one in primitives)
+    own = [one for one in primitives if not is_graph or one.stage != LEAF]
+    nested = [one for one in primitives if is_graph and one.stage == LEAF]
+    end: RequestEnded | NodeFinished | None = ended
+    if end is None and started is not None and started.origin == "leaf":
+        # It ends with the last of its leaves.
+        is_over = all(one.outcome is not None for one in primitives)
+        end = seen.last.get(id) if is_over else None
+    arrived_s = started.time_s if started else seen.last_s
+    arrived_s = min([arrived_s, *(one.ready_s for one in primitives)])
+    ended_s = end.time_s if end else seen.last_s
+    linked = _linked(own) if is_graph else _followed(own)
+    return RecordedRequest(
+        id=id,
+        origin=started.origin if started else "graph" if is_graph else "program",
+        arrived_s=arrived_s,
+        ended_s=max([arrived_s, ended_s, *(one.ended_s for one in primitives)]),
+        outcome=end.outcome if end else None,
+        primitives=tuple(sorted(linked, key=_started)),
+        nested=tuple(sorted(nested, key=_started)),
+        whole=started is not None and end is not None,
+    )
+
+
+def _linked(own: _Primitives) -> list[RecordedPrimitive]:
+    """Keep the dependencies that were recorded, and let nothing be ready before they had ended.
+
+    The scheduler makes a primitive ready at the moment its last dependency ends, and all that has
+    none together. Both are known more exactly than from how long each was ready.
+    """
+    by_name = {one.name: one for one in own}
+    first_s = min((one.ready_s for one in own if not one.after), default=0.0)
+    linked: list[RecordedPrimitive] = []
+    for one in own:
+        before = [by_name[name] for name in dict.fromkeys(one.after) if name in by_name]
+        ended = [other for other in before if other.ended_s <= one.started_s]
+        if ended and len(ended) == len(set(one.after)):
+            ready_s = max(other.ended_s for other in ended)
+        else:
+            ready_s = one.ready_s if one.after else first_s
+        linked.append(replace(one, after=tuple(other.name for other in ended), ready_s=ready_s))
+    return linked
+
+
+def _followed(own: _Primitives) -> list[RecordedPrimitive]:
+    """Take for dependencies what had ended before; of those, what no other of them followed.
+
+    One that ended at the very moment another came was before it if it was dispatched before.
+    """
+    order = {one.name: place for place, one in enumerate(own)}
+    by_end = sorted(own, key=lambda one: (one.ended_s, order[one.name]))
+    ends = [(one.ended_s, order[one.name]) for one in by_end]
+    #: of those that had ended by then, when the last came
+    latest = list(accumulate(((one.ready_s, order[one.name]) for one in by_end), max))
+    linked: list[RecordedPrimitive] = []
+    for one in own:
+        count = bisect_left(ends, (one.ready_s, order[one.name]))
+        first = bisect_left(ends, latest[count - 1], 0, count) if count else 0
+        linked.append(replace(one, after=tuple(other.name for other in by_end[first:count])))
+    return linked
+
+
+def _step(started: StepStarted, seen: _Seen) -> RecordedStep:
+    ended = seen.step_ends.get((started.engine, started.step))
+    return RecordedStep(
+        engine=started.engine,
+        step=started.step,
+        started_s=started.time_s,
+        ended_s=ended.time_s if ended else max(seen.last_s, started.time_s),
+        members=started.members,
+        threads=started.threads,
+        ok=ended.ok if ended else None,
+    )
+
+
+def _started(one: RecordedPrimitive) -> float:
+    return one.started_s

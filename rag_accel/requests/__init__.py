@@ -1,0 +1,1 @@
+"""One request of a RAGraph, from its check to its result."""

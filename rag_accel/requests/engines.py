@@ -1,0 +1,152 @@
+"""Bind what the user gave as ``llm=``, ``embedder=``, ``index=`` and so on to engines.
+
+An ``Engine`` is owned. Any other callable, sync or async, is borrowed and is called with plain
+arguments:
+
+    llm(prompt: str) -> str                                embedder(texts: list[str]) -> vectors
+    index(query: str, k: int) -> documents or strings      reranker(query, texts) -> scores
+
+What a stage asks for beyond that comes as a keyword argument, and only then: ``stop`` and
+``max_tokens`` to an LLM, ``where`` to an index.
+
+A callable does one of these things: the one its name stands for, or the ``kind`` it was added
+with, or else that of an LLM. ``graph_checks`` finds stages that ask it for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rag_accel.engine_api import (
+    BorrowedEngine,
+    Document,
+    Engine,
+    EngineProfile,
+    ScoredDocument,
+)
+from rag_accel.errors import ConfigError, DocumentError, EngineOutputError
+from rag_accel.scheduler.messages import EngineName
+
+
+@dataclass(frozen=True, slots=True)
+class BoundEngine:
+    """Pair an engine's name in the driver with what the passes need to know of it."""
+
+    engine: EngineName
+    profile: EngineProfile | BorrowedEngine
+    call: Callable[..., Any] | None = None
+    #: tells the metadata fields of the documents it searches; None while there are none
+    fields: Callable[[], frozenset[str] | None] | None = None
+
+
+def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
+    """Return an engine or a callable for what was given.
+
+    Raises:
+        ConfigError: if it is neither, nor something an installed part of us can run.
+    """
+    if isinstance(given, Engine):
+        return given
+    if type(given).__module__ == "rag_accel.engines.retrieval.index.store":
+        from rag_accel.engines.retrieval.engine import RetrievalEngine
+
+        return RetrievalEngine(given)
+    if callable(given):
+        return given
+    raise ConfigError(
+        "this cannot serve as an engine",
+        where=f"{name}=",
+        found=f"{type(given).__module__}.{type(given).__qualname__}",
+        valid="an Engine, a DocumentIndex, or a callable (sync or async)",
+        hint="wrap it in a function, for example lambda prompt: model.invoke(prompt).content",
+    )
+
+
+def owned(name: EngineName, engine: Engine, profile: EngineProfile) -> BoundEngine:
+    """Return an owned engine that has joined the driver under this name, driven by ``profile``."""
+    index: Any = getattr(engine, "index", None)
+    if not isinstance(getattr(index, "fields", None), frozenset):
+        return BoundEngine(name, profile)
+    return BoundEngine(name, profile, fields=lambda: index.fields if len(index) else None)
+
+
+def documents_from(found: Any, where: str) -> tuple[ScoredDocument, ...]:
+    """Return what a borrowed index found as scored documents, best first.
+
+    Raises:
+        EngineOutputError: if it found something that is neither a document nor a text.
+    """
+    return tuple(_document(one, place, where) for place, one in enumerate(found))
+
+
+def scored(documents: Sequence[Document], scores: Any, top_n: int | None) -> Any:
+    """Order documents by a borrowed reranker's scores; equal scores keep their order.
+
+    Raises:
+        EngineOutputError: if there is not one finite score per document.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (len(documents),) or not np.isfinite(values).all():
+        raise EngineOutputError(
+            "a reranker returned scores that cannot be right",
+            found=f"shape {values.shape}",
+            valid=f"{len(documents)} finite numbers",
+        )
+    order = np.argsort(-values, kind="stable")[:top_n]
+    return tuple(ScoredDocument(documents[i], float(values[i])) for i in order)
+
+
+def plain_documents(value: Any) -> tuple[Document, ...]:
+    """Return documents without their scores."""
+    return tuple(
+        one.document
+        if isinstance(one, ScoredDocument)
+        else _document(one, place, "rerank").document
+        for place, one in enumerate(value)
+    )
+
+
+def kept_documents(value: Any, where: str) -> tuple[Document, ...]:
+    """Return documents that an index can keep, without scores.
+
+    Raises:
+        DocumentError: if something is no document; a text has no id under which to keep it. Or if
+            they can be read only once: they are embedded first and kept afterwards.
+    """
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise DocumentError(
+            "these are no documents that can be read twice",
+            where=where,
+            found=type(value).__name__,
+            valid="a list or tuple of Document",
+        )
+    documents = tuple(one.document if isinstance(one, ScoredDocument) else one for one in value)
+    for one in documents:
+        if not isinstance(one, Document):
+            raise DocumentError(
+                "only documents can be kept in an index",
+                where=where,
+                found=type(one).__name__,
+                valid="Document",
+                hint="give each text an id: Document(id, text)",
+            )
+    return documents
+
+
+def _document(one: Any, place: int, where: str) -> ScoredDocument:
+    if isinstance(one, ScoredDocument):
+        return one
+    if isinstance(one, Document):
+        return ScoredDocument(one, 0.0)
+    if isinstance(one, str):
+        return ScoredDocument(Document(f"{where}/{place}", one), 0.0)
+    raise EngineOutputError(
+        "an index returned something that is no document",
+        where=where,
+        found=type(one).__name__,
+        valid="ScoredDocument, Document or str",
+    )

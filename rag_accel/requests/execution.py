@@ -1,0 +1,269 @@
+"""Run RAGraphs: blocking, awaited, streamed, or handed out as a handle."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rag_accel.config import OnFull, Options
+from rag_accel.errors import BusyError, ConfigError, DeadlineError, GraphError
+from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.ragraph import RAGraph
+from rag_accel.graph.spec import verify
+from rag_accel.leaves.call_pool import CallPool
+from rag_accel.passes.manager import passes_named
+from rag_accel.requests.engines import BoundEngine
+from rag_accel.requests.graph_checks import check_engines
+from rag_accel.requests.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
+from rag_accel.requests.prompts import as_text
+from rag_accel.requests.request import GraphRun
+from rag_accel.scheduler.driver import Driver
+from rag_accel.scheduler.messages import RequestArrived, RequestCancelled
+
+Graph = RAGraph | FrozenRAGraph
+
+
+class RunHandle:
+    """Hold a request that runs on its own; get its result, or cancel it."""
+
+    def __init__(self, run: GraphRun, execution: Execution, outputs: Sequence[str] | None) -> None:
+        self._run = run
+        # Also keeps an accelerator open that nobody else holds any more.
+        self._execution = execution
+        self._outputs = outputs
+        self._over = threading.Event()
+        self._told: list[Callable[[], None]] = []
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` once this has ended; perhaps more than once, and perhaps at once.
+
+        Mostly this is the scheduler's thread: ``tell`` must neither block nor run user code.
+        """
+        self._told.append(tell)
+        self.look()
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """Wait for the result; raises what ended the request.
+
+        Raises:
+            DeadlineError: if it has not ended after ``timeout_s``; it runs on.
+        """
+        if not self._over.wait(timeout_s):
+            raise DeadlineError(
+                "no result yet", where=f"request {self._run.id}", hint="wait again, or cancel()"
+            )
+        return self._run.result(self._outputs)
+
+    def cancel(self) -> None:
+        """End the request; ``result`` then raises RequestCancelledError."""
+        self._execution.cancel(self._run)
+
+    @property
+    def done(self) -> bool:
+        """Tell whether it has ended."""
+        return self._over.is_set()
+
+    def look(self) -> None:
+        """Notice the outcome once there is one; called by the scheduler."""
+        if self._run.is_over:
+            self._over.set()
+            for tell in list(self._told):
+                tell()
+
+
+class Execution:
+    """Start requests on one driver and wait for them in the ways a caller may want."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        pool: CallPool,
+        options: Options,
+        engines: Callable[[], Mapping[str, BoundEngine]],
+    ) -> None:
+        self._driver = driver
+        self._pool = pool
+        self._options = options
+        self._engines = engines
+        self._passes = passes_named(options.passes)
+
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        deadline_s: float | None,
+    ) -> Any:
+        """Return the request's result; user code runs in this thread as far as it can."""
+        run = self._make(graph, inputs, outputs)
+        with self._sync_host(run, deadline_s) as host:
+            self._start(run, deadline_s, self._options.on_full)
+            while not run.is_over:
+                host.attend()
+        return run.result(outputs)
+
+    def stream(
+        self, graph: Graph, inputs: Mapping[str, Any], deadline_s: float | None
+    ) -> Iterator[str]:
+        """Yield the last generation's text as it is made."""
+        run = self._make(graph, inputs, stream=True)
+        assert run.stream is not None, "a streaming run has a stream"
+        said = False
+        with self._sync_host(run, deadline_s) as host:
+            self._start(run, deadline_s, self._options.on_full)
+            while not run.is_over:
+                host.attend()
+                for text in run.stream.take():
+                    said = True
+                    yield text
+        for text in run.stream.take():
+            said = True
+            yield text
+        whole = run.result()
+        if not said:
+            yield as_text(whole)
+
+    async def arun(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        deadline_s: float | None,
+    ) -> Any:
+        """Return the request's result; async user code runs on this loop."""
+        run = self._make(graph, inputs, outputs)
+        async with self._async_host(run) as host:
+            self._start(run, deadline_s, self._options.on_full)
+            while not run.is_over:
+                await host.attend()
+        return run.result(outputs)
+
+    async def astream(
+        self, graph: Graph, inputs: Mapping[str, Any], deadline_s: float | None
+    ) -> AsyncIterator[str]:
+        """Yield the last generation's text as it is made."""
+        run = self._make(graph, inputs, stream=True)
+        assert run.stream is not None, "a streaming run has a stream"
+        said = False
+        async with self._async_host(run) as host:
+            self._start(run, deadline_s, self._options.on_full)
+            while not run.is_over:
+                await host.attend()
+                for text in run.stream.take():
+                    said = True
+                    yield text
+        for text in run.stream.take():
+            said = True
+            yield text
+        whole = run.result()
+        if not said:
+            yield as_text(whole)
+
+    def submit(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        deadline_s: float | None,
+    ) -> RunHandle:
+        """Start a request and return at once; user code runs in threads of ours.
+
+        Raises:
+            BusyError: if the bound on live requests is reached.
+        """
+        run = self._make(graph, inputs, outputs)
+        handle = RunHandle(run, self, outputs)
+        run.host = PoolHost(self._pool, handle.look)
+        self._start(run, deadline_s, "raise")
+        self._driver.ask(lambda: None)  # by then the request was let in or refused
+        if run.is_over and isinstance(run.error, BusyError):
+            raise run.error
+        return handle
+
+    def cancel(self, run: GraphRun) -> None:
+        """End a request whose caller does not want it any more."""
+        self._driver.post(RequestCancelled(run.id))
+
+    def _make(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None = None,
+        stream: bool = False,
+    ) -> GraphRun:
+        frozen = graph.freeze()
+        engines = dict(self._engines())  # another thread may be adding one
+        verify(frozen, "ragraph", {name: bound.profile for name, bound in engines.items()})
+        check_engines(frozen, engines)
+        _check_inputs(frozen, inputs)
+        if outputs is not None:
+            _check_outputs(frozen, outputs)
+        return GraphRun(
+            frozen,
+            inputs,
+            engines,
+            self._driver,
+            namespace=self._options.namespace,
+            max_loops=self._options.max_loops,
+            passes=self._passes,
+            stream_items=self._options.stream_items if stream else None,
+        )
+
+    def _start(self, run: GraphRun, deadline_s: float | None, on_full: OnFull) -> None:
+        now = self._driver.now()
+        limit = self._limit(deadline_s)
+        deadline = None if limit is None else now + limit
+        event = RequestArrived(run.id, run.start(), now, deadline, on_full)
+        self._driver.submit(event, run)
+
+    def _limit(self, deadline_s: float | None) -> float | None:
+        limit = self._options.deadline_s if deadline_s is None else deadline_s
+        if limit is not None and not limit >= 0:
+            raise ConfigError("bad deadline", where="deadline_s", found=limit, valid="from 0")
+        return limit
+
+    def _sync_host(self, run: GraphRun, deadline_s: float | None) -> SyncHost:
+        bounded = self._limit(deadline_s) is not None
+        # Inside a running loop (a notebook's) an async call cannot run in this thread.
+        inline = not bounded and not _in_running_loop()
+        host = run.host = SyncHost(self._pool, inline, lambda: self._left(run))
+        return host
+
+    def _async_host(self, run: GraphRun) -> AsyncHost:
+        host = AsyncHost(self._pool, self._driver, lambda: self._left(run))
+        run.host = WeakHost(host)
+        return host
+
+    def _left(self, run: GraphRun) -> None:
+        if not run.is_over:
+            self.cancel(run)
+
+
+def _check_inputs(graph: FrozenRAGraph, inputs: Mapping[str, Any]) -> None:
+    wanted = set(graph.inputs)
+    if wanted != set(inputs):
+        raise GraphError(
+            "the inputs do not fit the graph",
+            found=", ".join(sorted(inputs)) or "none",
+            valid=", ".join(sorted(wanted)) or "none",
+            hint="give exactly these as keyword arguments, or declare RAGraph(inputs=...)",
+        )
+
+
+def _check_outputs(graph: FrozenRAGraph, outputs: Sequence[str]) -> None:
+    known = dict.fromkeys([*graph.inputs, *(s.output for s in graph.stages if s.output)])
+    unknown = [name for name in outputs if name not in known]
+    if unknown:
+        raise GraphError(
+            "nothing writes these outputs", found=", ".join(unknown), valid=", ".join(known)
+        )
+
+
+def _in_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

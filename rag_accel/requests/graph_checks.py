@@ -1,0 +1,106 @@
+"""Refuse a graph that these engines would run wrongly, before any of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rag_accel.engine_api import PrimitiveKind
+from rag_accel.errors import GraphError
+from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.names import alternatives, listed
+from rag_accel.graph.nodes import (
+    Generation,
+    Ingestion,
+    Rerank,
+    Retrieval,
+    Stage,
+    StageName,
+    engines_of,
+)
+from rag_accel.graph.order import reachable
+from rag_accel.passes.decompose import needs_embedder
+from rag_accel.requests.engines import BoundEngine
+
+Engines = Mapping[str, BoundEngine]
+
+
+def check_engines(graph: FrozenRAGraph, engines: Engines) -> None:
+    """Raise one GraphError that lists every stage whose engine does not fit it.
+
+    ``known-engines``: a callable that was added to do something else; it would be called with
+    arguments it does not take. Owned engines say themselves what they execute, and ``decompose``
+    checks those.
+
+    ``known-fields``: a filter on a metadata field that no document of an owned index has, or once
+    had. The search would find nothing, and the answer would be made from nothing. An index without
+    documents knows no fields and finds nothing, whatever is asked. A retrieval after user code is
+    not looked at: that code may be what brings the documents.
+    """
+    found = (*_wrong_callables(graph, engines), *_unknown_fields(graph, engines))
+    if found:
+        many = "1 offender" if len(found) == 1 else f"{len(found)} offenders"
+        raise GraphError("these engines cannot run the graph", found=many, offenders=found)
+
+
+def _wrong_callables(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
+    for stage in graph.stages:
+        for name, kind in _asked_of(stage, engines):
+            bound = engines.get(name)
+            if bound is None or bound.call is None or kind in bound.profile.kinds:
+                continue
+            yield (
+                f"known-engines: stage {stage.name!r} needs {kind}, but engine {name!r} is a "
+                f"callable added for {listed(sorted(bound.profile.kinds))}; "
+                f"say add_engine({name!r}, fn, PrimitiveKind.{kind})"
+            )
+
+
+def _asked_of(stage: Stage, engines: Engines) -> Iterator[tuple[str, PrimitiveKind]]:
+    """Yield what a stage asks of which engine."""
+    match stage:
+        case Generation():
+            yield stage.engine, PrimitiveKind.DECODING
+        case Retrieval():
+            yield stage.engine, PrimitiveKind.SEARCHING
+            index = engines.get(stage.engine)
+            if index is not None and needs_embedder(index.profile):
+                yield stage.embedder, PrimitiveKind.EMBEDDING
+        case Ingestion():
+            yield stage.embedder, PrimitiveKind.EMBEDDING
+        case Rerank():
+            yield stage.engine, PrimitiveKind.RERANKING
+        case _:
+            return
+
+
+def _unknown_fields(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
+    later = _after_user_code(graph, engines)
+    for stage in graph.stages:
+        if not isinstance(stage, Retrieval) or not stage.where or stage.name in later:
+            continue
+        bound = engines.get(stage.engine)
+        known = bound.fields() if bound is not None and bound.fields is not None else None
+        if known is None:
+            continue
+        for name, _ in stage.where:
+            if name not in known:
+                yield (
+                    f"known-fields: stage {stage.name!r} filters on {name!r}, which no document "
+                    f"of engine {stage.engine!r} has; {alternatives(name, sorted(known, key=str))}"
+                )
+
+
+def _after_user_code(graph: FrozenRAGraph, engines: Engines) -> frozenset[StageName]:
+    targets = [
+        target
+        for stage in graph.stages
+        if _is_user_code(stage, engines)
+        for target in graph.flow[stage.name]
+    ]
+    return frozenset(reachable(graph.flow, targets))
+
+
+def _is_user_code(stage: Stage, engines: Engines) -> bool:
+    named = engines_of(stage)
+    called = (engines[name].call is not None for name in named if name in engines)
+    return not named or any(called) or isinstance(stage, Ingestion)

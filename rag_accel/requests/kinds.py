@@ -1,0 +1,265 @@
+"""Do what each kind of primitive stands for: payload, call of the user's, check, stored value."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_accel.engine_api import (
+    KINDS,
+    EngineOutput,
+    EngineRequest,
+    GenerationInput,
+    GenerationOutput,
+    IngestBatch,
+    PrimitiveKind,
+    RerankBatch,
+    SearchQuery,
+    TextBatch,
+)
+from rag_accel.errors import EngineOutputError, RequestCancelledError
+from rag_accel.graph.primitives import Primitive
+from rag_accel.requests.engines import (
+    BoundEngine,
+    documents_from,
+    kept_documents,
+    plain_documents,
+    scored,
+)
+from rag_accel.requests.hosts import is_async
+from rag_accel.requests.prompts import as_text, generation_input
+from rag_accel.requests.values import Values
+
+# Refuse outputs no caller could use, whatever engine they come from: NaN, a wrong shape.
+
+
+def check_output(request: EngineRequest, output: EngineOutput) -> EngineOutput:
+    """Return the output, or an ``error`` in its place if it cannot be right."""
+    if output.kind != "final" or request.kind is not PrimitiveKind.EMBEDDING:
+        return output
+    problem = _problem(request.payload, _as_vectors(output.value))
+    if problem is None:
+        return output
+    return replace(output, kind="error", value=None, error=_refusal(problem, request.id))
+
+
+def checked_vectors(value: Any, payload: TextBatch, where: str) -> NDArray[np.float32]:
+    """Return what a borrowed embedder returned as vectors: ``[len(texts), dim], float32``.
+
+    Raises:
+        EngineOutputError: if it cannot be that.
+    """
+    vectors = _as_vectors(value)
+    if np.issubdtype(vectors.dtype, np.number):
+        vectors = vectors.astype(np.float32, copy=False)
+    problem = _problem(payload, vectors)
+    if problem is not None:
+        raise _refusal(problem, where)
+    return vectors
+
+
+def _as_vectors(value: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return np.asarray(value, dtype=object)
+
+
+def _refusal(problem: str, where: str) -> EngineOutputError:
+    return EngineOutputError(
+        "an embedding engine returned vectors that cannot be right",
+        where=where,
+        found=problem,
+        valid="one finite float vector per text, all of one dimension",
+        hint="check the model files and the texts sent to it",
+    )
+
+
+def _problem(payload: TextBatch, vectors: NDArray[Any]) -> str | None:
+    if vectors.ndim != 2 or vectors.shape[0] != len(payload.texts):
+        return f"shape {vectors.shape} for {len(payload.texts)} texts"
+    if not np.issubdtype(vectors.dtype, np.floating):
+        return f"dtype {vectors.dtype}"
+    bad = ~np.isfinite(vectors).all(axis=1)
+    return f"NaN or infinity in text {int(bad.argmax())}" if bad.any() else None
+
+
+# Turn a primitive and the request's values into an engine's payload or a call of the user's.
+
+
+def payload(primitive: Primitive, values: Values) -> Any:
+    """Return the payload of a primitive's kind.
+
+    Raises:
+        GraphError: if a value it reads was not written.
+    """
+    match primitive.kind:
+        case PrimitiveKind.EMBEDDING:
+            return _texts(primitive, values)
+        case PrimitiveKind.SEARCHING:
+            return _search(primitive, values)
+        case PrimitiveKind.INGESTION:
+            vectors, documents = (values.read(name) for name in primitive.inputs)
+            kept = kept_documents(documents, primitive.stage)
+            return IngestBatch(kept, vectors if kept else [])
+        case PrimitiveKind.RERANKING:
+            query, documents = (values.read(name) for name in primitive.inputs)
+            top_n = primitive.attribute("top_n")
+            return RerankBatch(as_text(query), plain_documents(documents), top_n)
+        case _:
+            return _generation(primitive, values)
+
+
+class UserCall:
+    """Call code of the user's, with arguments that are only gathered where it runs.
+
+    What it reads may be folded by a reducer, and the reducer is the user's code as well.
+    """
+
+    __slots__ = ("_arguments", "_is_wanted", "func")
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        arguments: Callable[[], tuple[Any, ...]],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self.func = func
+        self._arguments = arguments
+        self._is_wanted = is_wanted
+
+    def __call__(self) -> Any:
+        """Call it.
+
+        Raises:
+            RequestCancelledError: if its request has ended meanwhile.
+            GraphError: if a value it reads was not written.
+        """
+        if not self._is_wanted():
+            raise RequestCancelledError("the request ended before this could run")
+        return self.func(*self._arguments())
+
+
+def user_call(
+    primitive: Primitive,
+    values: Values,
+    engines: Mapping[str, BoundEngine],
+    is_wanted: Callable[[], bool],
+) -> UserCall:
+    """Return the call of a function, a condition or a borrowed engine."""
+
+    def everything() -> tuple[Any, ...]:
+        return (values.snapshot(),)
+
+    def inputs() -> tuple[Any, ...]:
+        return tuple(values.read(name) for name in primitive.inputs)
+
+    def asked() -> tuple[Any, ...]:
+        return _arguments(primitive, payload(primitive, values))
+
+    if primitive.kind is PrimitiveKind.CONDITION:
+        return UserCall(primitive.attribute("condition"), everything, is_wanted)
+    if primitive.kind is PrimitiveKind.FUNCTION:
+        gather = everything if primitive.reads_all else inputs
+        return UserCall(primitive.attribute("fn"), gather, is_wanted)
+    assert primitive.engine is not None, "only user code has no engine"
+    call = engines[primitive.engine].call
+    assert call is not None, "a borrowed engine has a callable"
+    options = _options(primitive)
+    if primitive.attribute("role") == "document":
+        call = _unless_none(call)
+    return UserCall(functools.partial(call, **options) if options else call, asked, is_wanted)
+
+
+def _unless_none(embed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an embedder that is not called for no texts at all, which few expect."""
+    none = np.empty((0, 0), dtype=np.float32)
+
+    def embed_some(texts: list[str]) -> Any:
+        return embed(texts) if texts else none
+
+    async def aembed_some(texts: list[str]) -> Any:
+        return await embed(texts) if texts else none
+
+    return aembed_some if is_async(embed) else embed_some
+
+
+def checked(primitive: Primitive, values: Values, value: Any) -> Any:
+    """Return what a borrowed call returned in the shape an owned engine would give.
+
+    Raises:
+        EngineOutputError: if it cannot be that.
+    """
+    match primitive.kind:
+        case PrimitiveKind.SEARCHING:
+            return documents_from(value, primitive.stage)
+        case PrimitiveKind.RERANKING:
+            asked: RerankBatch = payload(primitive, values)
+            return scored(asked.documents, value, asked.top_n)
+        case PrimitiveKind.EMBEDDING:
+            return checked_vectors(value, payload(primitive, values), primitive.stage)
+        case _:
+            return value
+
+
+def stored(primitive: Primitive, value: Any) -> Any:
+    """Return a primitive's result as the value that later stages read."""
+    if primitive.kind is PrimitiveKind.EMBEDDING:
+        vectors = np.asarray(value)
+        return vectors if primitive.attribute("role") == "document" else vectors[0]
+    return value.text if isinstance(value, GenerationOutput) else value
+
+
+def _texts(primitive: Primitive, values: Values) -> TextBatch:
+    """Return the text of a query, or those of documents that are to be found later."""
+    value = values.read(primitive.inputs[0])
+    if primitive.attribute("role") != "document":
+        return TextBatch((as_text(value),), "query")
+    documents = kept_documents(value, primitive.stage)
+    return TextBatch(tuple(one.text for one in documents), "document")
+
+
+def _search(primitive: Primitive, values: Values) -> SearchQuery:
+    where = dict(primitive.attribute("where", ())) or None
+    top_k = primitive.attribute("top_k", 5)
+    vector, *text = (values.read(name) for name in primitive.inputs)
+    if not text:
+        return SearchQuery(vector, top_k, where)
+    # That room is not loaded before something of it is used.
+    from rag_accel.engines.retrieval.hybrid.fusion import HybridQuery
+
+    return HybridQuery(vector, top_k, where, text=as_text(text[0]))
+
+
+def _generation(primitive: Primitive, values: Values) -> GenerationInput:
+    if KINDS[primitive.kind].prefills or primitive.attribute("prompt") is not None:
+        return generation_input(primitive, values.read)
+    begun: GenerationInput = values.read(primitive.inputs[0])
+    stop, max_tokens = primitive.attribute("stop", ()), primitive.attribute("max_tokens")
+    return GenerationInput(begun.messages, stop, max_tokens)
+
+
+def _options(primitive: Primitive) -> dict[str, Any]:
+    """Return what a stage asks of a borrowed engine beyond its plain arguments."""
+    named = {name: primitive.attribute(name) for name in ("where", "stop", "max_tokens")}
+    options = {name: value for name, value in named.items() if value is not None}
+    if "where" in options:
+        options["where"] = dict(options["where"])
+    return options
+
+
+def _arguments(primitive: Primitive, asked: Any) -> tuple[Any, ...]:
+    match primitive.kind:
+        case PrimitiveKind.EMBEDDING:
+            return (list(asked.texts),)
+        case PrimitiveKind.SEARCHING:
+            return (asked.vector, asked.k)
+        case PrimitiveKind.RERANKING:
+            return (asked.query, [document.text for document in asked.documents])
+        case _:
+            return ("\n\n".join(message.content for message in asked.messages),)

@@ -1,0 +1,288 @@
+"""Follow one RAGraph request: build its work, keep its values, grow it where conditions decide."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from rag_accel.engine_api import EngineOutput, EngineRequest, PrimitiveKind, WorkId
+from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.primitives import Primitive
+from rag_accel.requests.engines import BoundEngine
+from rag_accel.requests.hosts import Host
+from rag_accel.requests.kinds import checked, stored, user_call
+from rag_accel.requests.progress import Progress
+from rag_accel.requests.prompts import Prefilled, as_text
+from rag_accel.requests.slices import SlicedWork
+from rag_accel.requests.streams import LIST_ITEMS, Due, ItemForwarding, TextStream
+from rag_accel.requests.values import Values
+from rag_accel.scheduler.driver import Driver, Result, error_for
+from rag_accel.scheduler.messages import (
+    CallEnded,
+    EngineName,
+    NodeKey,
+    NodeSpec,
+    Outcome,
+    RequestCancelled,
+    RequestId,
+)
+
+#: The engine of user code and conditions; joins every driver, holds nothing back.
+USER_CODE = EngineName("user code")
+
+_FOLD = ".fold"
+
+
+class GraphRun:
+    """Be the driver's client for one request.
+
+    ``granted``, ``ended`` and ``request_ended`` come from the scheduler's threads and run none of
+    the user's code; ``request`` and ``partial`` come from the thread of an engine.
+    """
+
+    def __init__(
+        self,
+        graph: FrozenRAGraph,
+        inputs: Mapping[str, Any],
+        engines: Mapping[str, BoundEngine],
+        driver: Driver,
+        *,
+        namespace: str,
+        max_loops: int,
+        passes: frozenset[str] | None,
+        stream_items: int | None,
+    ) -> None:
+        self.id: RequestId = driver.new_request()
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+        self.stream = TextStream(stream_items) if stream_items is not None else None
+        self.host: Host | None = None
+        self._engines = engines
+        self._driver = driver
+        self._namespace = namespace
+        self._values = Values(graph, inputs)
+        self._work = SlicedWork(self._values)
+        self._items = ItemForwarding()
+        profiles = {name: bound.profile for name, bound in engines.items()}
+        self._progress = Progress(graph, profiles, max_loops, passes)
+        self._growing = Lock()
+        self._primitives: dict[str, Primitive] = {}
+        self._prefilled = Prefilled(driver)
+
+    def start(self) -> tuple[NodeSpec, ...]:
+        """Return the primitives that START sets free."""
+        with self._growing:
+            return self._specs(self._progress.start())
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the outcome is known."""
+        return self.outcome is not None
+
+    def result(self, outputs: Sequence[str] | None = None) -> Any:
+        """Return what the request produced, or raise what ended it. Reducers run here.
+
+        Without ``outputs`` this is the value of the stage before END, or a dict by output name
+        where several stages led there; with it, a dict of those values.
+        """
+        if self.error is not None:
+            raise self.error
+        if outputs is not None:
+            return {name: self._values.read(name) for name in outputs}
+        names = [name for name in self._progress.results() if self._values.has(name)]
+        found = {name: self._values.read(name) for name in names}
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    # An engine's thread ------------------------------------------------------------------------
+
+    def request(self, node: NodeKey) -> EngineRequest:
+        """Build the work of one primitive for its owned engine; may raise the user's errors."""
+        primitive = self._primitives[node.node]
+        asked = self._work.payload(primitive)
+        self._items.begin(primitive.name)
+        self._prefilled.begin(primitive, asked)
+        is_shown = self.stream is not None and self._progress.is_sure_to_be_last(primitive)
+        return EngineRequest(
+            id=WorkId(f"{node.request}/{node.node}"),
+            request_id=str(node.request),
+            kind=primitive.kind,
+            payload=asked,
+            namespace=self._namespace,
+            handle=self._prefilled.handle(primitive),
+            size=primitive.size,
+            stream=is_shown or self._items.reads(primitive.name),
+        )
+
+    def partial(self, node: NodeKey, output: EngineOutput) -> bool:
+        """Pass on streamed text, or the items of a list in it."""
+        if self._items.reads(node.node):
+            self._end_items(self._items.feed(node.node, as_text(output.value)))
+            return False
+        host = self.host
+        if self.stream is not None and host is not None:
+            self.stream.put(as_text(output.value))
+            host.wake()
+        return True
+
+    # The scheduler's threads -------------------------------------------------------------------
+
+    def granted(self, node: NodeKey) -> None:
+        """Hand a call of the user's to the host; join what slices of a stage have produced."""
+        primitive = self._primitives[node.node]
+        if primitive.kind is PrimitiveKind.AGGREGATE:
+            self._join(node, primitive)
+        elif primitive.kind is PrimitiveKind.PARTIAL_DECODING:
+            self._end_items(self._items.granted(node, primitive))
+        else:
+            self._call(node, primitive)
+
+    def _call(self, node: NodeKey, primitive: Primitive) -> None:
+        host = self.host
+        assert host is not None, "a request was started without a host"
+        report = functools.partial(self._report, node, primitive)
+        call = functools.partial(self._values.fold, primitive.inputs)
+        if not _is_fold(node):
+            call = user_call(primitive, self._values, self._engines, lambda: not self.is_over)
+        try:
+            host.run(call, report)
+        except Exception as error:  # no thread could be had
+            report(None, error)
+
+    def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
+        """Store what a primitive produced."""
+        if outcome != "done" or result is None:
+            self._fail(error_for(outcome, result, self._where(node)))
+            return
+        if _is_fold(node):
+            return
+        try:
+            self._store(self._primitives[node.node], result)
+            self._end_items(self._items.ended(node.node, result.value))
+        except Exception as error:  # an engine's value is not what its kind promises
+            self._fail(error)
+            self._driver.post(RequestCancelled(self.id))
+
+    def request_ended(self, outcome: Outcome, node: NodeKey | None) -> None:
+        """Learn the outcome, free engine-owned state and wake whoever waits."""
+        if outcome != "done":
+            where = self._where(node) if node else f"request {self.id}"
+            self._fail(error_for(outcome, None, where))
+        self._prefilled.close()
+        self.outcome = outcome
+        for left in self._items.close():
+            self._driver.report_call(CallEnded(left, LIST_ITEMS, False), Result())
+        # The host may hold on to whoever holds this.
+        host, self.host = self.host, None
+        if host is not None:
+            host.wake()
+
+    def _join(self, node: NodeKey, primitive: Primitive) -> None:
+        # Code of ours, and short: it need not wait until the user's has left a thread.
+        value: Any = None
+        error: Exception | None = None
+        try:
+            value = self._work.joined(primitive)
+        except Exception as found:  # an engine's value is not what its kind promises
+            error = found
+        self._tell(node, primitive, value, error)
+
+    def _end_items(self, due: Sequence[Due]) -> None:
+        for node, primitive, item in due:
+            if item is None:
+                self._call(node, primitive)
+            else:
+                self._tell(node, primitive, item, None)
+
+    def _fail(self, error: BaseException | None) -> None:
+        if self.error is None:
+            self.error = error
+
+    def _store(self, primitive: Primitive, result: Result) -> None:
+        self._prefilled.ended(primitive, self._engine_name(primitive), result.handle)
+        if primitive.output is None:
+            return
+        value = self._prefilled.prompt(primitive) or stored(primitive, result.value)
+        self._values.write(primitive.output, primitive.instance, value)
+
+    # Where a call ran --------------------------------------------------------------------------
+
+    def _report(
+        self, node: NodeKey, primitive: Primitive, value: Any, error: BaseException | None
+    ) -> None:
+        """Tell the driver how a call of the user's ended."""
+        if error is None and primitive.kind is PrimitiveKind.CONDITION:
+            self._decide(node, primitive, value)
+            return
+        if error is None and not _is_fold(node):
+            try:
+                value = checked(primitive, self._values, value)
+            except Exception as found:
+                error = found
+        self._tell(node, primitive, value, error)
+
+    def _decide(self, node: NodeKey, branch: Primitive, answer: Any) -> None:
+        append: tuple[NodeSpec, ...] = ()
+        error: Exception | None = None
+        # Told while locked: what grows later may wait for what grew earlier, so the driver has
+        # to hear of it in that order.
+        with self._growing:
+            try:
+                append = self._specs(self._progress.decide(branch, answer))
+            except Exception as found:
+                error = found
+            self._tell(node, branch, None, error, append)
+
+    def _tell(
+        self,
+        node: NodeKey,
+        primitive: Primitive,
+        value: Any,
+        error: BaseException | None,
+        append: tuple[NodeSpec, ...] = (),
+    ) -> None:
+        engine = USER_CODE if _is_fold(node) else self._engine_name(self._primitives[node.node])
+        event = CallEnded(node, engine, error is None, append)
+        self._driver.report_call(event, Result(value, error))
+
+    # Growth ------------------------------------------------------------------------------------
+
+    def _specs(self, primitives: Sequence[Primitive]) -> tuple[NodeSpec, ...]:
+        specs: list[NodeSpec] = []
+        self._items.expect(primitives)
+        for primitive in primitives:
+            after = tuple(str(name) for name in primitive.after)
+            self._primitives[primitive.name] = primitive
+            engine = self._engine_name(primitive)
+            if self._is_owned(primitive) and self._values.needs_fold(primitive.inputs):
+                # Reducers are the user's code: they run on no engine's thread.
+                fold = primitive.name + _FOLD
+                self._primitives[fold] = primitive
+                kind = PrimitiveKind.AGGREGATE
+                specs.append(NodeSpec(fold, USER_CODE, kind, after, primitive.depth + 1))
+                after = (fold,)
+            specs.append(
+                NodeSpec(
+                    primitive.name, engine, primitive.kind, after, primitive.depth, primitive.size
+                )
+            )
+        return tuple(specs)
+
+    def _is_owned(self, primitive: Primitive) -> bool:
+        return primitive.engine is not None and self._engines[primitive.engine].call is None
+
+    def _engine_name(self, primitive: Primitive) -> EngineName:
+        if primitive.kind is PrimitiveKind.PARTIAL_DECODING:
+            return LIST_ITEMS
+        if primitive.engine is None:
+            return USER_CODE
+        return self._engines[primitive.engine].engine
+
+    def _where(self, node: NodeKey) -> str:
+        primitive = self._primitives.get(node.node)
+        return f"stage {primitive.stage}" if primitive else f"request {node.request}"
+
+
+def _is_fold(node: NodeKey) -> bool:
+    return node.node.endswith(_FOLD)

@@ -1,0 +1,228 @@
+"""Forward the items of a list while the list is still being written (Teola section 4.3).
+
+A partial decoding is let in when its decoding may start, and ends when its item is there. At most
+``credit`` items are on their way over one edge: forwarded, and not yet taken by what reads them.
+Further ones wait here; the decoding never does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any, NamedTuple
+
+from rag_accel.engine_api.kinds import PrimitiveKind
+from rag_accel.errors import EngineOutputError
+from rag_accel.graph.item_lists import ItemReader, ListFunction
+from rag_accel.graph.primitives import Primitive
+from rag_accel.scheduler.messages import EngineName, NodeKey
+
+#: The engine of items that are taken off a list while it is written; nothing runs on it.
+LIST_ITEMS = EngineName("list items")
+
+
+class Due(NamedTuple):
+    """Be a partial decoding that need not wait any more.
+
+    It ends with ``item``, or becomes the function that takes the item from the whole list.
+    """
+
+    node: NodeKey
+    primitive: Primitive
+    item: str | None
+
+
+@dataclass(slots=True)
+class _List:
+    """Follow one list from the first letter of its text until its function has read it."""
+
+    function: ListFunction
+    text: str
+    credit: int
+    #: what the text has given so far
+    items: list[str] = field(default_factory=list[str])
+    #: partial decodings that were let in and have no item yet
+    waiting: dict[NodeKey, Primitive] = field(default_factory=dict[NodeKey, Primitive])
+    #: items that were forwarded early, by the partial decoding that took them
+    forwarded: dict[str, tuple[Primitive, str]] = field(
+        default_factory=dict[str, tuple[Primitive, str]]
+    )
+    #: partial decodings whose item nobody has taken yet
+    on_edge: set[str] = field(default_factory=set[str])
+    is_known: bool = False
+    reader: ItemReader | None = None
+    is_readable: bool = True
+
+    def restart(self) -> None:
+        """Read the text from its beginning again; what was forwarded stays so."""
+        self.reader, self.is_readable = None, True
+        self.items.clear()
+
+    def read(self, text: str) -> None:
+        """Take the next piece of the text; after an error, wait for the function instead."""
+        if not self.is_readable:
+            return
+        try:
+            if self.reader is None:
+                self.reader = self.function.reader()
+            self.items += self.reader.feed(text)
+        except Exception:  # the function that reads the whole text will say what is wrong with it
+            self.is_readable = False
+
+    def due(self) -> Iterator[Due]:
+        """Yield who need not wait any more, in the order of the list."""
+        for node, one in sorted(self.waiting.items(), key=_place):
+            if self.is_known:
+                yield Due(node, replace(one, kind=PrimitiveKind.FUNCTION), None)
+            elif one.attribute("item") < len(self.items) and len(self.on_edge) < self.credit:
+                item = self.items[one.attribute("item")]
+                self.forwarded[one.name] = (one, item)
+                self.on_edge.add(one.name)
+                yield Due(node, one, item)
+            else:
+                continue
+            del self.waiting[node]
+
+
+class ItemForwarding:
+    """Hold the partial decodings of one request. Thread-safe.
+
+    It ends none itself: what returns those that are due leaves that to its caller.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        #: by the function that reads the list
+        self._lists: dict[str, _List] = {}
+        #: which lists are read off a decoding
+        self._texts: dict[str, list[_List]] = {}
+        #: whose item a primitive takes
+        self._taken_by: dict[str, list[tuple[_List, str]]] = {}
+        self._is_over = False
+
+    def expect(self, primitives: Iterable[Primitive]) -> None:
+        """Learn which of these new primitives are partial decodings, and who takes their items."""
+        new = {one.name: one for one in primitives}
+        with self._lock:
+            for one in new.values():
+                if one.kind is PrimitiveKind.PARTIAL_DECODING:
+                    self._list_of(one, new[one.attribute("list")])
+            for one in new.values():
+                for source in one.after:
+                    partial = new.get(source)
+                    if partial is not None and partial.kind is PrimitiveKind.PARTIAL_DECODING:
+                        taken = (self._lists[partial.attribute("list")], partial.name)
+                        self._taken_by.setdefault(one.name, []).append(taken)
+
+    def reads(self, decoding: str) -> bool:
+        """Tell whether lists are read off the text of a decoding while it is written."""
+        return decoding in self._texts
+
+    def begin(self, decoding: str) -> None:
+        """Learn that a decoding starts, perhaps once more after a step that raised."""
+        with self._lock:
+            for one in self._texts.get(decoding, ()):
+                one.restart()
+
+    def feed(self, decoding: str, text: str) -> Sequence[Due]:
+        """Take the next piece of a decoding's text; return who gets what it has finished."""
+        with self._lock:
+            for one in self._texts[decoding]:
+                one.read(text)
+            return self._due(self._texts[decoding])
+
+    def granted(self, node: NodeKey, partial: Primitive) -> Sequence[Due]:
+        """Let a partial decoding wait for its item, if it is not there yet."""
+        with self._lock:
+            found = self._lists[partial.attribute("list")]
+            found.waiting[node] = partial
+            return self._due([found])
+
+    def ended(self, name: str, value: Any) -> Sequence[Due]:
+        """Learn that a primitive has ended: perhaps it has taken an item, or read a whole list.
+
+        Raises:
+            EngineOutputError: if the list holds other items than those that were forwarded.
+        """
+        with self._lock:
+            lists = [found for found, _ in self._taken_by.get(name, ())]
+            for found, partial in self._taken_by.pop(name, ()):
+                found.on_edge.discard(partial)
+            whole = self._lists.get(name)
+            if whole is not None:
+                _check_forwarded(whole, value)
+                whole.is_known = True
+                lists.append(whole)
+            return self._due(lists)
+
+    def close(self) -> Sequence[NodeKey]:
+        """Return all that still wait, once: the request is over, and nobody wants their items."""
+        with self._lock:
+            self._is_over = True
+            left = [node for one in self._lists.values() for node in one.waiting]
+            for one in self._lists.values():
+                one.waiting.clear()
+            return left
+
+    def _list_of(self, partial: Primitive, read: Primitive) -> None:
+        if read.name not in self._lists:
+            text = partial.attribute("text")
+            found = _List(read.attribute("fn"), text, partial.attribute("credit"))
+            self._lists[read.name] = found
+            self._texts.setdefault(text, []).append(found)
+
+    def _due(self, lists: Iterable[_List]) -> Sequence[Due]:
+        return [] if self._is_over else [due for one in lists for due in one.due()]
+
+
+def _place(entry: tuple[NodeKey, Primitive]) -> int:
+    place: int = entry[1].attribute("item")
+    return place
+
+
+def _check_forwarded(found: _List, value: Any) -> None:
+    for partial, item in found.forwarded.values():
+        try:
+            in_list = partial.attribute("fn")(value)
+        except Exception as error:  # a shorter list
+            in_list = error
+        if in_list != item:
+            raise EngineOutputError(
+                "a whole text holds another item than its pieces",
+                where=f"item {partial.attribute('item') + 1} of {partial.attribute('list')}",
+                found=f"{in_list!r} after {item!r}",
+                valid="a final text that is its partial ones joined",
+                hint="leave the pass 'pipeline_decoding' out of the option passes",
+            )
+
+
+# Hold a request's text between its engine and its caller.
+
+
+class TextStream:
+    """Buffer text between the thread that makes it and the one that takes it, bounded by merging.
+
+    No text is lost and decoding never waits: past ``limit`` items new text joins the last one.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._items: deque[str] = deque()
+        self._lock = Lock()
+
+    def put(self, text: str) -> None:
+        """Add text; any thread."""
+        with self._lock:
+            if len(self._items) >= self._limit:
+                self._items[-1] += text
+            else:
+                self._items.append(text)
+
+    def take(self) -> list[str]:
+        """Take all that is buffered."""
+        with self._lock:
+            items = list(self._items)
+            self._items.clear()
+        return items

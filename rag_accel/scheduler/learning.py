@@ -1,0 +1,160 @@
+"""Learn from the times of events how steps, arrivals and returns go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, sqrt
+
+# Bound how long a step keeps newcomers waiting (HedraRAG section 4.2, Equation 1).
+#
+# Cutting a stretch of work that takes ``t`` seconds into slices of ``b`` shortens the mean wait of
+# whoever arrives meanwhile from ``t / 2`` to ``b / 2``, and costs one more step border, ``beta``
+# seconds, per slice. The gain ``(t - b) / 2 - beta * t / b`` is greatest at ``b = sqrt(2 beta t)``.
+# (Differs: the paper prints the cost with a plus sign, and with that there is no greatest gain.)
+#
+# Everything is learned from the times that events carry, so equal events give equal budgets.
+
+
+#: who was there so many seconds ago may come back: callers think for a moment between two calls
+COMPANY_S = 2.0
+#: of what is not measured yet, so much of a batch is a fair first part
+FIRST_SHARE = 8
+
+
+def running_mean(mean: float, value: float) -> float:
+    """Move a mean an eighth of the way to a new value; 0 stands for no value yet."""
+    return mean + (value - mean) / 8 if mean > 0 else value
+
+
+@dataclass(slots=True)
+class BaseFit:
+    """Fit ``base + slope * items`` to the seconds of parts; a newer one counts 8/7 as much."""
+
+    weight: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+    xx: float = 0.0
+    xy: float = 0.0
+
+    def observe(self, items: int, seconds: float) -> None:
+        """Take one part into account."""
+        old = 7 / 8
+        self.weight = old * self.weight + 1
+        self.x = old * self.x + items
+        self.y = old * self.y + seconds
+        self.xx = old * self.xx + items * items
+        self.xy = old * self.xy + items * seconds
+
+    def base_s(self) -> float | None:
+        """Return what a part costs besides its items; ``None`` while all are of about one size."""
+        spread = self.weight * self.xx - self.x * self.x
+        if spread <= 0.05 * self.x * self.x:
+            return None
+        return max(0.0, (self.y * self.xx - self.x * self.xy) / spread)
+
+
+@dataclass(slots=True)
+class StepCosts:
+    """Learn what steps of one engine cost; all in seconds, 0 before the first measurement."""
+
+    #: mean time between deciding on a step and hearing of its end, beyond the step itself
+    border_s: float = 0.0
+    #: mean time that the engine spends on one primitive, its share of each step it was in
+    service_s: float = 0.0
+    #: mean time of one item of a primitive that was cut
+    item_s: float = 0.0
+    #: mean size of a primitive in binary digits; 0 before the first
+    digits: float = 0.0
+    #: what parts cost by their size
+    parts: BaseFit = field(default_factory=BaseFit)
+
+    def learn_border(self, between_s: float, step_s: float) -> None:
+        """Take the time from a step's command to its report, and the step's own, into account."""
+        self.border_s = running_mean(self.border_s, max(0.0, between_s - step_s))
+
+    def learn_service(self, served_s: float, items: int) -> None:
+        """Take into account what one primitive of so many items has cost."""
+        self.service_s = running_mean(self.service_s, served_s)
+        self.digits = running_mean(self.digits, float(items.bit_length()))
+
+    def is_large(self, items: int) -> bool:
+        """Tell whether a primitive is at least about twice as large as they usually are.
+
+        Among equals nobody gains by a border: the oldest is served first either way.
+        """
+        return items.bit_length() >= self.digits + 1.0
+
+    def learn_part(self, served_s: float, items: int) -> None:
+        """Take into account what one part of a primitive, of so many items, has cost."""
+        self.item_s = running_mean(self.item_s, served_s / max(1, items))
+        self.parts.observe(items, served_s)
+
+    def beta_s(self, base_s: float) -> float:
+        """Return what one more border costs.
+
+        That is what is measured around a step, and what a step costs besides its items: as much as
+        parts of different sizes have shown, and at least what the engine's profile says
+        (``base_s``): a fit through few noisy points may well show nothing.
+        """
+        return self.border_s + max(base_s, self.parts.base_s() or 0.0)
+
+
+def best_budget_s(border_s: float, service_s: float) -> float:
+    """Return the length of a slice that shortens waiting most, in seconds (Equation 1)."""
+    return sqrt(2.0 * border_s * service_s)
+
+
+def bounded_budget_s(border_s: float, service_s: float, least_s: float, most_s: float) -> float:
+    """Return the best budget within bounds; the upper one if the service time is not known (0)."""
+    if service_s <= 0:
+        return most_s
+    return min(max(best_budget_s(border_s, service_s), least_s), most_s)
+
+
+def items_in(budget_s: float, item_s: float, most: int) -> int:
+    """Return how many items of ``item_s`` seconds fit into a budget: from 1 to ``most``."""
+    if item_s <= 0:
+        return max(1, most // FIRST_SHARE)
+    return max(1, int(min(most, budget_s / item_s)))
+
+
+def even_part(left: int, most: int) -> int:
+    """Return the size of the next of equal parts, each at most ``most`` of ``left`` items."""
+    return ceil(left / ceil(left / most)) if left > most else left
+
+
+# Learn how many of those whose work a step has ended bring their next work at once.
+#
+# Callers in a loop come back one by one within a fraction of a millisecond after a step. An engine
+# that starts with the first of them leaves the others waiting for a whole step, so that batches
+# fall to half of what is there. What came back so soon after the last steps is expected to come
+# again.
+
+
+@dataclass(slots=True)
+class Returns:
+    """Follow the arrivals that come soon after the steps of one engine."""
+
+    #: when the last step ended, with how many, and until when an arrival counts as soon
+    ended: int = 0
+    until: float = 0.0
+    #: how many have come since
+    arrived: int = 0
+    #: how many came per one that ended; a running mean
+    share: float = 0.0
+
+    def step_ended(self, ended: int, now: float, window_s: float) -> None:
+        """Learn from what came after the step before this one."""
+        if self.ended:
+            self.share += (min(1.0, self.arrived / self.ended) - self.share) / 4
+        self.ended, self.until, self.arrived = ended, now + window_s, 0
+
+    def note_arrival(self, now: float) -> None:
+        """Count an arrival if it is soon."""
+        if now <= self.until:
+            self.arrived += 1
+
+    def expected_by(self, now: float) -> float | None:
+        """Return by when more are expected, ``None`` if all have come or the time is over."""
+        missing = round(self.share * self.ended) > self.arrived
+        return self.until if missing and now < self.until else None

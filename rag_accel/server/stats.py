@@ -1,0 +1,162 @@
+"""Say what served requests ended with, and count them by workflow."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NewType, TypedDict
+
+from rag_accel.telemetry.metrics import Snapshot
+
+# Say what a served request ended with.
+
+ServedId = NewType("ServedId", int)
+
+RequestState = Literal["finished", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedResult:
+    """Hold what one request ended with.
+
+    Args:
+        id: what ``Server.add_request`` returned; ids rise in the order of the requests.
+        program: name of the workflow it ran.
+        state: ``finished`` with ``output``; ``failed`` with ``error``, also past its deadline;
+            ``cancelled`` by ``Server.cancel``.
+        latency_s: seconds from ``add_request`` to its end.
+        output: the graph's result; None unless it has finished.
+        error: what ended it, the original exception object; None if it has finished.
+    """
+
+    id: ServedId
+    program: str
+    state: RequestState
+    latency_s: float
+    output: Any = None
+    error: BaseException | None = None
+
+    def unwrap(self) -> Any:
+        """Return the output; raise what ended the request if it has not finished."""
+        if self.error is not None:
+            raise self.error
+        return self.output
+
+
+# Count requests by workflow and summarise their latencies. Not thread-safe: the desk locks.
+
+
+#: latencies kept per workflow; quantiles are of the newest
+WINDOW = 1024
+
+#: workflows counted by name; further ones are counted together
+MAX_PROGRAMS = 256
+
+OTHERS = "(other workflows)"
+
+
+class LatencySummary(TypedDict):
+    """Hold quantiles in seconds of the newest ``count`` latencies, at most ``WINDOW``.
+
+    A quantile is the smallest latency that at least this share of them does not exceed; None
+    without any.
+    """
+
+    count: int
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    max: float | None
+
+
+class WorkflowStats(TypedDict):
+    """Hold the counts of one workflow. ``latency_s`` is of its requests that have finished."""
+
+    live: int
+    finished: int
+    failed: int
+    cancelled: int
+    latency_s: LatencySummary
+
+
+class ServerStats(TypedDict):
+    """Hold all counts of a server.
+
+    ``refused`` counts requests that raised BusyError, ``unfetched`` the results that wait to be
+    fetched, ``dropped`` those that were given up because nobody fetched them. ``accelerator`` is
+    what the accelerator has measured (``Metrics.snapshot``), of its other users, too.
+    """
+
+    live: int
+    finished: int
+    failed: int
+    cancelled: int
+    refused: int
+    unfetched: int
+    dropped: int
+    workflows: dict[str, WorkflowStats]
+    accelerator: Snapshot
+
+
+@dataclass(slots=True)
+class _Program:
+    live: int = 0
+    ended: dict[RequestState, int] = field(
+        default_factory=lambda: {"finished": 0, "failed": 0, "cancelled": 0}
+    )
+    latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def stats(self) -> WorkflowStats:
+        return WorkflowStats(live=self.live, **self.ended, latency_s=summarise(self.latencies_s))
+
+
+class Tally:
+    """Count what became of the requests of each workflow."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, _Program] = {}
+
+    def started(self, program: str) -> None:
+        """Count a request that lives from now on."""
+        self._of(program).live += 1
+
+    def withdrawn(self, program: str) -> None:
+        """Forget a request that was started and then was not taken in."""
+        self._of(program).live -= 1
+
+    def ended(self, program: str, state: RequestState, latency_s: float) -> None:
+        """Count the end of a request that lived."""
+        counts = self._of(program)
+        counts.live -= 1
+        counts.ended[state] += 1
+        if state == "finished":
+            counts.latencies_s.append(latency_s)
+
+    def workflows(self) -> dict[str, WorkflowStats]:
+        """Return the counts by workflow, in the order in which these were first seen."""
+        return {name: program.stats() for name, program in self._programs.items()}
+
+    def _of(self, program: str) -> _Program:
+        found = self._programs.get(program)
+        if found is None:
+            known = program if len(self._programs) < MAX_PROGRAMS else OTHERS
+            found = self._programs.setdefault(known, _Program())
+        return found
+
+
+def summarise(latencies_s: Iterable[float]) -> LatencySummary:
+    """Return the quantiles of some latencies in seconds."""
+    ordered = sorted(latencies_s)
+
+    def quantile(share: float) -> float | None:
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+    return LatencySummary(
+        count=len(ordered),
+        p50=quantile(0.5),
+        p90=quantile(0.9),
+        p99=quantile(0.99),
+        max=quantile(1.0),
+    )
