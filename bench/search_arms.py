@@ -24,7 +24,7 @@ from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.search_request import Search
 from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES
 from rag_accel.engines.retrieval.vectors.nearest import Candidates, Source, nearest
-from rag_accel.engines.retrieval.vectors.vectors import Scope, Scores
+from rag_accel.engines.retrieval.vectors.vectors import Scores, SearchScope
 from rag_accel.errors import EngineError
 
 EXACT, VECTORS = "exact, 8-bit lists", "exact, vectors"
@@ -47,7 +47,7 @@ class Unproved:
         """Return how many are fetched."""
         return int(limit * K_FACTOR)
 
-    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
         """Scan the codes."""
         return self.codes.fetch(queries, count, scope)
 

@@ -25,7 +25,7 @@ VIOLATIONS = {
     "time": ("rag_accel/scheduler/planted.py", "asyncio"),
     "driver": ("rag_accel/scheduler/planted_too.py", "rag_accel.scheduler.driver"),
     "adapters": ("adapters/rag_accel_adapters/planted_too.py", "rag_accel.accelerator"),
-    "explain": ("rag_accel/explain/planted.py", "rag_accel.engines.batching"),
+    "profile": ("rag_accel/profile/planted.py", "rag_accel.engines.batching"),
 }
 
 

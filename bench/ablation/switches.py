@@ -20,7 +20,7 @@ from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.fast_tokens import FastTokens
 from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.retrieval.coded import codes
-from rag_accel.engines.retrieval.search_ways import SearchWays, Way
+from rag_accel.engines.retrieval.search_ways import SearchPlanner, Way
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.engines.retrieval.vectors.ivf import RowPlaces
 from rag_accel.leaves.leaves import Leaves
@@ -117,7 +117,7 @@ def split_cache_lines() -> AbstractContextManager[None]:
 
 def always_by_codes() -> AbstractContextManager[None]:
     """Search by codes wherever there are some, whatever was measured."""
-    return _instead(SearchWays, "way", lambda self, crowd, compared: Way.CODED)
+    return _instead(SearchPlanner, "way", lambda self, crowd, compared: Way.CODED)
 
 
 # The scheduler and its driver ------------------------------------------------------------------

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from rag_accel.accelerator.engine_table import Adoption, EngineProfiler
+from rag_accel.accelerator.engine_table import EngineProfiler, EngineTable
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
 from rag_accel.engine_api import ROLES, BorrowedEngine, Engine, PrimitiveKind
@@ -22,7 +22,7 @@ from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes.explanation import PlanStage, explain_graph
 from rag_accel.passes.manager import passes_named
 from rag_accel.profile.profile import Profile, profile_of
-from rag_accel.requests.engines import BoundEngine, owned, role_engine
+from rag_accel.requests.engines import NamedEngine, owned, role_engine
 from rag_accel.requests.execution import Execution, Graph, RunHandle
 from rag_accel.requests.kinds import check_output
 from rag_accel.requests.request import USER_CODE
@@ -86,9 +86,9 @@ class Accelerator:
         self.leaves = Leaves(self._driver, self.options)
         self.calls = CallPool(self.options.call_threads)
         self._lock = threading.Lock()
-        self._adoption = Adoption(self._driver, self._profiler)
+        self._adoption = EngineTable(self._driver, self._profiler)
         self._bypassed: Counter[tuple[str, str]] = Counter()
-        self._bound: dict[str, BoundEngine] = {}
+        self._bound: dict[str, NamedEngine] = {}
         self._driver.add_borrowed(
             BorrowedEngine(USER_CODE, frozenset({PrimitiveKind.FUNCTION, PrimitiveKind.CONDITION}))
         )
@@ -137,7 +137,7 @@ class Accelerator:
             return
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))
-        self._bound[name] = BoundEngine(self._driver.add_borrowed(borrowed), borrowed, taken)
+        self._bound[name] = NamedEngine(self._driver.add_borrowed(borrowed), borrowed, taken)
 
     def run(
         self,

@@ -136,7 +136,7 @@ class _Adopted:
         return self.alive is None or self.alive() is obj
 
 
-class Adoption:
+class EngineTable:
     """Let objects join one driver as engines, each once; from any thread."""
 
     def __init__(self, driver: Driver, profiler: EngineProfiler) -> None:
@@ -204,7 +204,7 @@ class Adoption:
             return self._borrowed[name]
 
 
-def _let_go(adoption: weakref.ref[Adoption], key: _Key, known: _Adopted, holder: int) -> None:
+def _let_go(adoption: weakref.ref[EngineTable], key: _Key, known: _Adopted, holder: int) -> None:
     alive = adoption()
     if alive is not None:
         alive.let_go(key, known, holder)

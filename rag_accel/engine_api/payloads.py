@@ -57,6 +57,18 @@ class SearchQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class HybridQuery(SearchQuery):
+    """Ask for the ``k`` documents nearest to ``vector`` and to the words of ``text`` together.
+
+    A search query that also says its text: an engine that searches by vector alone runs it as one,
+    with the same ``vector: [dim], float32``, ``k``, ``where`` and ``nprobe``. The final value is
+    ``tuple[ScoredDocument, ...]``, best first; its scores are those of the fusion.
+    """
+
+    text: str = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
 class RerankBatch:
     """Ask for the documents ordered by relevance to ``query``, the best ``top_n`` of them."""
 

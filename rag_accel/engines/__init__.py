@@ -1,1 +1,83 @@
-"""Execute primitives: the engines this package owns. Nothing is imported before it is used."""
+"""Execute primitives: the engines this package owns, by their public names.
+
+Nothing is imported before it is used: an engine brings the libraries it needs (extras ``local``,
+``fast`` and ``http``) when its name is first asked for.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rag_accel.engines.batching import BatchLimits
+    from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
+    from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+    from rag_accel.engines.llm.emulated.device import EmulatedDevice
+    from rag_accel.engines.llm.emulated.engine import EmulatedEngine
+    from rag_accel.engines.llm.emulated.table import DeviceTable
+    from rag_accel.engines.llm.extractive.engine import ExtractiveEngine
+    from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
+    from rag_accel.engines.llm.remote.options import RemoteOptions
+    from rag_accel.engines.rerank.engine import RerankEngine
+    from rag_accel.engines.rerank.max_sim import MaxSimScorer
+    from rag_accel.engines.retrieval import (
+        DocumentIndex,
+        IndexKind,
+        IndexSpec,
+        Metric,
+        RetrievalEngine,
+        load_index,
+        save_index,
+    )
+    from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
+    from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
+
+__all__ = [
+    "BatchLimits",
+    "CallableEmbeddingEngine",
+    "DeviceTable",
+    "DocumentIndex",
+    "EmulatedDevice",
+    "EmulatedEngine",
+    "ExtractiveEngine",
+    "HybridEngine",
+    "HybridSpec",
+    "IndexKind",
+    "IndexSpec",
+    "MaxSimScorer",
+    "Metric",
+    "OpenAICompatibleEngine",
+    "RemoteOptions",
+    "RerankEngine",
+    "RetrievalEngine",
+    "SentenceTransformerEngine",
+    "load_index",
+    "save_index",
+]
+
+_HOMES = {
+    "BatchLimits": "batching",
+    "CallableEmbeddingEngine": "embedding.callable_engine",
+    "DeviceTable": "llm.emulated.table",
+    "EmulatedDevice": "llm.emulated.device",
+    "EmulatedEngine": "llm.emulated.engine",
+    "ExtractiveEngine": "llm.extractive.engine",
+    "HybridEngine": "retrieval.hybrid.engine",
+    "HybridSpec": "retrieval.hybrid.fusion",
+    "MaxSimScorer": "rerank.max_sim",
+    "OpenAICompatibleEngine": "llm.remote.engine",
+    "RemoteOptions": "llm.remote.options",
+    "RerankEngine": "rerank.engine",
+    "SentenceTransformerEngine": "embedding.engine",
+}
+"""Where a name is defined, below this package; the others are those of ``retrieval``."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'retrieval')}")
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

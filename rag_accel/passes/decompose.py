@@ -90,14 +90,14 @@ def _reads_text(index: EngineProfile | BorrowedEngine | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _KindStep:
     kind: PrimitiveKind
     engine: EngineName | None = None
     #: whether it reads the stage's own inputs too, after what the step before it wrote
     reads_stage: bool = False
 
 
-_Steps: TypeAlias = dict[StageName, tuple[_Step, ...]]
+_Steps: TypeAlias = dict[StageName, tuple[_KindStep, ...]]
 
 
 def _whole(graph: FrozenRAGraph) -> list[StageInstance]:
@@ -128,14 +128,14 @@ def _all_steps(graph: FrozenRAGraph, engines: Engines) -> _Steps:
     return steps
 
 
-def _steps(stage: Stage, engines: Engines, problems: list[str]) -> tuple[_Step, ...]:
+def _steps(stage: Stage, engines: Engines, problems: list[str]) -> tuple[_KindStep, ...]:
     """Return the kinds a stage becomes, in order; note in ``problems`` what is missing."""
     match stage:
         case Generation():
             engine = engines.get(stage.engine)
             step = _step(stage, stage.engine, PrimitiveKind.DECODING, engines, problems)
             if isinstance(engine, EngineProfile) and PrimitiveKind.PREFILLING in engine.kinds:
-                return (_Step(PrimitiveKind.PREFILLING, stage.engine), step)
+                return (_KindStep(PrimitiveKind.PREFILLING, stage.engine), step)
             return (step,)
         case Retrieval():
             step = _step(stage, stage.engine, PrimitiveKind.SEARCHING, engines, problems)
@@ -155,16 +155,16 @@ def _steps(stage: Stage, engines: Engines, problems: list[str]) -> tuple[_Step, 
             kind = PrimitiveKind.RERANKING
             return (_step(stage, stage.engine, kind, engines, problems),)
         case Function():
-            return (_Step(PrimitiveKind.FUNCTION),)
+            return (_KindStep(PrimitiveKind.FUNCTION),)
         case Branch():
-            return (_Step(PrimitiveKind.CONDITION),)
+            return (_KindStep(PrimitiveKind.CONDITION),)
         case _:
             assert_never(stage)
 
 
 def _step(
     stage: Stage, name: EngineName, kind: PrimitiveKind, engines: Engines, problems: list[str]
-) -> _Step:
+) -> _KindStep:
     engine = engines.get(name)
     if engine is None:
         known = alternatives(name, engines)
@@ -178,7 +178,7 @@ def _step(
                 f"known-engines: stage {stage.name!r} needs {kind}, "
                 f"but engine {name!r} executes {able}"
             )
-    return _Step(kind, name)
+    return _KindStep(kind, name)
 
 
 def _lower(
@@ -221,7 +221,7 @@ def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...
     return tuple(reversed(raised))
 
 
-def _name(instance: InstanceName, step: _Step) -> PrimitiveName:
+def _name(instance: InstanceName, step: _KindStep) -> PrimitiveName:
     return PrimitiveName(f"{instance}.{step.kind.lower()}")
 
 

@@ -56,7 +56,7 @@ def pipeline_decoding(graph: PrimitiveGraph, context: PassContext) -> PrimitiveG
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _ItemSource:
     """Pair a decoding with the function that reads a list off all it wrote."""
 
     decoding: Primitive
@@ -71,7 +71,7 @@ class _Source:
         return self.written.union(self.decoding.inputs, self.read.inputs)
 
 
-def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _Source | None:
+def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _ItemSource | None:
     """Return where a list comes from, if its text can be read while it is written."""
     if not read.inputs or read.output is None:
         return None
@@ -85,10 +85,10 @@ def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _So
     is_decoding = decoding.kind is PrimitiveKind.DECODING and decoding.name in read.after
     if not (is_streamed and is_decoding) or {decoding.output, read.output} & context.reduced:
         return None
-    return _Source(decoding, read)
+    return _ItemSource(decoding, read)
 
 
-def _with_items(graph: PrimitiveGraph, source: _Source, context: PassContext) -> PrimitiveGraph:
+def _with_items(graph: PrimitiveGraph, source: _ItemSource, context: PassContext) -> PrimitiveGraph:
     """Return the graph with partial decodings; who may not go ahead waits for the whole list."""
     ahead = {one.name for one in graph.primitives if _may_go_ahead(one, source, context)}
     taken = {one.name: one for one in _partial_decodings(graph, source, ahead, context)}
@@ -117,7 +117,7 @@ def _behind(
 
 
 def _partial_decodings(
-    graph: PrimitiveGraph, source: _Source, ahead: set[PrimitiveName], context: PassContext
+    graph: PrimitiveGraph, source: _ItemSource, ahead: set[PrimitiveName], context: PassContext
 ) -> Iterator[Primitive]:
     decoding, read = source.decoding, source.read
     others = (name for name in read.after if name != decoding.name)
@@ -133,7 +133,7 @@ def _partial_decodings(
             yield replace(one, kind=kind, after=after, attributes=attributes)
 
 
-def _takes_item(one: Primitive, source: _Source, context: PassContext) -> bool:
+def _takes_item(one: Primitive, source: _ItemSource, context: PassContext) -> bool:
     return (
         one.kind is PrimitiveKind.FUNCTION
         and one.attribute("item", -1) >= 0
@@ -144,7 +144,7 @@ def _takes_item(one: Primitive, source: _Source, context: PassContext) -> bool:
     )
 
 
-def _may_go_ahead(one: Primitive, source: _Source, context: PassContext) -> bool:
+def _may_go_ahead(one: Primitive, source: _ItemSource, context: PassContext) -> bool:
     """Tell whether nobody could notice that it runs before the list has ended."""
     engine = _owned_engine(one, context)
     if engine is None or one.kind not in _GOES_AHEAD or one.reads_all:

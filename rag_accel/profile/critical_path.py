@@ -18,7 +18,7 @@ Spent = Literal["outside", "queued", "running"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PathSegment:
     """Be one part of the chain; ``primitive`` is None outside of any."""
 
     spent: Spent
@@ -44,7 +44,7 @@ class CriticalPath:
 
     request: RecordedRequest
     primitives: tuple[RecordedPrimitive, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[PathSegment, ...]
     slack_s: Mapping[str, float]
 
     @property
@@ -78,14 +78,14 @@ def critical_path(request: RecordedRequest) -> CriticalPath:
         chain.append(at)
         at = _last([by_name[name] for name in at.after if name in by_name])
     chain.reverse()
-    parts: list[Part] = []
+    parts: list[PathSegment] = []
     now = request.arrived_s
     for one in chain:
-        parts.append(Part("outside", now, one.ready_s))
-        parts.append(Part("queued", one.ready_s, one.started_s, one))
-        parts.append(Part("running", one.started_s, one.ended_s, one))
+        parts.append(PathSegment("outside", now, one.ready_s))
+        parts.append(PathSegment("queued", one.ready_s, one.started_s, one))
+        parts.append(PathSegment("running", one.started_s, one.ended_s, one))
         now = one.ended_s
-    parts.append(Part("outside", now, request.ended_s))
+    parts.append(PathSegment("outside", now, request.ended_s))
     shown = tuple(part for part in parts if part.end_s > part.start_s)
     return CriticalPath(request, tuple(chain), shown, _slack(request, chain))
 

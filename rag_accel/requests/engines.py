@@ -1,6 +1,7 @@
 """Bind what the user gave as ``llm=``, ``embedder=``, ``index=`` and so on to engines.
 
-An ``Engine`` is owned. Any other callable, sync or async, is borrowed and is called with plain
+An ``Engine`` is owned; so is one that is named, as it is registered in the entry points, and made
+without arguments. Any other callable, sync or async, is borrowed and is called with plain
 arguments:
 
     llm(prompt: str) -> str                                embedder(texts: list[str]) -> vectors
@@ -15,6 +16,7 @@ with, or else that of an LLM. ``graph_checks`` finds stages that ask it for anot
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,11 +31,12 @@ from rag_accel.engine_api import (
     ScoredDocument,
 )
 from rag_accel.errors import ConfigError, DocumentError, EngineOutputError
+from rag_accel.registry import engine_registry
 from rag_accel.scheduler.messages import EngineName
 
 
 @dataclass(frozen=True, slots=True)
-class BoundEngine:
+class NamedEngine:
     """Pair an engine's name in the driver with what the passes need to know of it."""
 
     engine: EngineName
@@ -51,27 +54,44 @@ def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
     """
     if isinstance(given, Engine):
         return given
-    if type(given).__module__ == "rag_accel.engines.retrieval.index.store":
-        from rag_accel.engines.retrieval.engine import RetrievalEngine
-
-        return RetrievalEngine(given)
+    if isinstance(given, str):
+        return _registered(name, given)
+    # Of the class, so that an object which answers to any name is still a callable.
+    as_engine = getattr(type(given), "as_engine", None)
+    if as_engine is not None:
+        return as_engine(given)
     if callable(given):
         return given
     raise ConfigError(
         "this cannot serve as an engine",
         where=f"{name}=",
         found=f"{type(given).__module__}.{type(given).__qualname__}",
-        valid="an Engine, a DocumentIndex, or a callable (sync or async)",
+        valid="an Engine, the name of one, a DocumentIndex, or a callable (sync or async)",
         hint="wrap it in a function, for example lambda prompt: model.invoke(prompt).content",
     )
 
 
-def owned(name: EngineName, engine: Engine, profile: EngineProfile) -> BoundEngine:
+def _registered(name: str, plugin: str) -> Engine:
+    make = engine_registry().get(plugin)
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ConfigError(
+            "an engine that needs arguments cannot be made from its name",
+            where=f"{name}=",
+            found=f"{plugin!r}: {error}",
+            valid="the engine itself",
+            hint=f"make it and give it as {name}=, see rag_accel.engines",
+        ) from None
+    return make()
+
+
+def owned(name: EngineName, engine: Engine, profile: EngineProfile) -> NamedEngine:
     """Return an owned engine that has joined the driver under this name, driven by ``profile``."""
     index: Any = getattr(engine, "index", None)
     if not isinstance(getattr(index, "fields", None), frozenset):
-        return BoundEngine(name, profile)
-    return BoundEngine(name, profile, fields=lambda: index.fields if len(index) else None)
+        return NamedEngine(name, profile)
+    return NamedEngine(name, profile, fields=lambda: index.fields if len(index) else None)
 
 
 def documents_from(found: Any, where: str) -> tuple[ScoredDocument, ...]:

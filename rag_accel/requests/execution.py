@@ -14,11 +14,11 @@ from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.spec import verify
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.passes.manager import passes_named
-from rag_accel.requests.engines import BoundEngine
+from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.graph_checks import check_engines
 from rag_accel.requests.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
 from rag_accel.requests.prompts import as_text
-from rag_accel.requests.request import GraphRun
+from rag_accel.requests.request import GraphRequest
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import RequestArrived, RequestCancelled
 
@@ -28,7 +28,9 @@ Graph = RAGraph | FrozenRAGraph
 class RunHandle:
     """Hold a request that runs on its own; get its result, or cancel it."""
 
-    def __init__(self, run: GraphRun, execution: Execution, outputs: Sequence[str] | None) -> None:
+    def __init__(
+        self, run: GraphRequest, execution: Execution, outputs: Sequence[str] | None
+    ) -> None:
         self._run = run
         # Also keeps an accelerator open that nobody else holds any more.
         self._execution = execution
@@ -81,7 +83,7 @@ class Execution:
         driver: Driver,
         pool: CallPool,
         options: Options,
-        engines: Callable[[], Mapping[str, BoundEngine]],
+        engines: Callable[[], Mapping[str, NamedEngine]],
     ) -> None:
         self._driver = driver
         self._pool = pool
@@ -182,7 +184,7 @@ class Execution:
             raise run.error
         return handle
 
-    def cancel(self, run: GraphRun) -> None:
+    def cancel(self, run: GraphRequest) -> None:
         """End a request whose caller does not want it any more."""
         self._driver.post(RequestCancelled(run.id))
 
@@ -192,7 +194,7 @@ class Execution:
         inputs: Mapping[str, Any],
         outputs: Sequence[str] | None = None,
         stream: bool = False,
-    ) -> GraphRun:
+    ) -> GraphRequest:
         frozen = graph.freeze()
         engines = dict(self._engines())  # another thread may be adding one
         verify(frozen, "ragraph", {name: bound.profile for name, bound in engines.items()})
@@ -200,7 +202,7 @@ class Execution:
         _check_inputs(frozen, inputs)
         if outputs is not None:
             _check_outputs(frozen, outputs)
-        return GraphRun(
+        return GraphRequest(
             frozen,
             inputs,
             engines,
@@ -211,7 +213,7 @@ class Execution:
             stream_items=self._options.stream_items if stream else None,
         )
 
-    def _start(self, run: GraphRun, deadline_s: float | None, on_full: OnFull) -> None:
+    def _start(self, run: GraphRequest, deadline_s: float | None, on_full: OnFull) -> None:
         now = self._driver.now()
         limit = self._limit(deadline_s)
         deadline = None if limit is None else now + limit
@@ -224,19 +226,19 @@ class Execution:
             raise ConfigError("bad deadline", where="deadline_s", found=limit, valid="from 0")
         return limit
 
-    def _sync_host(self, run: GraphRun, deadline_s: float | None) -> SyncHost:
+    def _sync_host(self, run: GraphRequest, deadline_s: float | None) -> SyncHost:
         bounded = self._limit(deadline_s) is not None
         # Inside a running loop (a notebook's) an async call cannot run in this thread.
         inline = not bounded and not _in_running_loop()
         host = run.host = SyncHost(self._pool, inline, lambda: self._left(run))
         return host
 
-    def _async_host(self, run: GraphRun) -> AsyncHost:
+    def _async_host(self, run: GraphRequest) -> AsyncHost:
         host = AsyncHost(self._pool, self._driver, lambda: self._left(run))
         run.host = WeakHost(host)
         return host
 
-    def _left(self, run: GraphRun) -> None:
+    def _left(self, run: GraphRequest) -> None:
         if not run.is_over:
             self.cancel(run)
 

@@ -19,9 +19,9 @@ from rag_accel.graph.nodes import (
 )
 from rag_accel.graph.order import reachable
 from rag_accel.passes.decompose import needs_embedder
-from rag_accel.requests.engines import BoundEngine
+from rag_accel.requests.engines import NamedEngine
 
-Engines = Mapping[str, BoundEngine]
+Engines = Mapping[str, NamedEngine]
 
 
 def check_engines(graph: FrozenRAGraph, engines: Engines) -> None:

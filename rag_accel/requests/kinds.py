@@ -16,6 +16,7 @@ from rag_accel.engine_api import (
     EngineRequest,
     GenerationInput,
     GenerationOutput,
+    HybridQuery,
     IngestBatch,
     PrimitiveKind,
     RerankBatch,
@@ -25,7 +26,7 @@ from rag_accel.engine_api import (
 from rag_accel.errors import EngineOutputError, RequestCancelledError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.engines import (
-    BoundEngine,
+    NamedEngine,
     documents_from,
     kept_documents,
     plain_documents,
@@ -148,7 +149,7 @@ class UserCall:
 def user_call(
     primitive: Primitive,
     values: Values,
-    engines: Mapping[str, BoundEngine],
+    engines: Mapping[str, NamedEngine],
     is_wanted: Callable[[], bool],
 ) -> UserCall:
     """Return the call of a function, a condition or a borrowed engine."""
@@ -230,9 +231,6 @@ def _search(primitive: Primitive, values: Values) -> SearchQuery:
     vector, *text = (values.read(name) for name in primitive.inputs)
     if not text:
         return SearchQuery(vector, top_k, where)
-    # That room is not loaded before something of it is used.
-    from rag_accel.engines.retrieval.hybrid.fusion import HybridQuery
-
     return HybridQuery(vector, top_k, where, text=as_text(text[0]))
 
 

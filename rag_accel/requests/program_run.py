@@ -17,7 +17,7 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.nodes import Function
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.requests.hosts import AsyncHost, SyncHost
-from rag_accel.requests.request import GraphRun
+from rag_accel.requests.request import GraphRequest
 from rag_accel.scheduler.messages import (
     RequestArrived,
     RequestCancelled,
@@ -116,10 +116,10 @@ class ProgramRun:
         assert isinstance(stage, Function), "a translated program is made of functions"
         return stage.fn
 
-    def _make(self, value: Any) -> GraphRun:
+    def _make(self, value: Any) -> GraphRequest:
         options = self._accelerator.options
         (name,) = self._graph.inputs
-        run = GraphRun(
+        run = GraphRequest(
             self._graph,
             {name: value},
             {},
@@ -132,20 +132,20 @@ class ProgramRun:
         run.id = self._identity.request
         return run
 
-    def _start(self, run: GraphRun) -> None:
+    def _start(self, run: GraphRequest) -> None:
         identity = self._identity
         on_full = self._accelerator.options.on_full
         event = RequestArrived(run.id, run.start(), identity.arrived_at, identity.deadline, on_full)
         self._driver.submit(event, run)
         self.has_begun = True
 
-    def _left(self, run: GraphRun, known: Any) -> None:
+    def _left(self, run: GraphRequest, known: Any) -> None:
         is_known = known.done() if isinstance(known, asyncio.Future) else known is not None
         if not run.is_over and not is_known:
             self._driver.post(RequestCancelled(run.id))
 
 
-def _run_on(run: GraphRun, host: AsyncHost, stack: AsyncExitStack) -> None:
+def _run_on(run: GraphRequest, host: AsyncHost, stack: AsyncExitStack) -> None:
     """Serve a run on this loop until it is over, with nobody waiting for its result."""
 
     async def serve() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rag_accel.engine_api import EngineOutput, EngineRequest, PrimitiveKind, WorkId
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.primitives import Primitive
-from rag_accel.requests.engines import BoundEngine
+from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import Host
 from rag_accel.requests.kinds import checked, stored, user_call
 from rag_accel.requests.progress import Progress
@@ -35,7 +35,7 @@ USER_CODE = EngineName("user code")
 _FOLD = ".fold"
 
 
-class GraphRun:
+class GraphRequest:
     """Be the driver's client for one request.
 
     ``granted``, ``ended`` and ``request_ended`` come from the scheduler's threads and run none of
@@ -46,7 +46,7 @@ class GraphRun:
         self,
         graph: FrozenRAGraph,
         inputs: Mapping[str, Any],
-        engines: Mapping[str, BoundEngine],
+        engines: Mapping[str, NamedEngine],
         driver: Driver,
         *,
         namespace: str,

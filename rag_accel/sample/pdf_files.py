@@ -50,14 +50,14 @@ def _read(pypdf: Any, data: bytes) -> FileText:
 
 def _check_work(reader: Any, num_bytes: int) -> None:
     left = _FREE_WORK + _WORK_PER_BYTE * num_bytes
-    work = _Work()
+    work = _PageWork()
     for page in reader.pages:
         left -= work.of_page(page)
         if left < 0:
             raise UnreadableFileError("its pages repeat far more than the file holds")
 
 
-class _Work:
+class _PageWork:
     """Estimate what reading a page takes, in bytes of contents that are gone through."""
 
     def __init__(self) -> None:

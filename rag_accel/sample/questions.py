@@ -137,7 +137,7 @@ def make_questions(
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _QuestionCandidate:
     rule: str
     weight: float
     forms: tuple[str, ...]
@@ -149,7 +149,7 @@ class _Source:
     """Hold what can be asked of a document, by rule and in the order of its sentences."""
 
     document: Document
-    candidates: dict[str, deque[_Candidate]]
+    candidates: dict[str, deque[_QuestionCandidate]]
 
 
 def _spread(documents: Sequence[Document]) -> list[Document]:
@@ -160,13 +160,13 @@ def _spread(documents: Sequence[Document]) -> list[Document]:
 
 def _source(document: Document) -> _Source:
     """Collect what can be asked of a document: for each sentence, by the first rule that fits."""
-    candidates: dict[str, deque[_Candidate]] = {}
+    candidates: dict[str, deque[_QuestionCandidate]] = {}
     for place, fact in enumerate(read_facts(document)):
         for rule, weight in RULES:
             forms = rule(fact)
             if forms is not None:
                 name = rule.__name__
-                found = _Candidate(name, weight, forms, place)
+                found = _QuestionCandidate(name, weight, forms, place)
                 candidates.setdefault(name, deque()).append(found)
                 break
     return _Source(document, candidates)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rag_accel.scheduler.messages import EngineName, NodeKey, Outcome, Part, RequestId, StepId
+from rag_accel.scheduler.messages import EngineName, NodeKey, Outcome, RequestId, StepId, WorkSlice
 
 
 class _Matching:
@@ -49,7 +49,7 @@ class StartStep(_Matching):
     admitted: tuple[NodeKey, ...]
     threads: int
     time_s: float | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[WorkSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from rag_accel.scheduler.batching import Entry, grant_threads, select_batch, sel
 from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, StartCall, StartStep
 from rag_accel.scheduler.completions import cancel_node, end_node, end_request
 from rag_accel.scheduler.learning import COMPANY_S, bounded_budget_s
-from rag_accel.scheduler.messages import NodeKey, Part, StepId
+from rag_accel.scheduler.messages import NodeKey, StepId, WorkSlice
 from rag_accel.scheduler.queueing import admit_pending
 from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
@@ -131,7 +131,7 @@ def _keys(batch: list[Entry]) -> tuple[NodeKey, ...]:
     return tuple(entry.node.key for entry in batch)
 
 
-def _parts(batch: list[Entry]) -> tuple[Part, ...]:
+def _parts(batch: list[Entry]) -> tuple[WorkSlice, ...]:
     return tuple(part for entry in batch if (part := entry.node.part) is not None)
 
 

@@ -132,7 +132,7 @@ def even_part(left: int, most: int) -> int:
 
 
 @dataclass(slots=True)
-class Returns:
+class ReturnRateLearner:
     """Follow the arrivals that come soon after the steps of one engine."""
 
     #: when the last step ended, with how many, and until when an arrival counts as soon

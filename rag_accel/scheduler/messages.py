@@ -50,7 +50,7 @@ class NodeSpec:
     share: Hashable | None = None
 
 
-class Part(NamedTuple):
+class WorkSlice(NamedTuple):
     """Name the items ``start`` to ``stop`` (without it) of a primitive: one sub-stage."""
 
     node: NodeKey

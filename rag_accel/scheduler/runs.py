@@ -24,7 +24,7 @@ from heapq import merge
 from itertools import takewhile
 from typing import Literal
 
-from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, Part, RequestId
+from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, RequestId, WorkSlice
 
 NodeState = Literal["waiting", "queued", "following", "running", "ended"]
 
@@ -67,12 +67,12 @@ class NodeRun:
         return self.spec.size - self.taken
 
     @property
-    def part(self) -> Part | None:
+    def part(self) -> WorkSlice | None:
         """Return what of it is on its engine, ``None`` if that is all of it."""
         if self.portion == self.spec.size:
             return None
         stop = self.taken + self.portion
-        return Part(self.key, self.taken, stop, stop == self.spec.size)
+        return WorkSlice(self.key, self.taken, stop, stop == self.spec.size)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.learning import Returns, StepCosts, running_mean
+from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts, running_mean
 from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
 from rag_accel.scheduler.runs import NodeQueue, NodeRun, NodeState, RequestRun
 
@@ -43,7 +43,7 @@ class EngineState:
     threads: int = 0
     #: the size of the step
     step_items: int = 0
-    returns: Returns = field(default_factory=Returns)
+    returns: ReturnRateLearner = field(default_factory=ReturnRateLearner)
     costs: StepCosts = field(default_factory=StepCosts)
     interrupted: bool = False
     lost: bool = False

@@ -17,13 +17,19 @@ from rag_accel.errors import (
 )
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.requests.execution import RunHandle
-from rag_accel.server.stats import RequestState, ServedId, ServedResult, ServerStats, Tally
+from rag_accel.server.stats import (
+    RequestState,
+    ServedId,
+    ServedResult,
+    ServerStats,
+    WorkflowCounters,
+)
 from rag_accel.server.waiting import Listeners
 from rag_accel.telemetry.metrics import Snapshot
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class ServedRequest:
     """Be one request. The desk changes it, under its lock.
 
     Args:
@@ -43,7 +49,7 @@ class Ticket:
     result: ServedResult | None = None
 
 
-class Desk:
+class PendingResults:
     """Hold live requests, and finished ones in the order in which they ended. Thread-safe.
 
     Args:
@@ -59,9 +65,9 @@ class Desk:
         # Re-entrant: a finalizer may come here while its own thread is inside.
         self._lock = threading.RLock()
         self._last_id = 0
-        self._live: dict[ServedId, Ticket] = {}
-        self._unfetched: dict[ServedId, Ticket] = {}
-        self._tally = Tally()
+        self._live: dict[ServedId, ServedRequest] = {}
+        self._unfetched: dict[ServedId, ServedRequest] = {}
+        self._tally = WorkflowCounters()
         self._totals: dict[RequestState, int] = {"finished": 0, "failed": 0, "cancelled": 0}
         self._refused = 0
         self._dropped = 0
@@ -71,7 +77,7 @@ class Desk:
 
     # Requests ----------------------------------------------------------------------------------
 
-    def open(self, program: str) -> Ticket:
+    def open(self, program: str) -> ServedRequest:
         """Take in a request; ``follow`` or ``withdraw`` must be next.
 
         Raises:
@@ -81,12 +87,12 @@ class Desk:
             if self._why_shut is not None:
                 raise ClosedError(self._why_shut, hint="make a new Server")
             self._last_id += 1
-            ticket = Ticket(ServedId(self._last_id), program, self._clock.now())
+            ticket = ServedRequest(ServedId(self._last_id), program, self._clock.now())
             self._live[ticket.id] = ticket
             self._tally.started(program)
             return ticket
 
-    def follow(self, ticket: Ticket, handle: RunHandle, *, folds: bool) -> None:
+    def follow(self, ticket: ServedRequest, handle: RunHandle, *, folds: bool) -> None:
         """Hear of the end of what was started; ``folds`` says that its result needs reducers."""
         with self._lock:
             ticket.handle = handle
@@ -95,7 +101,7 @@ class Desk:
             handle.cancel()
         handle.when_over(partial(self._over, ticket, folds))
 
-    def withdraw(self, ticket: Ticket, error: BaseException) -> None:
+    def withdraw(self, ticket: ServedRequest, error: BaseException) -> None:
         """Forget a request that could not be started."""
         with self._lock:
             del self._live[ticket.id]
@@ -157,7 +163,7 @@ class Desk:
         with self._lock:
             return None if self._live else True
 
-    def claim(self, id: ServedId) -> Ticket:
+    def claim(self, id: ServedId) -> ServedRequest:
         """Keep one result for the caller; ``collect`` or ``unclaim`` must follow.
 
         Raises:
@@ -178,7 +184,7 @@ class Desk:
         self.listeners.tell()
         return ticket
 
-    def unclaim(self, ticket: Ticket) -> None:
+    def unclaim(self, ticket: ServedRequest) -> None:
         """Leave a result to whoever fetches it."""
         with self._lock:
             ticket.is_claimed = False
@@ -186,7 +192,7 @@ class Desk:
                 self._keep(ticket)
         self.listeners.tell(ticket.id)
 
-    def collect(self, ticket: Ticket) -> ServedResult:
+    def collect(self, ticket: ServedRequest) -> ServedResult:
         """Return a claimed result; without one yet it is claimed no longer.
 
         Raises:
@@ -216,7 +222,7 @@ class Desk:
 
     # Endings -----------------------------------------------------------------------------------
 
-    def _over(self, ticket: Ticket, folds: bool) -> None:
+    def _over(self, ticket: ServedRequest, folds: bool) -> None:
         """Note when a request ended. The scheduler's thread: none of the user's code runs here."""
         with self._lock:
             if ticket.ended_at is not None:
@@ -230,11 +236,11 @@ class Desk:
         except Exception as error:  # closed, or no thread could be had
             self._end(ticket, None, error)
 
-    def _settle(self, ticket: Ticket) -> None:
+    def _settle(self, ticket: ServedRequest) -> None:
         assert ticket.handle is not None, "a request ended before it was followed"
         self._end(ticket, *outcome_of(ticket.handle))
 
-    def _end(self, ticket: Ticket, output: Any, error: BaseException | None) -> None:
+    def _end(self, ticket: ServedRequest, output: Any, error: BaseException | None) -> None:
         with self._lock:
             assert ticket.ended_at is not None, "a request has a result before it ended"
             ticket.handle = None
@@ -249,7 +255,7 @@ class Desk:
         self.listeners.tell(ticket.id)
 
     def _state(
-        self, ticket: Ticket, error: BaseException | None
+        self, ticket: ServedRequest, error: BaseException | None
     ) -> tuple[RequestState, BaseException | None]:
         if error is None:
             return "finished", None
@@ -261,7 +267,7 @@ class Desk:
             error = ClosedError("the server is closed", where=f"request {ticket.id}")
         return "failed", error
 
-    def _keep(self, ticket: Ticket) -> None:
+    def _keep(self, ticket: ServedRequest) -> None:
         self._unfetched[ticket.id] = ticket
         while len(self._unfetched) > self._max_unfetched:
             del self._unfetched[next(iter(self._unfetched))]

@@ -11,7 +11,7 @@ from rag_accel.config import Options
 from rag_accel.errors import ConfigError, ForkedError, GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.ragraph import RAGraph
-from rag_accel.server.pending_results import Desk
+from rag_accel.server.pending_results import PendingResults
 from rag_accel.server.stats import ServedId, ServedResult, ServerStats
 from rag_accel.server.waiting import await_until, wait_until
 
@@ -121,7 +121,7 @@ class Server:
             )
         self._is_owner = accelerator is None
         self._accelerator = accelerator if accelerator is not None else Accelerator(**given)
-        self._desk = Desk(self._accelerator.calls, max_unfetched)
+        self._desk = PendingResults(self._accelerator.calls, max_unfetched)
 
     @property
     def accelerator(self) -> Accelerator:

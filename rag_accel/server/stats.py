@@ -112,7 +112,7 @@ class _Program:
         return WorkflowStats(live=self.live, **self.ended, latency_s=summarise(self.latencies_s))
 
 
-class Tally:
+class WorkflowCounters:
     """Count what became of the requests of each workflow."""
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,13 +20,11 @@ from rag_accel.errors import ClosedError, ConfigError
 from rag_accel.telemetry.events import EVENT_TYPES, TraceEvent
 from rag_accel.telemetry.sinks import Sink
 
-# Keep the newest items in bounded memory, appended from any thread without a lock.
-
 T = TypeVar("T")
 
 
 class RingBuffer(Generic[T]):
-    """Hold the last ``capacity`` items; older ones are overwritten and counted.
+    """Hold the last ``capacity`` items, appended from any thread; older ones are dropped, counted.
 
     ``append`` takes no lock, so that it may run inside a finalizer or a signal handler that
     interrupted another ``append`` of the same thread.
@@ -34,54 +33,36 @@ class RingBuffer(Generic[T]):
         ConfigError: if ``capacity`` is below one.
     """
 
-    __slots__ = ("_capacity", "_slots", "_tickets")
+    __slots__ = ("_numbered", "_numbers")
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ConfigError(
                 "a ring buffer holds at least one item", found=capacity, valid="from 1"
             )
-        self._capacity = capacity
-        self._tickets = itertools.count()
-        # Each slot pairs an item with its ticket. A reader sorts by ticket, so it needs no
-        # agreement with the writers about where the newest item is.
-        self._slots: list[tuple[int, T] | None] = [None] * capacity
+        self._numbers = itertools.count(1)
+        self._numbered: deque[tuple[int, T]] = deque(maxlen=capacity)
 
     def append(self, item: T) -> None:
-        """Add an item, overwriting the oldest if the buffer is full."""
-        ticket = next(self._tickets)
-        self._slots[ticket % self._capacity] = (ticket, item)
+        """Add an item, dropping the oldest if the buffer is full."""
+        self._numbered.append((next(self._numbers), item))
 
     def snapshot(self) -> tuple[T, ...]:
         """Return the items held, oldest first. Nothing is removed."""
-        return tuple(item for _, item in self._ordered())
+        return tuple(item for _, item in self._numbered.copy())
 
     @property
     def total(self) -> int:
         """Return how many items were ever appended."""
-        return 1 + max((ticket for ticket, _ in self._held()), default=-1)
+        return max((number for number, _ in self._numbered.copy()), default=0)
 
     @property
     def dropped(self) -> int:
-        """Return how many items were overwritten."""
-        return max(0, self.total - self._capacity)
+        """Return how many items are held no more."""
+        return self.total - len(self._numbered)
 
     def __len__(self) -> int:
-        return len(self._ordered())
-
-    def _held(self) -> list[tuple[int, T]]:
-        # list() of a list is one operation of the interpreter; no writer gets in between.
-        return [slot for slot in list(self._slots) if slot is not None]
-
-    def _ordered(self) -> list[tuple[int, T]]:
-        held = sorted(self._held(), key=_ticket)
-        # A writer that slept a whole lap between its two lines leaves an item too old to be here.
-        oldest = held[-1][0] - self._capacity if held else -1
-        return [slot for slot in held if slot[0] > oldest]
-
-
-def _ticket(slot: tuple[int, object]) -> int:
-    return slot[0]
+        return len(self._numbered)
 
 
 logger = logging.getLogger("rag_accel.telemetry")

@@ -63,7 +63,7 @@ def add_synthesis(
         width: most documents that ``docs`` may hold.
     """
     chosen = how if isinstance(how, Synthesis) else Synthesis(how)
-    writer = _Writer(graph, llm, max_tokens)
+    writer = _AnswerWriter(graph, llm, max_tokens)
     match chosen.mode:
         case "stuff":
             writer.add("answer", chosen.stuff_prompt)
@@ -78,7 +78,7 @@ def add_synthesis(
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class _AnswerWriter:
     """Add generations that share their engine."""
 
     graph: RAGraph
@@ -115,7 +115,7 @@ class _MorePassages:
         return self.again if values["left"] else END
 
 
-def _add_tree(writer: _Writer, after: str, how: Synthesis, width: int) -> None:
+def _add_tree(writer: _AnswerWriter, after: str, how: Synthesis, width: int) -> None:
     graph = writer.graph
     picks = [f"passage{place}" for place in range(1, width + 1)]
     leaves = [f"partial{place}" for place in range(1, width + 1)]
@@ -131,7 +131,7 @@ def _add_tree(writer: _Writer, after: str, how: Synthesis, width: int) -> None:
     graph.add_edge(leaves, "combine").add_edge("combine", END).add_edge("single", END)
 
 
-def _add_refine(writer: _Writer, after: str, how: Synthesis) -> None:
+def _add_refine(writer: _AnswerWriter, after: str, how: Synthesis) -> None:
     graph = writer.graph
     more = _MorePassages("next")
     graph.add_function("first", steps.first_of, inputs="docs", output="passage")

@@ -8,10 +8,16 @@ import pytest
 from accel_harness import WAYS, chain, opened
 
 from rag_accel import RAGraph
-from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, StepBudget, WorkId
+from rag_accel.engine_api import (
+    Document,
+    EngineRequest,
+    HybridQuery,
+    PrimitiveKind,
+    StepBudget,
+    WorkId,
+)
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
-from rag_accel.engines.retrieval.hybrid.fusion import HybridQuery
 from rag_accel.testing import FakeEngine, FakeSyncCall, vector_of
 
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")

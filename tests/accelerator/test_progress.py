@@ -24,7 +24,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import ConfigError
 from rag_accel.graph.primitives import Primitive
-from rag_accel.requests.engines import BoundEngine
+from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.kinds import checked, stored, user_call
 from rag_accel.requests.progress import Progress
 from rag_accel.requests.slices import SlicedWork
@@ -39,8 +39,8 @@ def find(query: str, k: int) -> list[Document]:
     return [Document(f"{query[:9]}/{n}", f"{query[:20]} {n}") for n in range(k)]
 
 
-def bound(name: str, profile: EngineProfile | BorrowedEngine, call: Any = None) -> BoundEngine:
-    return BoundEngine(EngineName(name), profile, call)
+def bound(name: str, profile: EngineProfile | BorrowedEngine, call: Any = None) -> NamedEngine:
+    return NamedEngine(EngineName(name), profile, call)
 
 
 RERANKER = replace(

@@ -24,8 +24,8 @@ from rag_accel.graph.nodes import END, START, Function
 from rag_accel.graph.spec import offenders
 from rag_accel.graph.text import format, parse, references
 from rag_accel_adapters.langchain.parts import parts_of
-from rag_accel_adapters.langchain.runs import Request, Scope
-from rag_accel_adapters.langchain.stages import Aside, Call, Carried, entered
+from rag_accel_adapters.langchain.runs import CallState, CompositeRun
+from rag_accel_adapters.langchain.stages import Aside, Call, StageValue, entered
 from rag_accel_adapters.langchain.translate import Translation, translate
 
 PROMPT = PromptTemplate.from_template("say {text}")
@@ -43,10 +43,10 @@ def _rag() -> Runnable[Any, Any]:
 
 def _run(translation: Translation, value: Any) -> Any:
     """Run a translation's blocking graph, one stage after the other."""
-    root = Scope(translation.root, Request(), None, value, {}).start()
+    root = CompositeRun(translation.root, CallState(), None, value, {}).start()
     carried: Any = entered(translation.entry, root, value)
     graph = translation.sync_lines
-    values: dict[str, Carried] = {str(graph.inputs[0]): carried}
+    values: dict[str, StageValue] = {str(graph.inputs[0]): carried}
     for stage in graph.stages:
         assert isinstance(stage, Function)
         carried = values[stage.output] = stage.fn(*(values[name] for name in stage.inputs))

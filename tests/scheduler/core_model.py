@@ -28,9 +28,9 @@ from rag_accel.scheduler.messages import (
     NodeSpec,
     Outcome,
     OwnedEngineAdded,
-    Part,
     RequestId,
     StepId,
+    WorkSlice,
 )
 from rag_accel.scheduler.state import STORY_LENGTH, CoreOptions, SchedulerState
 from rag_accel.scheduler.transitions import handle
@@ -66,7 +66,7 @@ class PlayedEngine:
     calls: dict[NodeKey, None] = field(default_factory=dict)
     interrupted: bool = False
     #: of held nodes that did not enter as a whole, what did
-    parts: dict[NodeKey, Part] = field(default_factory=dict)
+    parts: dict[NodeKey, WorkSlice] = field(default_factory=dict)
 
     @property
     def stepped(self) -> bool:
@@ -193,7 +193,7 @@ class CoreModel:
         assert command.threads >= 1
         engine.step, engine.started, engine.interrupted = command.step, self.now, False
 
-    def _check_part(self, engine: PlayedEngine, part: Part) -> None:
+    def _check_part(self, engine: PlayedEngine, part: WorkSlice) -> None:
         """Parts follow each other without gap or overlap, on engines that can take them."""
         size = self.specs[part.node].size
         assert isinstance(engine.event, OwnedEngineAdded)

@@ -6,7 +6,7 @@ import pytest
 from core_harness import Core, key
 
 from rag_accel.scheduler.commands import StartStep
-from rag_accel.scheduler.learning import Returns
+from rag_accel.scheduler.learning import ReturnRateLearner
 
 STEP_S = 0.02
 WINDOW_S = 0.05 * STEP_S
@@ -71,7 +71,7 @@ def test_callers_who_think_first_are_not_waited_for() -> None:
 
 
 def test_the_wait_can_be_turned_off() -> None:
-    returns = Returns()
+    returns = ReturnRateLearner()
     for _ in range(8):
         returns.step_ended(4, 1.0, 0.0)
         returns.note_arrival(1.0)

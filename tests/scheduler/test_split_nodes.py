@@ -13,9 +13,9 @@ from rag_accel.scheduler.messages import (
     EngineName,
     NodeKey,
     NodeSpec,
-    Part,
     RequestArrived,
     RequestId,
+    WorkSlice,
 )
 
 
@@ -26,8 +26,8 @@ def splitting(max_batch: int = 8, **parts: object) -> Core:
     return core
 
 
-def part(request: int, name: str, start: int, stop: int, size: int) -> Part:
-    return Part(key(request, name), start, stop, stop == size)
+def part(request: int, name: str, start: int, stop: int, size: int) -> WorkSlice:
+    return WorkSlice(key(request, name), start, stop, stop == size)
 
 
 def end_part(core: Core, at: float, *nodes: NodeKey, final: tuple[NodeKey, ...] = ()) -> list:
@@ -286,7 +286,7 @@ def test_every_item_enters_exactly_once_and_in_order(
         (start,) = [command for command in commands if isinstance(command, StartStep)]
         cut = {one.node: one for one in start.parts}
         for node in start.admitted:
-            whole = Part(node, 0, sizes[node.request], True)
+            whole = WorkSlice(node, 0, sizes[node.request], True)
             one = cut.get(node, whole)
             assert one.start == entered[node]
             entered[node] = one.stop

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from server_harness import PATIENCE_S, Doors, function, generation, serving
 
 from rag_accel.server import Server
-from rag_accel.server.stats import MAX_PROGRAMS, OTHERS, WINDOW, Tally, summarise
+from rag_accel.server.stats import MAX_PROGRAMS, OTHERS, WINDOW, WorkflowCounters, summarise
 
 LATENCIES = st.lists(st.floats(0, 1000), max_size=50)
 
@@ -75,7 +75,7 @@ def test_a_quantile_is_the_smallest_latency_that_enough_do_not_exceed(values: li
 
 
 def test_latencies_are_of_the_newest_requests_only() -> None:
-    tally = Tally()
+    tally = WorkflowCounters()
     for number in range(WINDOW + 10):
         tally.started("x")
         tally.ended("x", "finished", float(number))
@@ -85,7 +85,7 @@ def test_latencies_are_of_the_newest_requests_only() -> None:
 
 
 def test_workflows_without_end_share_one_row() -> None:
-    tally = Tally()
+    tally = WorkflowCounters()
     for number in range(MAX_PROGRAMS + 5):
         tally.started(str(number))
         tally.ended(str(number), "failed", 0.0)

@@ -59,7 +59,7 @@ _BINDING = (*_RUNNING, "_merge_configs")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProgramPart:
     """Be one part of a program at one place.
 
     Args:
@@ -82,12 +82,12 @@ class Part:
     runnable: Runnable[Any, Any]
     bindings: tuple[RunnableBindingBase[Any, Any], ...] = ()
     keys: tuple[str, ...] = ()
-    children: tuple[Part, ...] = ()
+    children: tuple[ProgramPart, ...] = ()
     tag: str | None = None
     takes_kwargs: bool = True
     is_light: bool = False
     is_opaque: bool = False
-    asides: tuple[tuple[str, Part], ...] = ()
+    asides: tuple[tuple[str, ProgramPart], ...] = ()
 
     @property
     def is_composite(self) -> bool:
@@ -99,13 +99,13 @@ class Part:
         """Tell whether it has branches that may run side by side."""
         return self.kind == "parallel" and len(self.children) > 1
 
-    def walk(self) -> Iterator[Part]:
+    def walk(self) -> Iterator[ProgramPart]:
         """Yield this part and all inside, parents first."""
         yield self
         for child in (*self.children, *(aside for _, aside in self.asides)):
             yield from child.walk()
 
-    def with_asides(self) -> Part:
+    def with_asides(self) -> ProgramPart:
         """Return this with light branches done aside where at most one branch is none.
 
         They are over sooner than another thread or task could begin with them.
@@ -120,7 +120,7 @@ class Part:
         return replace(self, children=(children[main],), asides=asides)
 
 
-def parts_of(program: Runnable[Any, Any]) -> Part:
+def parts_of(program: Runnable[Any, Any]) -> ProgramPart:
     """Return a program taken apart.
 
     Raises:
@@ -129,12 +129,12 @@ def parts_of(program: Runnable[Any, Any]) -> Part:
     return _part(program, "program", None, True)
 
 
-def _part(obj: Any, path: str, tag: str | None, takes_kwargs: bool) -> Part:
+def _part(obj: Any, path: str, tag: str | None, takes_kwargs: bool) -> ProgramPart:
     bindings, inner = _unbound(obj)
     kind = _composite_kind(inner)
     if kind is None:
         whole = _whole_kind(inner, path)
-        return Part(
+        return ProgramPart(
             path,
             whole,
             obj,
@@ -144,7 +144,7 @@ def _part(obj: Any, path: str, tag: str | None, takes_kwargs: bool) -> Part:
             is_opaque=whole in _STEERED or _is_users_code(inner),
         )
     keys, children = _CHILDREN[kind](inner, path)
-    part = Part(path, kind, inner, bindings, keys, children, tag, takes_kwargs)
+    part = ProgramPart(path, kind, inner, bindings, keys, children, tag, takes_kwargs)
     _check_bindings(part)
     return part
 
@@ -172,7 +172,7 @@ def _composite_kind(obj: Any) -> Composite | None:
     return "parallel" if _is(obj, RunnableParallel) and obj.steps__ else None
 
 
-def _sequence(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[Part, ...]]:
+def _sequence(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[ProgramPart, ...]]:
     keys = tuple(str(index) for index in range(len(obj.steps)))
     children = tuple(
         _part(step, f"{path}.{index}", f"seq:step:{index + 1}", index == 0)
@@ -181,14 +181,14 @@ def _sequence(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[Part, ...]]:
     return keys, children
 
 
-def _parallel(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[Part, ...]]:
+def _parallel(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[ProgramPart, ...]]:
     children = tuple(
         _part(step, f"{path}.{key}", f"map:key:{key}", False) for key, step in obj.steps__.items()
     )
     return tuple(obj.steps__), children
 
 
-def _assign(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[Part, ...]]:
+def _assign(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[ProgramPart, ...]]:
     return ("mapper",), (_part(obj.mapper, path, None, True),)
 
 
@@ -239,11 +239,11 @@ def _is_users_code(obj: Any) -> bool:
     return isinstance(obj, RunnableLambda)
 
 
-def _splits_inside(part: Part) -> bool:
+def _splits_inside(part: ProgramPart) -> bool:
     return any(inner.splits for inner in part.with_asides().walk())
 
 
-def _check_bindings(part: Part) -> None:
+def _check_bindings(part: ProgramPart) -> None:
     """Refuse what would bound how many branches run at once below the caller's own bound."""
     limits = [binding.config.get("max_concurrency") for binding in part.bindings]
     if part.path != "program" and any(limits) and _splits_inside(part):

@@ -18,7 +18,7 @@ from langchain_core.runnables.config import (
     patch_config,
 )
 
-from rag_accel_adapters.langchain.parts import Part
+from rag_accel_adapters.langchain.parts import ProgramPart
 
 if TYPE_CHECKING:
     pass
@@ -50,7 +50,7 @@ class Batch:
             self._last = step if self._last is None else min(step, self._last)
 
 
-class Request:
+class CallState:
     """Know which runs one call of a translated program has open.
 
     Args:
@@ -71,7 +71,7 @@ class Request:
         self.outcome: asyncio.Future[Any] | None = None
         self._batch = batch
         self._lock = Lock()
-        self._open: dict[Scope, None] = {}
+        self._open: dict[CompositeRun, None] = {}
 
     def reach(self, step: int) -> None:
         """Note that a step of the outermost sequence begins.
@@ -83,12 +83,12 @@ class Request:
             self._batch.check(step)
         self.step = step
 
-    def opened(self, scope: Scope) -> None:
+    def opened(self, scope: CompositeRun) -> None:
         """Note that a run has started."""
         with self._lock:
             self._open[scope] = None
 
-    def take(self, scope: Scope) -> bool:
+    def take(self, scope: CompositeRun) -> bool:
         """Tell whether a run is still to be ended; only the first to ask may end it."""
         with self._lock:
             return self._open.pop(scope, self) is None
@@ -100,7 +100,7 @@ class Request:
         if self.outcome is not None and not self.outcome.done():
             self.outcome.set_result(result)
 
-    def left(self) -> list[Scope]:
+    def left(self) -> list[CompositeRun]:
         """Return the runs still open, innermost first."""
         with self._lock:
             return list(reversed(self._open))
@@ -116,7 +116,7 @@ class Request:
 T = TypeVar("T")
 
 
-class Scope:
+class CompositeRun:
     """Be one composite that has started and not yet ended, as its children see it.
 
     Args:
@@ -143,13 +143,13 @@ class Scope:
 
     def __init__(
         self,
-        part: Part,
-        request: Request,
+        part: ProgramPart,
+        request: CallState,
         config: RunnableConfig | None,
         given: Any,
         kwargs: Mapping[str, Any],
         *,
-        parent: Scope | None = None,
+        parent: CompositeRun | None = None,
         context: Context | None = None,
         in_batch: bool = False,
     ) -> None:
@@ -168,7 +168,7 @@ class Scope:
 
     # Starting, in the context it belongs to ---------------------------------------------------
 
-    def start(self) -> Scope:
+    def start(self) -> CompositeRun:
         """Start its run."""
         self._merge()
         if self.part.is_composite:
@@ -177,7 +177,7 @@ class Scope:
         self.request.opened(self)
         return self
 
-    async def astart(self) -> Scope:
+    async def astart(self) -> CompositeRun:
         """Start its run on this loop."""
         self._merge()
         if self.part.is_composite:
@@ -211,7 +211,7 @@ class Scope:
 
     # Children ---------------------------------------------------------------------------------
 
-    def child(self, part: Part, given: Any) -> Scope:
+    def child(self, part: ProgramPart, given: Any) -> CompositeRun:
         """Return the scope of a composite inside, not yet started.
 
         Raises:
@@ -221,7 +221,7 @@ class Scope:
             raise ValueError("The input to RunnablePassthrough.assign() must be a dict.")
         config, context = self.child_config(part)
         kwargs = self.kwargs if part.takes_kwargs else {}
-        return Scope(
+        return CompositeRun(
             part,
             self.request,
             config,
@@ -232,7 +232,7 @@ class Scope:
             in_batch=self.in_batch,
         )
 
-    def child_config(self, part: Part) -> tuple[Any, Context | None]:
+    def child_config(self, part: ProgramPart) -> tuple[Any, Context | None]:
         """Return the config a child gets, and the context its code runs in."""
         if self._run is None:
             return self.config, self.context
@@ -300,9 +300,9 @@ class Scope:
         first = next(key for key in self.part.keys if key in self.failed or is_main)
         return self.failed.get(first, error)
 
-    def outwards(self) -> Iterator[Scope]:
+    def outwards(self) -> Iterator[CompositeRun]:
         """Yield this scope and those around it."""
-        scope: Scope | None = self
+        scope: CompositeRun | None = self
         while scope is not None:
             yield scope
             scope = scope.parent

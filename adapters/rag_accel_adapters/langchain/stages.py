@@ -1,7 +1,7 @@
 """Be the functions that a translated program's stages call: LangChain's own runnables, in order.
 
-What flows from stage to stage is ``Carried``: a value, and the composite it is inside of. A stage
-does one or more acts with it: open a composite, call a whole part, close a composite.
+What flows from stage to stage is ``StageValue``: a value, and the composite it is inside of. A
+stage does one or more acts with it: open a composite, call a whole part, close a composite.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables.utils import coro_with_context
 
-from rag_accel_adapters.langchain.parts import Part
-from rag_accel_adapters.langchain.runs import Scope, here
+from rag_accel_adapters.langchain.parts import ProgramPart
+from rag_accel_adapters.langchain.runs import CompositeRun, here
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class StageValue:
     """Hold what one stage hands to the next.
 
     Args:
@@ -28,7 +28,7 @@ class Carried:
         error: what ended this branch instead; nothing more of it runs.
     """
 
-    scope: Scope
+    scope: CompositeRun
     value: Any = None
     error: BaseException | None = None
 
@@ -39,12 +39,12 @@ class Reach:
 
     step: int
 
-    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    def run(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Note it, unless the batch this belongs to has failed."""
         scope.request.reach(self.step)
         return scope, value
 
-    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    async def arun(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Do as ``run``."""
         return self.run(scope, value)
 
@@ -53,14 +53,14 @@ class Reach:
 class Open:
     """Start a composite."""
 
-    part: Part
+    part: ProgramPart
 
-    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    def run(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Start its run where its parent would."""
         child = scope.child(self.part, value)
         return here(child.context, child.start), value
 
-    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    async def arun(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Start its run where its parent would, on this loop."""
         child = scope.child(self.part, value)
         if child.context is None:
@@ -72,9 +72,9 @@ class Open:
 class Call:
     """Invoke a whole part."""
 
-    part: Part
+    part: ProgramPart
 
-    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    def run(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Invoke it in this thread."""
         config, context, kwargs = self._given(scope)
         invoke = self.part.runnable.invoke
@@ -82,7 +82,7 @@ class Call:
             return scope, invoke(value, config, **kwargs)
         return scope, context.run(invoke, value, config, **kwargs)
 
-    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    async def arun(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Invoke it on this loop."""
         config, context, kwargs = self._given(scope)
         invoked = self.part.runnable.ainvoke(value, config, **kwargs)
@@ -90,7 +90,7 @@ class Call:
             return scope, await invoked
         return scope, await coro_with_context(invoked, context, create_task=True)
 
-    def _given(self, scope: Scope) -> tuple[Any, Context | None, Mapping[str, Any]]:
+    def _given(self, scope: CompositeRun) -> tuple[Any, Context | None, Mapping[str, Any]]:
         config, context = scope.child_config(self.part)
         if context is None and scope.in_batch:
             context = copy_context()  # each step of a batch has its own
@@ -101,10 +101,10 @@ class Call:
 class Aside:
     """Invoke a light branch of a parallel before its main one; its error waits for that one."""
 
-    part: Part
+    part: ProgramPart
     key: str
 
-    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    def run(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Invoke it in this thread."""
         try:
             scope.aside[self.key] = Call(self.part).run(scope, value)[1]
@@ -112,7 +112,7 @@ class Aside:
             scope.failed[self.key] = error
         return scope, value
 
-    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    async def arun(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Invoke it on this loop."""
         try:
             scope.aside[self.key] = (await Call(self.part).arun(scope, value))[1]
@@ -125,15 +125,15 @@ class Aside:
 class Close:
     """End a composite with its result."""
 
-    part: Part
+    part: ProgramPart
 
-    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    def run(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """End its run where it started."""
         result = scope.result(value)
         scope.close(result)
         return _outside(scope), result
 
-    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    async def arun(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """End its run where it started, on this loop."""
         result = scope.result(value)
         await scope.aclose(result)
@@ -144,12 +144,12 @@ class Close:
 class Finish:
     """Tell that nothing is left to do."""
 
-    def run(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    def run(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Tell the caller before the scheduler can."""
-        scope.request.finished(Carried(scope, value))
+        scope.request.finished(StageValue(scope, value))
         return scope, value
 
-    async def arun(self, scope: Scope, value: Any) -> tuple[Scope, Any]:
+    async def arun(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Do as ``run``."""
         return self.run(scope, value)
 
@@ -160,24 +160,24 @@ Act: TypeAlias = Reach | Open | Call | Aside | Close | Finish
 class _Stage:
     """Do acts one after the other with what arrives; ``joins`` is the parallel that ends here."""
 
-    def __init__(self, name: str, acts: tuple[Act, ...], joins: Part | None) -> None:
+    def __init__(self, name: str, acts: tuple[Act, ...], joins: ProgramPart | None) -> None:
         self.__name__ = name
         self.acts = acts
         self.joins = joins
 
-    def _arrived(self, arrived: tuple[Carried, ...]) -> Carried:
+    def _arrived(self, arrived: tuple[StageValue, ...]) -> StageValue:
         """Return what the branches brought as one: the first error in order, else all values."""
         if self.joins is None:
             return arrived[0]
         scope = arrived[0].scope
         failed = next((one for one in arrived if one.error is not None), None)
-        return failed or Carried(scope, tuple(one.value for one in arrived))
+        return failed or StageValue(scope, tuple(one.value for one in arrived))
 
 
 class Stage(_Stage):
     """Do acts in the thread that calls. An error leaves once all branches beside it are over."""
 
-    def __call__(self, *arrived: Carried) -> Carried:
+    def __call__(self, *arrived: StageValue) -> StageValue:
         carried = self._arrived(arrived)
         if carried.error is not None:
             return self._pass_on(carried.scope, carried.error)
@@ -187,11 +187,11 @@ class Stage(_Stage):
                 scope, value = act.run(scope, value)
         except BaseException as error:
             return _leave(scope, error)
-        return Carried(scope, value)
+        return StageValue(scope, value)
 
-    def _pass_on(self, scope: Scope, error: BaseException) -> Carried:
+    def _pass_on(self, scope: CompositeRun, error: BaseException) -> StageValue:
         if scope.part is not self.joins:
-            return Carried(scope, error=error)
+            return StageValue(scope, error=error)
         if scope.parent is None:
             raise error
         return _leave(scope.parent, scope.fail(error))
@@ -200,7 +200,7 @@ class Stage(_Stage):
 class AsyncStage(_Stage):
     """Do acts on the loop that awaits. An error leaves at once; branches beside it run on."""
 
-    async def __call__(self, *arrived: Carried) -> Carried:
+    async def __call__(self, *arrived: StageValue) -> StageValue:
         carried = self._arrived(arrived)
         if carried.error is not None:
             return carried
@@ -210,56 +210,56 @@ class AsyncStage(_Stage):
                 scope, value = await act.arun(scope, value)
         except BaseException as error:
             return await _aleave(scope, error)
-        return Carried(scope, value)
+        return StageValue(scope, value)
 
 
-def entered(acts: tuple[Act, ...], scope: Scope, value: Any) -> Carried:
+def entered(acts: tuple[Act, ...], scope: CompositeRun, value: Any) -> StageValue:
     """Do acts before the first stage; errors leave as they are."""
     for act in acts:
         scope, value = act.run(scope, value)
-    return Carried(scope, value)
+    return StageValue(scope, value)
 
 
-async def aentered(acts: tuple[Act, ...], scope: Scope, value: Any) -> Carried:
+async def aentered(acts: tuple[Act, ...], scope: CompositeRun, value: Any) -> StageValue:
     """Do acts before the first stage, on this loop."""
     for act in acts:
         scope, value = await act.arun(scope, value)
-    return Carried(scope, value)
+    return StageValue(scope, value)
 
 
-def abandon(scopes: Iterable[Scope], error: BaseException) -> BaseException:
+def abandon(scopes: Iterable[CompositeRun], error: BaseException) -> BaseException:
     """End runs with an error, in the order given; return the error that leaves the last."""
     for scope in scopes:
         error = scope.fail(error)
     return error
 
 
-async def aabandon(scopes: Iterable[Scope], error: BaseException) -> BaseException:
+async def aabandon(scopes: Iterable[CompositeRun], error: BaseException) -> BaseException:
     """End runs with an error on this loop; return the error that leaves the last."""
     for scope in scopes:
         error = await scope.afail(error)
     return error
 
 
-def _outside(scope: Scope) -> Scope:
+def _outside(scope: CompositeRun) -> CompositeRun:
     assert scope.parent is not None, "the outermost composite is ended by whoever called it"
     return scope.parent
 
 
-def _leave(scope: Scope, error: BaseException) -> Carried:
+def _leave(scope: CompositeRun, error: BaseException) -> StageValue:
     """End what an error leaves, up to the innermost parallel whose other branches may run.
 
     The outermost composite is left to whoever called the program.
     """
     for one in scope.outwards():
         if one.part.splits:
-            return Carried(one, error=error)
+            return StageValue(one, error=error)
         if one.parent is not None:
             error = one.fail(error)
     raise error
 
 
-async def _aleave(scope: Scope, error: BaseException) -> Carried:
+async def _aleave(scope: CompositeRun, error: BaseException) -> StageValue:
     """End all that an error leaves, and tell the caller at once if branches may still run."""
     inside = False
     for one in scope.outwards():
@@ -268,7 +268,7 @@ async def _aleave(scope: Scope, error: BaseException) -> Carried:
             error = await one.afail(error)
     if not inside or _is_cancelled():
         raise error
-    failed = Carried(scope, error=error)
+    failed = StageValue(scope, error=error)
     scope.request.finished(failed, runs_on=True)
     return failed
 

@@ -18,7 +18,7 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.nodes import END, START, TURN_MARK
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.spec import verify
-from rag_accel_adapters.langchain.parts import Part, parts_of
+from rag_accel_adapters.langchain.parts import ProgramPart, parts_of
 from rag_accel_adapters.langchain.stages import (
     Act,
     Aside,
@@ -35,17 +35,17 @@ INPUT = "input"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TranslatedStep:
     """Describe a stage that is not made yet: what it does, and what it waits for."""
 
     name: str
     title: str
     acts: tuple[Act, ...]
     after: tuple[str, ...] = ()
-    joins: Part | None = None
+    joins: ProgramPart | None = None
 
     @property
-    def called(self) -> tuple[Part, ...]:
+    def called(self) -> tuple[ProgramPart, ...]:
         """Return the whole parts it invokes."""
         return _called(self.acts)
 
@@ -66,19 +66,19 @@ class Translation:
     """
 
     program: Runnable[Any, Any]
-    root: Part
+    root: ProgramPart
     graph: FrozenRAGraph
     entry: tuple[Act, ...]
     sync_lines: FrozenRAGraph
     async_lines: FrozenRAGraph
     num_branches: int
-    own_batch: Mapping[str, tuple[Part, ...]]
+    own_batch: Mapping[str, tuple[ProgramPart, ...]]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (translate, (self.program,))
 
     @property
-    def opaque(self) -> tuple[Part, ...]:
+    def opaque(self) -> tuple[ProgramPart, ...]:
         """Return the parts that nobody looks into."""
         return tuple(part for part in self.root.walk() if part.is_opaque)
 
@@ -123,9 +123,9 @@ def _batches(runnable: Any, method: str) -> bool:
 # Steps ------------------------------------------------------------------------------------------
 
 
-def _steps(root: Part) -> tuple[Step, ...]:
+def _steps(root: ProgramPart) -> tuple[TranslatedStep, ...]:
     """Return the steps inside a program, each behind those it waits for."""
-    steps: list[Step] = []
+    steps: list[TranslatedStep] = []
     after: tuple[str, ...] = ()
     if root.splits:
         _join(steps, root, after, [])
@@ -137,15 +137,17 @@ def _steps(root: Part) -> tuple[Step, ...]:
     return (*steps[:-1], replace(steps[-1], acts=(*steps[-1].acts, Finish())))
 
 
-def _add(steps: list[Step], part: Part, before: list[Act], after: tuple[str, ...]) -> str:
+def _add(
+    steps: list[TranslatedStep], part: ProgramPart, before: list[Act], after: tuple[str, ...]
+) -> str:
     """Add the steps of a part; return the name of the last one."""
     if not part.is_composite:
         acts = (*before, Call(part))
         title = " | ".join(called.runnable.get_name() for called in _called(acts))
-        return _append(steps, part, part.kind, Step("", title, acts, after))
+        return _append(steps, part, part.kind, TranslatedStep("", title, acts, after))
     before = [*before, Open(part)]
     if part.splits:
-        split = _append(steps, part, "split", Step("", "split", tuple(before), after))
+        split = _append(steps, part, "split", TranslatedStep("", "split", tuple(before), after))
         return _join(steps, part, (split,), [Close(part)])
     before += _asides(part)
     for child in part.children:
@@ -155,20 +157,22 @@ def _add(steps: list[Step], part: Part, before: list[Act], after: tuple[str, ...
     return steps[-1].name
 
 
-def _called(acts: Sequence[Act]) -> tuple[Part, ...]:
+def _called(acts: Sequence[Act]) -> tuple[ProgramPart, ...]:
     return tuple(act.part for act in acts if isinstance(act, Aside | Call))
 
 
-def _asides(part: Part) -> list[Act]:
+def _asides(part: ProgramPart) -> list[Act]:
     return [Aside(aside, key) for key, aside in part.asides]
 
 
-def _join(steps: list[Step], part: Part, after: tuple[str, ...], acts: list[Act]) -> str:
+def _join(
+    steps: list[TranslatedStep], part: ProgramPart, after: tuple[str, ...], acts: list[Act]
+) -> str:
     ends = tuple(_add(steps, child, [], after) for child in part.children)
-    return _append(steps, part, "join", Step("", "join", tuple(acts), ends, joins=part))
+    return _append(steps, part, "join", TranslatedStep("", "join", tuple(acts), ends, joins=part))
 
 
-def _append(steps: list[Step], part: Part, what: str, step: Step) -> str:
+def _append(steps: list[TranslatedStep], part: ProgramPart, what: str, step: TranslatedStep) -> str:
     place = part.path.partition(".")[2].replace(TURN_MARK, "_")
     wanted = name = f"{place}.{what}" if place else what
     taken = {one.name for one in steps}
@@ -183,13 +187,13 @@ def _append(steps: list[Step], part: Part, what: str, step: Step) -> str:
 # Graphs -----------------------------------------------------------------------------------------
 
 
-def _lines(steps: Sequence[Step]) -> dict[str, Step]:
+def _lines(steps: Sequence[TranslatedStep]) -> dict[str, TranslatedStep]:
     """Make one step of those that follow each other with nothing beside them, by the last's name.
 
     The user's code asks nobody between two steps, so a line needs no scheduler inside.
     """
     followers = Counter(name for step in steps for name in step.after)
-    lines: dict[str, Step] = {}
+    lines: dict[str, TranslatedStep] = {}
     for step in steps:
         if step.joins is None and step.after and followers[step.after[0]] == 1:
             line = lines.pop(step.after[0])
@@ -201,7 +205,9 @@ def _lines(steps: Sequence[Step]) -> dict[str, Step]:
     return lines
 
 
-def _without_entry(lines: dict[str, Step]) -> tuple[tuple[Step, ...], tuple[Act, ...]]:
+def _without_entry(
+    lines: dict[str, TranslatedStep],
+) -> tuple[tuple[TranslatedStep, ...], tuple[Act, ...]]:
     """Take out a first step that calls nothing: it is done before there is a graph to run."""
     first, *others = lines.values()
     if first.called or not all(one.after for one in others):
@@ -210,7 +216,7 @@ def _without_entry(lines: dict[str, Step]) -> tuple[tuple[Step, ...], tuple[Act,
     return tuple(rest), first.acts
 
 
-def _graph(steps: Sequence[Step], stage: type[Stage | AsyncStage]) -> FrozenRAGraph:
+def _graph(steps: Sequence[TranslatedStep], stage: type[Stage | AsyncStage]) -> FrozenRAGraph:
     graph = RAGraph(inputs=INPUT)
     for step in steps:
         fn = stage(step.title, step.acts, step.joins)

@@ -47,7 +47,7 @@ def embedder_name(embedding: Embeddings) -> str:
     return f"{cls.__module__}.{cls.__qualname__}{model}"
 
 
-def check_embedder(
+def require_same_embedder(
     index: DocumentIndex,
     path: str | os.PathLike[str],
     embedding: Embeddings,
@@ -258,7 +258,7 @@ class RagAccelVectorStore(StoreSearch):
         index = load_index(path)
         store = cls(embedding, index, **options)
         if check_embedder:
-            check_embedder(index, path, embedding, store._shared.scaled)
+            require_same_embedder(index, path, embedding, store._shared.scaled)
         return store
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:

@@ -18,7 +18,7 @@ from langchain_core.runnables.utils import gather_with_concurrency
 from langchain_rag_accel.context import scoped
 from langchain_rag_accel.translation.call import TranslatedCall, ended_by
 from rag_accel.accelerator import current_request
-from rag_accel_adapters.langchain.runs import Batch, Scope, Stopped
+from rag_accel_adapters.langchain.runs import Batch, CompositeRun, Stopped
 from rag_accel_adapters.langchain.stages import aabandon, abandon
 
 
@@ -121,17 +121,17 @@ class _SequenceBatch:
         await gather(*ends)
         return self._returned(outcomes)
 
-    def _scopes(self) -> list[Scope]:
+    def _scopes(self) -> list[CompositeRun]:
         pairs = zip(self._calls, self._inputs, strict=True)
         return [call.scope(given, self._batch, in_batch=True) for call, given in pairs]
 
-    def _outcomes(self, roots: Sequence[Scope]) -> list[Any]:
+    def _outcomes(self, roots: Sequence[CompositeRun]) -> list[Any]:
         if len(roots) == 1:
             return [self._one(self._calls[0], roots[0], self._inputs[0])]
         with get_executor_for_config(self._calls[0].config) as executor:
             return list(executor.map(self._one, self._calls, roots, self._inputs))
 
-    def _one(self, call: TranslatedCall, root: Scope, given: Any) -> Any:
+    def _one(self, call: TranslatedCall, root: CompositeRun, given: Any) -> Any:
         with scoped(current_request, call.identity):
             try:
                 return root.result(call.run(root, given))
@@ -139,7 +139,7 @@ class _SequenceBatch:
                 error = abandon(root.request.left()[:-1], error)
                 return self._outcome(root, error)
 
-    async def _aone(self, call: TranslatedCall, root: Scope, given: Any) -> Any:
+    async def _aone(self, call: TranslatedCall, root: CompositeRun, given: Any) -> Any:
         with scoped(current_request, call.identity):
             try:
                 return root.result(await call.arun(root, given))
@@ -147,7 +147,7 @@ class _SequenceBatch:
                 error = await aabandon(ended_by(root, error), error)
                 return self._outcome(root, error)
 
-    def _outcome(self, root: Scope, error: BaseException) -> Any:
+    def _outcome(self, root: CompositeRun, error: BaseException) -> Any:
         """Return an error as what an input came to; raise what no batch takes in."""
         if not isinstance(error, Exception | Stopped):
             raise error

@@ -12,8 +12,8 @@ from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.graph.nodes import Function
 from rag_accel.requests.program_run import ProgramRun
-from rag_accel_adapters.langchain.runs import Batch, Request, Scope
-from rag_accel_adapters.langchain.stages import Carried, aabandon, abandon, aentered, entered
+from rag_accel_adapters.langchain.runs import Batch, CallState, CompositeRun
+from rag_accel_adapters.langchain.stages import StageValue, aabandon, abandon, aentered, entered
 from rag_accel_adapters.langchain.translate import Translation
 
 
@@ -56,13 +56,13 @@ class TranslatedCall:
             await root.aclose(result)
             return result
 
-    def scope(self, given: Any, batch: Batch | None = None, in_batch: bool = False) -> Scope:
+    def scope(self, given: Any, batch: Batch | None = None, in_batch: bool = False) -> CompositeRun:
         """Return the program's own run, not yet started."""
-        request = Request(batch)
+        request = CallState(batch)
         root = self.translation.root
-        return Scope(root, request, self.config, given, self.kwargs, in_batch=in_batch)
+        return CompositeRun(root, request, self.config, given, self.kwargs, in_batch=in_batch)
 
-    def run(self, root: Scope, given: Any) -> Any:
+    def run(self, root: CompositeRun, given: Any) -> Any:
         """Return what the program's children return, its own run having started."""
         carried = entered(self.translation.entry, root, given)
         run = ProgramRun(self.identity, self.translation.sync_lines)
@@ -79,7 +79,7 @@ class TranslatedCall:
             root.request.result = None  # which holds the request
         return _value(carried)
 
-    async def arun(self, root: Scope, given: Any) -> Any:
+    async def arun(self, root: CompositeRun, given: Any) -> Any:
         """Return what the program's children return, its own run having started on this loop."""
         carried = await aentered(self.translation.entry, root, given)
         run = ProgramRun(self.identity, self.translation.async_lines)
@@ -98,7 +98,7 @@ class TranslatedCall:
         return _value(carried)
 
 
-def ended_by(root: Scope, error: BaseException) -> list[Scope]:
+def ended_by(root: CompositeRun, error: BaseException) -> list[CompositeRun]:
     """Return the runs inside a program that an error ends, innermost first.
 
     That is all of them, unless other branches run on. Nothing that takes a task of its own can be
@@ -108,24 +108,24 @@ def ended_by(root: Scope, error: BaseException) -> list[Scope]:
     return [] if is_shared else root.request.left()[:-1]
 
 
-def _value(carried: Carried) -> Any:
+def _value(carried: StageValue) -> Any:
     if carried.error is not None:
         raise carried.error
     return carried.value
 
 
-def _alone(graph: FrozenRAGraph, carried: Carried) -> Carried:
+def _alone(graph: FrozenRAGraph, carried: StageValue) -> StageValue:
     """Run a graph without the scheduler: one stage after the other."""
-    values: dict[str, Carried] = {str(graph.inputs[0]): carried}
+    values: dict[str, StageValue] = {str(graph.inputs[0]): carried}
     for stage in graph.stages:
         assert isinstance(stage, Function), "a translated program is made of functions"
         carried = values[stage.output] = stage.fn(*(values[name] for name in stage.inputs))
     return carried
 
 
-async def _aalone(graph: FrozenRAGraph, carried: Carried) -> Carried:
+async def _aalone(graph: FrozenRAGraph, carried: StageValue) -> StageValue:
     """Run a graph without the scheduler on this loop: one stage after the other."""
-    values: dict[str, Carried] = {str(graph.inputs[0]): carried}
+    values: dict[str, StageValue] = {str(graph.inputs[0]): carried}
     for stage in graph.stages:
         assert isinstance(stage, Function), "a translated program is made of functions"
         carried = await stage.fn(*(values[name] for name in stage.inputs))

@@ -8,7 +8,7 @@ from langchain_rag_accel.composite_calls import MAX_AT_ONCE, is_spread
 from langchain_rag_accel.explanation import leaf_lines
 from rag_accel.accelerator import Accelerator
 from rag_accel.graph.text import format as format_graph
-from rag_accel_adapters.langchain.parts import Part
+from rag_accel_adapters.langchain.parts import ProgramPart
 from rag_accel_adapters.langchain.translate import Translation
 from rag_accel_adapters.langchain.walk import leaves
 
@@ -70,7 +70,7 @@ def _spread(translation: Translation, accelerator: Accelerator) -> Iterator[str]
             yield f"  side by side, at most {MAX_AT_ONCE} at once"
 
 
-def _named(part: Part) -> str:
+def _named(part: ProgramPart) -> str:
     return f"{part.path}: {part.runnable.get_name()}"
 
 

@@ -87,10 +87,10 @@ class _Functions:
         return 1
 
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedTexts:
-        return _Call(self._functions[role], texts)
+        return _EmbeddingCall(self._functions[role], texts)
 
 
-class _Call:
+class _EmbeddingCall:
     overlaps = False
 
     def __init__(self, function: EmbedTexts, texts: Sequence[str]) -> None:

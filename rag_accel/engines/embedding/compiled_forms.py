@@ -111,7 +111,7 @@ class CompiledForm:
         self._tensor = openvino().Tensor
         self._idle: deque[Any] = deque()
 
-    def start(self, arrays: list[Any], output: int) -> _Run:
+    def start(self, arrays: list[Any], output: int) -> _CompiledRun:
         """Start a run and return what waits for one of its outputs."""
         # Popped and pushed back: a deque's single operations need no lock.
         try:
@@ -121,10 +121,10 @@ class CompiledForm:
         for place, array in enumerate(arrays):
             request.set_input_tensor(place, self._tensor(array, shared_memory=True))
         request.start_async()
-        return _Run(request, arrays, output, self._idle.append)
+        return _CompiledRun(request, arrays, output, self._idle.append)
 
 
-class _Run:
+class _CompiledRun:
     """Hold what a run reads until it has ended, even if nobody wants its output any more."""
 
     __slots__ = ("_arrays", "_give_back", "_output", "_pid", "_request")

@@ -29,7 +29,7 @@ from rag_accel.engines.retrieval.search_request import (
     grouped,
     ingested,
 )
-from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchWays, Way
+from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchPlanner, Way
 from rag_accel.engines.retrieval.stepped.cost import ScanCost, ScanCosts
 from rag_accel.engines.retrieval.stepped.pool import SteppedSearches
 from rag_accel.engines.retrieval.vectors.spec import IndexKind
@@ -113,7 +113,7 @@ class RetrievalEngine(EngineBase):
         self._sliced_from_s = sliced_from_s
         self._clock = clock or MonotonicClock()
         self._costs = ScanCosts(_FIRST_PER_NUMBER_S * index.spec.dimension)
-        self._ways = SearchWays(index, self._clock, max_code_bytes)
+        self._ways = SearchPlanner(index, self._clock, max_code_bytes)
         self._whole = WholeSearches(index, self._clock, self._ways, self._costs)
         self._stepped = SteppedSearches(
             index, self._clock, self._piece_cost, self._ways.coded.kept.codes
@@ -241,7 +241,7 @@ class WholeSearches:
     """
 
     def __init__(
-        self, index: DocumentIndex, clock: Clock, ways: SearchWays, costs: ScanCosts
+        self, index: DocumentIndex, clock: Clock, ways: SearchPlanner, costs: ScanCosts
     ) -> None:
         self._index = index
         self._clock = clock

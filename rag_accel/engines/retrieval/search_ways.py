@@ -34,7 +34,7 @@ class Way(enum.Enum):
 
 
 @dataclass(slots=True)
-class _Kind:
+class _SearchKind:
     costs: dict[Way, deque[float]] = field(
         default_factory=lambda: {way: deque[float](maxlen=WINDOW) for way in Way}
     )
@@ -51,7 +51,7 @@ class _Kind:
         return self.preferred in ways and all(self.counts[way] > TRIALS for way in ways)
 
 
-class Crossover:
+class WayChooser:
     """Choose the way for crowds of one kind and size; each way is tried ``TRIALS`` times, in turn.
 
     The trials are real searches, so nothing is searched in vain, and what is measured is the
@@ -65,7 +65,7 @@ class Crossover:
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[Hashable, dict[int, _Kind]] = {}
+        self._kinds: dict[Hashable, dict[int, _SearchKind]] = {}
 
     def choose(self, kind: Hashable, size: int, ways: Sequence[Way]) -> Way:
         """Return the way, of ``ways``, that a crowd of this kind and size class goes next."""
@@ -90,8 +90,8 @@ class Crossover:
         if known.get(best, math.inf) < HYSTERESIS * known.get(state.preferred, math.inf):
             state.preferred = best
 
-    def _state(self, kind: Hashable, size: int) -> _Kind:
-        return self._kinds.setdefault(kind, {}).setdefault(size, _Kind())
+    def _state(self, kind: Hashable, size: int) -> _SearchKind:
+        return self._kinds.setdefault(kind, {}).setdefault(size, _SearchKind())
 
 
 MIN_NUMBERS = 1 << 24  # of an index; below, a whole search takes FAISS a fraction of a millisecond
@@ -101,7 +101,7 @@ MIN_SEARCHES = 8  # before codes are made: a program that searches once or twice
 MAX_CODE_BYTES = 4 << 30
 
 
-class SearchWays:
+class SearchPlanner:
     """Search by codes where that pays. Used on one thread; the index may change.
 
     A crowd is searches with equal filters; ``k`` and ``nprobe`` may differ. Nothing is held before
@@ -117,7 +117,7 @@ class SearchWays:
     def __init__(self, index: DocumentIndex, clock: Clock, max_code_bytes: int) -> None:
         self.coded = CodedSearches(index, clock, max_code_bytes)
         self._index = index
-        self._crossover = Crossover()
+        self._crossover = WayChooser()
         self._has_codes = False
         self._seen = 0
 

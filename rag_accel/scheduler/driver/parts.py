@@ -10,7 +10,7 @@ from rag_accel.engine_api import EngineRequest, WorkId
 from rag_accel.errors import SchedulingError
 from rag_accel.passes.split_nodes import joined, part_of
 from rag_accel.scheduler.driver.leaf import LeafClient
-from rag_accel.scheduler.messages import NodeKey, Part
+from rag_accel.scheduler.messages import NodeKey, WorkSlice
 
 
 @dataclass(slots=True)
@@ -29,7 +29,9 @@ class PartedWork:
     def __len__(self) -> int:
         return len(self._works)
 
-    def request(self, client: LeafClient, part: Part) -> tuple[EngineRequest, Part | None]:
+    def request(
+        self, client: LeafClient, part: WorkSlice
+    ) -> tuple[EngineRequest, WorkSlice | None]:
         """Return the work of one part, a sub-stage with an id of its own.
 
         A payload that has no items is returned as a whole, and then without a part: the engine
@@ -55,7 +57,7 @@ class PartedWork:
         id = WorkId(f"{whole.id}#{part.start}")
         return replace(whole, id=id, payload=payload, size=part.stop - part.start), part
 
-    def add(self, part: Part, result: Any) -> Any:
+    def add(self, part: WorkSlice, result: Any) -> Any:
         """Take the result of one part; return that of the whole after the last, else ``None``."""
         work = self._works[part.node]
         work.results[part.start] = result

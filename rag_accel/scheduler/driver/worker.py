@@ -18,10 +18,10 @@ from rag_accel.scheduler.messages import (
     EngineName,
     NodeKey,
     NodeReport,
-    Part,
     StepEnded,
     StepFailed,
     StepId,
+    WorkSlice,
 )
 
 # Name what is wrong with an engine that does not answer, and notice that it never will.
@@ -91,11 +91,11 @@ logger = logging.getLogger("rag_accel.scheduler")
 Report = Callable[[StepEnded | StepFailed, dict[NodeKey, Result]], None]
 Partial = Callable[[NodeKey, EngineOutput], bool | None]
 Check = Callable[[EngineRequest, EngineOutput], EngineOutput]
-Members = Sequence[tuple[NodeKey, LeafClient | None, Part | None]]
+Members = Sequence[tuple[NodeKey, LeafClient | None, WorkSlice | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _WorkerStep:
     step: StepId
     members: Members
     budget: StepBudget
@@ -115,7 +115,7 @@ class _Release:
 class _Held:
     node: NodeKey
     request: EngineRequest
-    part: Part | None = None
+    part: WorkSlice | None = None
     streamed: bool = False
 
 
@@ -150,7 +150,7 @@ class EngineWorker:
         self._partial = partial
         self._check = check
         self._ended = ended
-        self._mailbox: SimpleQueue[_Step | _Cancel | _Release | None] = SimpleQueue()
+        self._mailbox: SimpleQueue[_WorkerStep | _Cancel | _Release | None] = SimpleQueue()
         self._held: dict[WorkId, _Held] = {}
         self._parted = PartedWork()
         self._silence = Silence()
@@ -166,7 +166,7 @@ class EngineWorker:
         """Ask for a step that first takes the work of new members, of some only a part."""
         self.step = step
         self.given.update(node for node, _, _ in members)
-        self._mailbox.put(_Step(step, members, budget))
+        self._mailbox.put(_WorkerStep(step, members, budget))
 
     def cancel(self, nodes: tuple[NodeKey, ...]) -> None:
         """Ask the engine to forget work, after the running step, which stops waiting."""
@@ -201,7 +201,7 @@ class EngineWorker:
 
     def _run(self) -> None:
         while (message := self._mailbox.get()) is not None:
-            if isinstance(message, _Step):
+            if isinstance(message, _WorkerStep):
                 self._step(message)
             else:
                 self._quietly(message)
@@ -216,7 +216,7 @@ class EngineWorker:
             logger.exception("engine %s failed to close", self.name)
         self._ended(self.name)
 
-    def _step(self, message: _Step) -> None:
+    def _step(self, message: _WorkerStep) -> None:
         outcome = StepOutcome()
         work = self._take(message.members, outcome)
         started = time.monotonic()
@@ -315,7 +315,7 @@ class EngineWorker:
             outcome.unclaimed.append(output.handle)
         outcome.fail(held.node, error)
 
-    def _end_part(self, part: Part, output: EngineOutput, outcome: StepOutcome) -> None:
+    def _end_part(self, part: WorkSlice, output: EngineOutput, outcome: StepOutcome) -> None:
         if output.handle is not None:
             outcome.unclaimed.append(output.handle)
         try:

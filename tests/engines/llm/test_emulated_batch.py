@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engines.llm.emulated.batch import ContinuousBatch, DeviceSequence, Step, Update
+from rag_accel.engines.llm.emulated.batch import ContinuousBatch, DeviceSequence, DeviceStep, Update
 from rag_accel.engines.llm.emulated.table import H100_LIKE_8B, step_time_s
 from rag_accel.engines.llm.emulated.text import Script
 
@@ -24,13 +24,13 @@ def make(prompt: int, answer: int, **fields: object) -> DeviceSequence:
     return DeviceSequence(script, NoSink(), prompt, **fields)  # type: ignore[arg-type]
 
 
-def run_step(batch: ContinuousBatch, at_s: float = 0.0) -> tuple[Step, list[Update]]:
+def run_step(batch: ContinuousBatch, at_s: float = 0.0) -> tuple[DeviceStep, list[Update]]:
     step = batch.begin_step(at_s)
     assert step is not None
     return step, batch.end_step()
 
 
-def run_all(batch: ContinuousBatch) -> list[tuple[Step, list[Update]]]:
+def run_all(batch: ContinuousBatch) -> list[tuple[DeviceStep, list[Update]]]:
     at_s, steps = 0.0, []
     while (step := batch.begin_step(at_s)) is not None:
         at_s = step.end_s

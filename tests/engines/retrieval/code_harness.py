@@ -27,7 +27,7 @@ from rag_accel.engines.retrieval import (
     RetrievalEngine,
     search_ways,
 )
-from rag_accel.engines.retrieval.search_ways import Crossover, SearchWays, Way
+from rag_accel.engines.retrieval.search_ways import SearchPlanner, Way, WayChooser
 from rag_accel.testing import ManualClock
 
 DIMENSION = 4
@@ -106,22 +106,22 @@ def all_pays() -> AbstractContextManager[Any]:
 def coded(index: DocumentIndex, **options: Any) -> Iterator[tuple[RetrievalEngine, list[int]]]:
     """Give an engine that searches by codes wherever it can, and the sizes of those crowds."""
     sizes: list[int] = []
-    search = SearchWays.search
+    search = SearchPlanner.search
 
-    def record(self: SearchWays, crowd: Any) -> Any:
+    def record(self: SearchPlanner, crowd: Any) -> Any:
         found = search(self, crowd)
         if found is not None:
             sizes.append(len(crowd))
         return found
 
-    def choose(self: Crossover, kind: Any, size: int, ways: Sequence[Way]) -> Way:
+    def choose(self: WayChooser, kind: Any, size: int, ways: Sequence[Way]) -> Way:
         return Way.CODED if Way.CODED in ways else Way.EACH
 
     engine = RetrievalEngine(index, max_threads=1, clock=ManualClock(), **options)
     with (
         all_pays(),
-        mock.patch.object(SearchWays, "search", record),
-        mock.patch.object(Crossover, "choose", choose),
+        mock.patch.object(SearchPlanner, "search", record),
+        mock.patch.object(WayChooser, "choose", choose),
     ):
         yield engine, sizes
         engine.close()

@@ -11,6 +11,7 @@ from rag_accel.engine_api import (
     Document,
     EngineOutput,
     EngineRequest,
+    HybridQuery,
     IngestBatch,
     PrimitiveKind,
     StepBudget,
@@ -18,7 +19,6 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
-from rag_accel.engines.retrieval.hybrid.fusion import HybridQuery
 
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
 

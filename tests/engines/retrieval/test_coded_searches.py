@@ -32,9 +32,9 @@ from rag_accel.engines.retrieval.coded.codes import CodedVectors, CodedVectorsEn
 from rag_accel.engines.retrieval.coded.kept_codes import QUIET
 from rag_accel.engines.retrieval.coded.searches import BYTES_BESIDE_CODES, CodedSearches
 from rag_accel.engines.retrieval.vectors.ivf import MOST_LABELS, IvfVectors
-from rag_accel.engines.retrieval.vectors.nearest import exact_scores, settle
+from rag_accel.engines.retrieval.vectors.nearest import exact_scores, prove_nearest
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec
-from rag_accel.engines.retrieval.vectors.vectors import Scope, thread_count
+from rag_accel.engines.retrieval.vectors.vectors import SearchScope, thread_count
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 
@@ -118,7 +118,7 @@ def test_the_bounds_hold_for_every_vector(
     held = IvfVectors.train(spec, np.arange(count, dtype=np.int64), vectors)
     codes = encoded(held)
     with thread_count(threads):
-        scores, labels = codes.fetch(queries, count, Scope(count, None, 4))
+        scores, labels = codes.fetch(queries, count, SearchScope(count, None, 4))
     found = codes.candidates(queries, scores, labels)
     assert found.highest is not None
     for row, query in enumerate(queries):
@@ -127,7 +127,9 @@ def test_the_bounds_hold_for_every_vector(
         assert (true <= found.highest[row]).all()
         assert (found.highest[row] <= found.highest[row][0]).all()
     limits = np.full(len(queries), min(limit, count))
-    settled = settle(held, queries, limits, replace(found, bounds=np.full(len(queries), -np.inf)))
+    settled = prove_nearest(
+        held, queries, limits, replace(found, bounds=np.full(len(queries), -np.inf))
+    )
     for query, hits in zip(queries, settled, strict=True):
         true = exact_scores(metric, query[None, :], vectors)
         nearest = np.lexsort((np.arange(count), -true))[: limits[0]]
@@ -143,10 +145,10 @@ def test_few_candidates_are_left_of_a_fetch() -> None:
     held = IvfVectors.train(spec, np.arange(len(vectors), dtype=np.int64), vectors)
     codes = encoded(held, 5000)
     queries = random.standard_normal((20, 64)).astype(np.float32)
-    scores, labels = codes.fetch(queries, codes.first_count(5), Scope(len(vectors)))
+    scores, labels = codes.fetch(queries, codes.first_count(5), SearchScope(len(vectors)))
     found = codes.candidates(queries, scores, labels)
     with mock.patch.object(IvfVectors, "gather", autospec=True, side_effect=IvfVectors.gather) as g:
-        settled = settle(held, queries, np.full(20, 5), found)
+        settled = prove_nearest(held, queries, np.full(20, 5), found)
     assert None not in settled, "the first fetch suffices"
     assert sum(len(call.args[1]) for call in g.call_args_list) <= 20 * 20
 
@@ -161,7 +163,9 @@ def test_the_size_of_the_looks_changes_nothing(metric: Metric) -> None:
     )
     queries = make_vectors(5, 3, "normal")
     for one, other in zip(
-        ones.fetch(queries, 9, Scope(100)), others.fetch(queries, 9, Scope(100)), strict=True
+        ones.fetch(queries, 9, SearchScope(100)),
+        others.fetch(queries, 9, SearchScope(100)),
+        strict=True,
     ):
         assert np.array_equal(one, other)
 

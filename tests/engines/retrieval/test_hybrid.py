@@ -18,6 +18,7 @@ from hybrid_harness import work as _work
 from rag_accel.engine_api import (
     Document,
     EngineRequest,
+    HybridQuery,
     PrimitiveKind,
     SearchQuery,
     StepBudget,
@@ -25,7 +26,6 @@ from rag_accel.engine_api import (
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, RetrievalEngine
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
 from rag_accel.engines.retrieval.hybrid.fusion import (
-    HybridQuery,
     HybridSpec,
     reciprocal_rank_fusion,
 )

@@ -17,13 +17,13 @@ from hybrid_harness import work as _work
 from rag_accel.engine_api import (
     Document,
     EngineRequest,
+    HybridQuery,
     PrimitiveKind,
     SearchQuery,
     TextBatch,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
-from rag_accel.engines.retrieval.hybrid.fusion import HybridQuery
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
 from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, TermScores
 from rag_accel.errors import ConfigError, EngineOutputError

@@ -25,7 +25,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric, RetrievalEngine
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
-from rag_accel.engines.retrieval.vectors.vectors import Scope
+from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.testing import ManualClock
 
 DIMENSION = 3
@@ -62,7 +62,7 @@ class Bench:
             self.clock.advance(float(vectors.cluster_sizes()[clusters[clusters >= 0]].sum()))
             return scan(vectors, queries, width, clusters, sel)
 
-        def timed_whole(vectors: IvfVectors, queries: Any, count: int, scope: Scope) -> Any:
+        def timed_whole(vectors: IvfVectors, queries: Any, count: int, scope: SearchScope) -> Any:
             num_visited = vectors.num_visited(scope.allowed is not None, scope.nprobe)
             self.clock.advance(len(queries) * num_visited * len(vectors) / vectors.num_clusters)
             return fetch(vectors, queries, count, scope)

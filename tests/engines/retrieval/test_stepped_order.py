@@ -28,7 +28,7 @@ from rag_accel.engines.retrieval import (
 )
 from rag_accel.engines.retrieval.stepped import pool as pool_module
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
-from rag_accel.engines.retrieval.vectors.vectors import Scope
+from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 
@@ -76,7 +76,7 @@ class Stepper:
 
         fetch = IvfVectors.fetch
 
-        def timed_whole(vectors: IvfVectors, queries: Any, count: int, scope: Scope) -> Any:
+        def timed_whole(vectors: IvfVectors, queries: Any, count: int, scope: SearchScope) -> Any:
             num_visited = vectors.num_visited(scope.allowed is not None, scope.nprobe)
             self.clock.advance(PER_VECTOR_S * PER_CLUSTER * num_visited * len(queries))
             return fetch(vectors, queries, count, scope)

@@ -24,7 +24,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, RetrievalEngine
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
-from rag_accel.engines.retrieval.vectors.vectors import Scope
+from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.scheduler.messages import LeafArrived, NodeKey, NodeSpec
 from rag_accel.testing import ManualClock
 
@@ -45,7 +45,7 @@ class Scanned:
             self.clock.advance(float(vectors.cluster_sizes()[clusters[clusters >= 0]].sum()) / 1e4)
             return scan(vectors, queries, width, clusters, sel)
 
-        def timed_whole(vectors: IvfVectors, queries: Any, count: int, scope: Scope) -> Any:
+        def timed_whole(vectors: IvfVectors, queries: Any, count: int, scope: SearchScope) -> Any:
             visited = vectors.num_visited(scope.allowed is not None, scope.nprobe)
             self.clock.advance(len(queries) * visited * len(vectors) / CLUSTERS / 1e4)
             return fetch(vectors, queries, count, scope)

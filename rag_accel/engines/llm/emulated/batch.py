@@ -17,7 +17,7 @@ from rag_accel.engines.llm.emulated.table import DeviceTable, max_decode_tokens_
 from rag_accel.engines.llm.emulated.text import Script
 
 
-class Sink(Protocol):
+class TokenSink(Protocol):
     """Receive what happened to the sequences of one consumer, once per step. Hashable."""
 
     def deliver(self, updates: Sequence[Update]) -> bool:
@@ -39,7 +39,7 @@ class DeviceSequence:
     """
 
     script: Script
-    sink: Sink
+    sink: TokenSink
     prefill_left: int
     stream: bool = False
     prefill_only: bool = False
@@ -69,7 +69,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeviceStep:
     """Say when a planned step starts and ends, in device seconds."""
 
     start_s: float
@@ -138,7 +138,7 @@ class ContinuousBatch:
         self._waiting.clear()
         return left
 
-    def begin_step(self, at_s: float) -> Step | None:
+    def begin_step(self, at_s: float) -> DeviceStep | None:
         """Plan the next step at or after device time ``at_s``; None without work.
 
         An idle device waits for the oldest arrival, so a driver that comes late loses no time.
@@ -149,7 +149,7 @@ class ContinuousBatch:
         if not self._running:
             return None
         self._plan = self._make_plan()
-        return Step(at_s, at_s + self._plan.duration_s)
+        return DeviceStep(at_s, at_s + self._plan.duration_s)
 
     def end_step(self) -> list[Update]:
         """Apply the planned step and report on every sequence that streams or ended."""

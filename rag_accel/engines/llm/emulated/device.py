@@ -22,8 +22,8 @@ from rag_accel.engines.llm.emulated.batch import (
     ContinuousBatch,
     DeviceSequence,
     DeviceStats,
-    Sink,
-    Step,
+    DeviceStep,
+    TokenSink,
     Update,
     summarise,
 )
@@ -149,7 +149,7 @@ class EmulatedDevice:
     def plan(
         self,
         script: Script,
-        sink: Sink,
+        sink: TokenSink,
         *,
         stream: bool = False,
         cached_tokens: int = 0,
@@ -233,7 +233,7 @@ class EmulatedDevice:
             self._time_s = step.end_s
             return self._batch.end_step()
 
-    def _begin_step(self) -> Step | None:
+    def _begin_step(self) -> DeviceStep | None:
         while not self._closed:
             if step := self._batch.begin_step(self._time_s):
                 return step
@@ -243,7 +243,7 @@ class EmulatedDevice:
         return None
 
     def _deliver(self, updates: Sequence[Update]) -> None:
-        by_sink: dict[Sink, list[Update]] = {}
+        by_sink: dict[TokenSink, list[Update]] = {}
         for update in updates:
             by_sink.setdefault(update.sequence.sink, []).append(update)
         for sink, group in by_sink.items():

@@ -37,7 +37,7 @@ class _Prefilled:
 
 
 @dataclass(slots=True)
-class _Work:
+class _DeviceWork:
     request: EngineRequest
     revision: int = 0
 
@@ -80,7 +80,7 @@ class EmulatedEngine(EngineBase):
         self._outbox: Outbox[Update] = Outbox()
         self._sink = _OutboxSink(self._outbox)
         self._sequences: dict[WorkId, DeviceSequence] = {}
-        self._live: dict[DeviceSequence, _Work] = {}
+        self._live: dict[DeviceSequence, _DeviceWork] = {}
         self._rejected: list[EngineOutput] = []
         self._prefilled: dict[Handle, _Prefilled] = {}
         self._handle_numbers = itertools.count(1)
@@ -104,7 +104,7 @@ class EmulatedEngine(EngineBase):
                 self._rejected.append(EngineOutput(request.id, "error", error=exc))
             else:
                 self._sequences[request.id] = sequence
-                self._live[sequence] = _Work(request)
+                self._live[sequence] = _DeviceWork(request)
                 accepted.append(sequence)
         if accepted:
             self._device.submit(accepted)
@@ -187,7 +187,7 @@ class EmulatedEngine(EngineBase):
             self._forget(id)
             yield self._end(work, update)
 
-    def _end(self, work: _Work, update: Update) -> EngineOutput:
+    def _end(self, work: _DeviceWork, update: Update) -> EngineOutput:
         request, revision = work.request, work.revision
         if update.error is not None:
             return EngineOutput(request.id, "error", error=update.error, revision=revision)

@@ -39,7 +39,12 @@ from rag_accel.engines.retrieval.vectors.nearest import (
     ExactScores,
 )
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors, norms
-from rag_accel.engines.retrieval.vectors.vectors import Scope, Scores, faiss_metric, load_faiss
+from rag_accel.engines.retrieval.vectors.vectors import (
+    Scores,
+    SearchScope,
+    faiss_metric,
+    load_faiss,
+)
 
 ROUND_UP = 1 + 2.0**-40  # the bounds are a handful of float64 operations
 FETCHED_PER_WANTED, FETCHED_MORE = 2, 12  # 29 of a million at most could be among the nearest 10
@@ -67,7 +72,7 @@ class CodedVectors:
         """Return how many to fetch at first where ``limit`` are wanted."""
         return FETCHED_PER_WANTED * limit + FETCHED_MORE
 
-    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
         """Scan the clusters that ``vectors`` would visit; as ``VectorIndex.fetch``."""
         visits, selector = self.vectors.visited(queries, scope), self.vectors.selector(scope)
         return self._scan(queries, count, visits.clusters, selector, visits.numbers)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Encoder(Protocol[T_co]):
+class CodeEncoder(Protocol[T_co]):
     """Make codes of one state of an index, a few clusters at a time."""
 
     @property
@@ -47,7 +47,7 @@ class CodeKind(Protocol[T_co]):
         """Return the memory that codes of an index need; infinity where it can have none."""
         ...
 
-    def encoder(self, vectors: IvfVectors) -> Encoder[T_co]:
+    def encoder(self, vectors: IvfVectors) -> CodeEncoder[T_co]:
         """Return an encoder; the index is held still."""
         ...
 
@@ -149,7 +149,7 @@ class KeptCodes(Generic[T]):
 
     def _encoded(self, state: _State) -> T | None:
         """Return the codes; None if the index has changed meanwhile."""
-        encoder: Encoder[T] | None = None
+        encoder: CodeEncoder[T] | None = None
         count = max(1, ENCODED_AT_ONCE // self._index.spec.dimension)
         while not (encoder and encoder.is_done):
             started = self._clock.now()

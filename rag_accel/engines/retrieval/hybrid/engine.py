@@ -13,6 +13,7 @@ from rag_accel.engine_api import (
     EngineOutput,
     EngineProfile,
     EngineRequest,
+    HybridQuery,
     LatencyModel,
     PrimitiveKind,
     ScoredDocument,
@@ -20,7 +21,6 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval.hybrid.fusion import (
-    HybridQuery,
     HybridSpec,
     reciprocal_rank_fusion,
 )

@@ -1,4 +1,4 @@
-"""Ask for documents by vector and words, and merge both rankings."""
+"""Merge the rankings by vector and by words, as a specification says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rag_accel.engine_api import SearchQuery
 from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec
 from rag_accel.engines.retrieval.vectors.spec import check_count, check_positive
 from rag_accel.errors import ConfigError
@@ -115,19 +114,7 @@ def _checked_weights(weights: Sequence[float] | None, count: int) -> Sequence[fl
     return weights
 
 
-# Say what a hybrid search is asked and how its two rankings are taken. It searches nothing.
-
-
-@dataclass(frozen=True, slots=True)
-class HybridQuery(SearchQuery):
-    """Ask for the ``k`` documents nearest to ``vector`` and to the words of ``text`` together.
-
-    A search query that also says its text: an engine that searches by vector alone runs it as one,
-    with the same ``vector: [dim], float32``, ``k``, ``where`` and ``nprobe``. The final value is
-    ``tuple[ScoredDocument, ...]``, best first; its scores are those of the fusion.
-    """
-
-    text: str = field(kw_only=True)
+# Say how the two rankings of a hybrid search are taken. It searches nothing.
 
 
 @dataclass(frozen=True, slots=True)

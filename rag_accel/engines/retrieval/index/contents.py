@@ -51,7 +51,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ContentChange:
     """Hold a change that is prepared for one state.
 
     Args:
@@ -79,8 +79,8 @@ class Contents:
 
     def __init__(self, vectors: FlatVectors | IvfVectors) -> None:
         self.state = State(vectors, DocumentTable())
-        self._adding: Change | None = None  # has come to its first part
-        self._finishing: Change | None = None  # has come to its second part
+        self._adding: ContentChange | None = None  # has come to its first part
+        self._finishing: ContentChange | None = None  # has come to its second part
 
     @property
     def is_settled(self) -> bool:
@@ -89,7 +89,7 @@ class Contents:
 
     def putting(
         self, documents: Sequence[Document], vectors: Vectors, clusters: Labels | None = None
-    ) -> Change:
+    ) -> ContentChange:
         """Prepare to take documents, replacing known ids; ids must not repeat.
 
         ``clusters`` says where the vectors lay before; by default each goes to the nearest.
@@ -109,16 +109,16 @@ class Contents:
             before.next_label + num_new,
         )
         added, replaced = rows.where(~intake.is_known), rows.where(intake.is_known)
-        return Change(added, replaced, NO_LABELS, intake, after)
+        return ContentChange(added, replaced, NO_LABELS, intake, after)
 
-    def removing(self, ids: Iterable[str]) -> Change:
+    def removing(self, ids: Iterable[str]) -> ContentChange:
         """Prepare to forget the documents of these ids; unknown ids are ignored."""
         before = self.state
         labels = list(dict.fromkeys(before.documents.labels_of(ids)))
         after = replace(before, version=before.version + 1, count=before.count - len(labels))
-        return Change(None, None, np.asarray(labels, dtype=np.int64), None, after)
+        return ContentChange(None, None, np.asarray(labels, dtype=np.int64), None, after)
 
-    def make(self, change: Change) -> None:
+    def make(self, change: ContentChange) -> None:
         """Make a change that was prepared for the present state."""
         self._adding = change
         if change.added is not None:
@@ -144,7 +144,7 @@ class Contents:
         """Put another index of the same vectors in the place of the present one."""
         self.state = replace(self.state, vectors=vectors)
 
-    def _finish(self, change: Change) -> None:
+    def _finish(self, change: ContentChange) -> None:
         vectors, documents = self.state.vectors, self.state.documents
         if change.replaced is not None:
             vectors.replace(change.replaced)

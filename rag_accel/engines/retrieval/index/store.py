@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.engine_api import Document, ScoredDocument
-from rag_accel.engines.retrieval.index.contents import Change, Contents
+from rag_accel.engine_api import Document, Engine, ScoredDocument
+from rag_accel.engines.retrieval.index.contents import ContentChange, Contents
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.locks import IndexLock
 from rag_accel.engines.retrieval.index.view import IndexView
@@ -109,6 +109,12 @@ class DocumentIndex:
 
     def __len__(self) -> int:
         return self._contents.state.count
+
+    def as_engine(self) -> Engine:
+        """Return a new ``RetrievalEngine`` that searches this index."""
+        from rag_accel.engines.retrieval.engine import RetrievalEngine  # which stands on this
+
+        return RetrievalEngine(self)
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
         """Take documents with ``vectors: [len(documents), dim], float32``, all or none.
@@ -240,7 +246,7 @@ class DocumentIndex:
 
     # The rest is called by whoever holds ``changing``.
 
-    def _change(self, prepare: Callable[[], Change]) -> Change:
+    def _change(self, prepare: Callable[[], ContentChange]) -> ContentChange:
         self._settled()
         change = prepare()
         if change.is_empty:

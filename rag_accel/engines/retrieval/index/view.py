@@ -12,7 +12,7 @@ from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import Hits
 from rag_accel.engines.retrieval.vectors.spec import copy_document
-from rag_accel.engines.retrieval.vectors.vectors import Scope
+from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,12 @@ class IndexView:
     vectors: FlatVectors | IvfVectors
     documents: DocumentTable
 
-    def scope(self, where: Mapping[str, Any] | None, nprobe: int | None) -> Scope:
+    def scope(self, where: Mapping[str, Any] | None, nprobe: int | None) -> SearchScope:
         """Return what a search with this filter may look at."""
         allowed = self.documents.matching(where)
-        return Scope(len(self.documents) if allowed is None else len(allowed), allowed, nprobe)
+        return SearchScope(
+            len(self.documents) if allowed is None else len(allowed), allowed, nprobe
+        )
 
     def scored(self, hits: Hits) -> list[ScoredDocument]:
         """Return the documents of these hits, best first, with metadata mappings of their own."""

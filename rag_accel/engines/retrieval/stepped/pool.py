@@ -35,7 +35,7 @@ from rag_accel.engines.retrieval.stepped.scan import (
     choose_clusters,
     take,
 )
-from rag_accel.engines.retrieval.vectors.nearest import Hits, limit_of, settle
+from rag_accel.engines.retrieval.vectors.nearest import Hits, limit_of, prove_nearest
 
 MAX_RESTARTS = 2
 # A step costs about twice the base, which is measured around the scan alone; at 20 bases cutting
@@ -292,4 +292,4 @@ def _settled(view: IndexView, members: list[_Running]) -> list[Hits | None]:
     scans = [one.scan for one in members]
     queries = np.stack([one.search.vector for one in members])
     limits = np.asarray([scan.limit for scan in scans], dtype=np.int64)
-    return settle(view.vectors, queries, limits, candidates(scans, queries))
+    return prove_nearest(view.vectors, queries, limits, candidates(scans, queries))

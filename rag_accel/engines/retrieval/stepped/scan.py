@@ -13,9 +13,14 @@ from rag_accel.engines.retrieval.coded.codes import CodedVectors
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.view import IndexView
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
-from rag_accel.engines.retrieval.vectors.nearest import GROWTH, SOURCE_FETCHES, Candidates, Own
+from rag_accel.engines.retrieval.vectors.nearest import (
+    GROWTH,
+    SOURCE_FETCHES,
+    Candidates,
+    IndexSource,
+)
 from rag_accel.engines.retrieval.vectors.spec import Vectors
-from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scope, Scores
+from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores, SearchScope
 
 # Choose which clusters are read next: the oldest search decides, sizes and riders bound it.
 
@@ -110,7 +115,7 @@ class ClusterScan:
     Args:
         view: the index, held still.
         query: ``[dim], float32``.
-        nprobe: clusters to visit, as in ``Scope``.
+        nprobe: clusters to visit, as in ``SearchScope``.
         limit: how many documents are wanted and there; at least 1.
         filter: what may be found.
         codes: of this state of the index, if there are any.
@@ -129,7 +134,7 @@ class ClusterScan:
         self.vectors = _clusters(view)
         self.limit = limit
         self.filter = filter
-        scope = Scope(filter.size, filter.allowed, nprobe)
+        scope = SearchScope(filter.size, filter.allowed, nprobe)
         self.order = self.vectors.visited(query[None, :], scope).clusters[0]
         self.codes = codes
         self._starts = 0
@@ -180,8 +185,8 @@ class ClusterScan:
         return bool(is_other.any())
 
     @property
-    def _source(self) -> Own | CodedVectors:
-        return Own(self.vectors) if self.codes is None else self.codes
+    def _source(self) -> IndexSource | CodedVectors:
+        return IndexSource(self.vectors) if self.codes is None else self.codes
 
     def _start(self, width: int) -> None:
         self._starts += 1

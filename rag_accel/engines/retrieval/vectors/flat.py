@@ -9,8 +9,8 @@ from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
     Rows,
-    Scope,
     Scores,
+    SearchScope,
     faiss_metric,
     higher_is_nearer,
     load_faiss,
@@ -68,7 +68,7 @@ class FlatVectors:
             return np.empty((0, self._dimension), dtype=np.float32)
         return self._matrix()[self._places(labels)]
 
-    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
         """Scan everything the scope allows."""
         params = None
         if scope.allowed is not None:

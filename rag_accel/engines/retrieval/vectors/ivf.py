@@ -15,8 +15,8 @@ from rag_accel.engines.retrieval.vectors.nearest_clusters import NearestClusters
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
     Rows,
-    Scope,
     Scores,
+    SearchScope,
     faiss_metric,
     load_faiss,
 )
@@ -186,7 +186,7 @@ class IvfVectors:
             nprobe = self.num_clusters if is_filtered else self._default_nprobe
         return min(nprobe, self.num_clusters)
 
-    def visited(self, queries: Vectors, scope: Scope) -> Visits:
+    def visited(self, queries: Vectors, scope: SearchScope) -> Visits:
         """Return the clusters each query visits, nearest first, ``[n, visited]``.
 
         Where all are visited they come in the order of their numbers.
@@ -210,11 +210,11 @@ class IvfVectors:
         )
         return scores
 
-    def selector(self, scope: Scope) -> Any:
+    def selector(self, scope: SearchScope) -> Any:
         """Return what makes a scan skip vectors out of scope; None skips none. Costs O(allowed)."""
         return None if scope.allowed is None else self._faiss.IDSelectorBatch(scope.allowed)
 
-    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
         """Scan the clusters nearest to each query."""
         clusters, selector = self.visited(queries, scope).clusters, self.selector(scope)
         return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())

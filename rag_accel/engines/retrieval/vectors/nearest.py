@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors, norms
-from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scope, Scores, VectorIndex
+from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores, SearchScope, VectorIndex
 
 ExactScores = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -71,7 +71,7 @@ class Source(Protocol):
         """Return how many to fetch at first where ``limit`` are wanted."""
         ...
 
-    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
         """Return scores and labels as ``VectorIndex.fetch`` does."""
         ...
 
@@ -84,7 +84,7 @@ def nearest(
     index: VectorIndex,
     queries: Vectors,
     ks: Sequence[int],
-    scope: Scope,
+    scope: SearchScope,
     source: Source | None = None,
 ) -> list[Hits]:
     """Return for each query its ``ks[i]`` nearest vectors in scope; equal scores by label.
@@ -98,7 +98,7 @@ def nearest(
     rows = np.flatnonzero(limits > 0)
     if source is not None:
         rows = _search(index, source, SOURCE_FETCHES, queries, limits, scope, rows, hits)
-    own = Own(index)
+    own = IndexSource(index)
     if len(rows):
         _search(index, own, None, queries, limits, scope, rows, hits)
     short = [row for row, limit in enumerate(limits) if len(hits[row].labels) < limit]
@@ -110,7 +110,7 @@ def nearest(
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class IndexSource:
     """Fetch candidates from the index itself; a ``Source``."""
 
     index: VectorIndex
@@ -119,12 +119,12 @@ class Own:
         """Return a little more than is wanted."""
         return limit + MARGIN
 
-    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
         """Return what the index fetches."""
         return self.index.fetch(queries, count, scope)
 
     def candidates(self, queries: Vectors, scores: Scores, labels: Labels) -> Candidates:
-        """Return all that was fetched: ``settle`` knows how far these scores can be off."""
+        """Return all that was fetched: ``prove_nearest`` knows how far these scores can be off."""
         return Candidates(labels, scores[:, -1].astype(np.float64))
 
 
@@ -139,7 +139,7 @@ def _search(
     fetches: int | None,
     queries: Vectors,
     limits: Labels,
-    scope: Scope,
+    scope: SearchScope,
     rows: Rows,
     hits: list[Hits],
 ) -> Rows:
@@ -156,7 +156,7 @@ def _search(
         is_all = (labels[:, -1] == NO_LABEL) | (count == scope.size)
         found = source.candidates(asked, scores, labels)
         bounds = np.where(is_all, -np.inf, found.bounds)
-        settled = settle(index, asked, wanted, replace(found, bounds=bounds))
+        settled = prove_nearest(index, asked, wanted, replace(found, bounds=bounds))
         for row, one in zip(rows, settled, strict=True):
             if one is not None:
                 hits[row] = one
@@ -166,7 +166,7 @@ def _search(
     return rows
 
 
-def settle(
+def prove_nearest(
     index: VectorIndex, queries: Vectors, limits: Labels, found: Candidates
 ) -> list[Hits | None]:
     """Return for each query its exact hits among candidates; None where more must be fetched.

@@ -36,7 +36,7 @@ NO_LABEL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SearchScope:
     """Say what one search may look at.
 
     Args:
@@ -120,7 +120,7 @@ class VectorIndex(Protocol):
         """Return the vectors of present labels, ``[n, dim]``."""
         ...
 
-    def fetch(self, queries: Vectors, count: int, scope: Scope) -> tuple[Scores, Labels]:
+    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
         """Return scores (higher is nearer) and labels, both ``[n, count]``, best first.
 
         Ends a row with ``NO_LABEL`` where it ran out of vectors.
