@@ -17,7 +17,6 @@ from typing import Annotated, Any, Protocol
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from langchain_rag_accel.context import find_identity
 from rag_accel.accelerator import Accelerator, Work
 from rag_accel.engine_api import (
     Engine,
@@ -29,6 +28,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.errors import SchedulingError
+from rag_accel.interception.identity import find_identity
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
 
 STEPS = 4

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from langchain_rag_accel import wrappers
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.fast_tokens import FastTokens
@@ -23,6 +22,7 @@ from rag_accel.engines.retrieval.coded import codes
 from rag_accel.engines.retrieval.search_ways import SearchPlanner, Way
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.engines.retrieval.vectors.ivf import RowPlaces
+from rag_accel.interception import wrappers
 from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes import manager
 from rag_accel.scheduler import dispatch

@@ -11,9 +11,12 @@ except ImportError as error:
     ) from error
 
 from langchain_rag_accel.accelerate import accelerate
-from langchain_rag_accel.activate import activate
 from langchain_rag_accel.explanation import explain
+from langchain_rag_accel.leaf_table import LANGCHAIN
 from rag_accel import shutdown
+from rag_accel.interception import activate, intercept
+
+intercept(LANGCHAIN)
 
 if TYPE_CHECKING:
     from langchain_rag_accel.components.embeddings import RagAccelEmbeddings
@@ -32,9 +35,9 @@ __all__ = [
 
 #: What needs NumPy or a model, by the module that defines it; imported when first asked for.
 _LAZY = {
-    "RagAccelEmbeddings": "embeddings",
-    "RagAccelRetriever": "retrievers",
-    "RagAccelVectorStore": "vectorstores",
+    "RagAccelEmbeddings": "components.embeddings",
+    "RagAccelRetriever": "components.retrievers",
+    "RagAccelVectorStore": "components.vectorstores",
 }
 
 

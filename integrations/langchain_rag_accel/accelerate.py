@@ -6,13 +6,13 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import Runnable
 
-from langchain_rag_accel.leaf_methods import SCHEDULED, leaf_base
 from langchain_rag_accel.runnables import AcceleratedRunnable
-from langchain_rag_accel.subclasses import twin
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
+from rag_accel.interception.leaf_table import SCHEDULED, leaf_base
+from rag_accel.interception.twins import twin
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -23,7 +23,8 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.messages import BaseMessage
 from langchain_core.tracers.context import register_configure_hook
 
-from langchain_rag_accel.leaf_methods import leaf_base
+from rag_accel.interception.leaf_call import Way, meters
+from rag_accel.interception.leaf_table import leaf_base
 
 _NAMES = {
     "BaseChatModel": "chat model",
@@ -35,10 +36,6 @@ _NAMES = {
     "BaseDocumentCompressor": "compressor",
 }
 _WITH_CALLBACKS = ("chat model", "language model", "retriever")
-
-
-#: How a call passed the scheduler: it waited for its turn, or began at once and was reported.
-Way = Literal["queued", "admitted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +139,7 @@ class Coverage(BaseCallbackHandler):
 
 
 _open: list[Coverage] = []
+_opening = threading.Lock()
 _meter: ContextVar[Coverage | None] = ContextVar("rag_accel_coverage", default=None)
 register_configure_hook(_meter, inheritable=True)
 
@@ -154,18 +152,22 @@ def coverage() -> Iterator[Coverage]:
     """
     meter = Coverage()
     token = _meter.set(meter)
-    _open.append(meter)
+    with _opening:
+        if not _open:
+            meters.append(_note_leaf)
+        _open.append(meter)
     try:
         yield meter
     finally:
-        _open.remove(meter)
+        with _opening:
+            _open.remove(meter)
+            if not _open:
+                meters.remove(_note_leaf)
         _meter.reset(token)
 
 
-def note_leaf(obj: Any, args: Sequence[Any], way: Way | None) -> None:
-    """Tell the meter, if there is one, of a leaf call and how it passed the scheduler."""
-    if not _open:
-        return
+def _note_leaf(obj: Any, args: Sequence[Any], way: Way | None) -> None:
+    """Tell the meter of this context of a leaf call and how it passed the scheduler."""
     meter = _meter.get()
     if meter is None and not len(copy_context()):
         meter = next(iter(_open[-1:]), None)

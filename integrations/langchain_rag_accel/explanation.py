@@ -8,9 +8,9 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from langchain_rag_accel.leaf_methods import leaf_base
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.interception.leaf_table import leaf_base
 from rag_accel_adapters.langchain.models import adopt_embeddings
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
 

@@ -13,11 +13,6 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.graph import Graph
 from pydantic import PrivateAttr
 
-from langchain_rag_accel.activation import activated
-from langchain_rag_accel.context import current_run, fail_open, lent, scoped
-from langchain_rag_accel.interception import Interception
-from langchain_rag_accel.leaf_call import inside
-from langchain_rag_accel.stepping import Scope, astepped, stepped
 from rag_accel.accelerator import (
     Accelerator,
     RequestIdentity,
@@ -25,6 +20,10 @@ from rag_accel.accelerator import (
     default_accelerator,
 )
 from rag_accel.config import is_enabled
+from rag_accel.interception.identity import activated, current_run, fail_open, lent, scoped
+from rag_accel.interception.leaf_call import inside
+from rag_accel.interception.patches import Interception
+from rag_accel.interception.wrappers import StreamScope, astepped, stepped
 from rag_accel.leaves.leaves import leaf_depth
 from rag_accel_adapters.langgraph.skeleton import (
     Skeleton,
@@ -100,7 +99,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     # One request per call -------------------------------------------------------------------
 
-    def _run(self) -> AbstractContextManager[Scope]:
+    def _run(self) -> AbstractContextManager[StreamScope]:
         """Run a call as a request or as part of one; give the scope that its code runs in."""
         identity, is_new = self._identity()
         if identity is None:
@@ -290,12 +289,14 @@ class _Request:
 
     __slots__ = ("_identity", "_lent", "_scope")
 
-    def __init__(self, identity: RequestIdentity, scope: Scope, lent_ids: frozenset[int]) -> None:
+    def __init__(
+        self, identity: RequestIdentity, scope: StreamScope, lent_ids: frozenset[int]
+    ) -> None:
         self._identity = identity
         self._scope = scope
         self._lent = lent_ids
 
-    def __enter__(self) -> Scope:
+    def __enter__(self) -> StreamScope:
         if self._lent:
             lent[self._identity] = self._lent
         return self._scope

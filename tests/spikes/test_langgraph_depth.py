@@ -16,10 +16,10 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.context import find_identity
 from rag_accel import Accelerator
 from rag_accel.accelerator import Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.interception.identity import find_identity
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, compute
 
 PATIENCE_S = 20.0

@@ -8,12 +8,12 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from langchain_rag_accel.context import identity_for
-from langchain_rag_accel.coverage import note_leaf
-from langchain_rag_accel.embedding import Role, Vectors, aembed, embed
-from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
+from langchain_rag_accel.owned_embedding import Role, Vectors, aembed, embed
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines.embedding.models import load_model
+from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.identity import identity_for
+from rag_accel.interception.leaf_call import note_leaf
 from rag_accel_adapters.langchain.models import adopt_sentence_transformer
 
 

@@ -12,10 +12,6 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from langchain_rag_accel.context import identity_for
-from langchain_rag_accel.coverage import note_leaf
-from langchain_rag_accel.leaf_call import is_nested
-from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import Document as IndexedDocument
@@ -24,6 +20,9 @@ from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, Retrie
 from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.engines.retrieval.vectors.spec import checked_ids
 from rag_accel.errors import ConfigError
+from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.identity import identity_for
+from rag_accel.interception.leaf_call import is_nested, note_leaf
 
 # Search a document index on an owned engine, so that concurrent searches share its steps.
 

@@ -15,9 +15,9 @@ from typing import Any
 from langchain_core.runnables.config import get_executor_for_config
 from langchain_core.runnables.utils import gather_with_concurrency
 
-from langchain_rag_accel.context import scoped
 from langchain_rag_accel.translation.call import TranslatedCall, ended_by
 from rag_accel.accelerator import current_request
+from rag_accel.interception.identity import scoped
 from rag_accel_adapters.langchain.runs import Batch, CompositeRun, Stopped
 from rag_accel_adapters.langchain.stages import aabandon, abandon
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_rag_accel.context import MEANT, fail_open, scoped
 from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.graph.nodes import Function
+from rag_accel.interception.identity import MEANT, fail_open, scoped
 from rag_accel.requests.program_run import ProgramRun
 from rag_accel_adapters.langchain.runs import Batch, CallState, CompositeRun
 from rag_accel_adapters.langchain.stages import StageValue, aabandon, abandon, aentered, entered

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from langchain_rag_accel.composite_calls import MAX_AT_ONCE, is_spread
 from langchain_rag_accel.explanation import leaf_lines
+from langchain_rag_accel.side_by_side import MAX_AT_ONCE, is_spread
 from rag_accel.accelerator import Accelerator
 from rag_accel.graph.text import format as format_graph
 from rag_accel_adapters.langchain.parts import ProgramPart

@@ -9,12 +9,12 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, get_config_list
 from pydantic import PrivateAttr
 
-from langchain_rag_accel.context import current_run, fail_open
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.batch import arun_batch, run_batch
 from langchain_rag_accel.translation.call import TranslatedCall
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import is_enabled
+from rag_accel.interception.identity import current_run, fail_open
 from rag_accel_adapters.langchain.translate import Translation, translate
 
 

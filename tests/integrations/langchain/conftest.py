@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from langchain_rag_accel.interception import patches
 from rag_accel import Accelerator
 from rag_accel.accelerator import shutdown
+from rag_accel.interception.patches import patches
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "retrieval"))  # how to interrupt

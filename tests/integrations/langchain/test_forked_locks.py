@@ -10,7 +10,8 @@ import pytest
 from lc_fakes import SyncChat
 from lc_programs import model_chain
 
-from langchain_rag_accel import accelerate, activate, activation, interception, subclasses
+from langchain_rag_accel import accelerate, activate
+from rag_accel.interception import identity, patches, twins
 
 PATIENCE_S = 20
 
@@ -25,9 +26,9 @@ def use_everything() -> None:
 @pytest.mark.parametrize("place", ["patches", "twins", "blocks"])
 def test_a_lock_held_by_another_thread_is_free_in_the_child(place: str) -> None:
     locks = {
-        "patches": lambda: interception.patches._lock,
-        "twins": lambda: subclasses._lock,
-        "blocks": lambda: activation._lock,
+        "patches": lambda: patches.patches._lock,
+        "twins": lambda: twins._lock,
+        "blocks": lambda: identity._lock,
     }
     held, done = threading.Event(), threading.Event()
 

@@ -12,9 +12,9 @@ from lc_fakes import SyncChat, SyncRetriever
 from lc_waiting import is_idle, wait_until
 
 from langchain_rag_accel import activate
-from langchain_rag_accel.leaf_call import is_inside_leaf
 from rag_accel import Accelerator
 from rag_accel.accelerator import current_request
+from rag_accel.interception.leaf_call import is_inside_leaf
 
 OURS = ("langchain_rag_accel/leaf_call.py", "langchain_rag_accel/wrappers.py")
 

@@ -25,11 +25,12 @@ from lc_fakes import (
 from lc_programs import QUESTION, model_chain, retrieval_chain
 from lc_waiting import is_idle, wait_until
 
-from langchain_rag_accel import accelerate, activate, interception
-from langchain_rag_accel.activation import activated
+from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
-from langchain_rag_accel.interception import patches, places
 from rag_accel import Accelerator
+from rag_accel.interception import patches as patching
+from rag_accel.interception.identity import activated
+from rag_accel.interception.patches import patches, places
 
 INPUT = {"input": "question one"}
 
@@ -379,9 +380,9 @@ def test_an_interrupt_while_classes_are_patched_leaves_none_patched(
             raise KeyboardInterrupt
         patch(cls)
 
-    patch = interception._patch
+    patch = patching._patch
     with monkeypatch.context() as broken:
-        broken.setattr(interception, "_patch", interrupted)
+        broken.setattr(patching, "_patch", interrupted)
         with pytest.raises(KeyboardInterrupt):
             accelerate(model_chain(), accelerator=accelerator)
     assert patches.patched() == []

@@ -23,11 +23,11 @@ from lc_programs import QUESTION, joined, model_chain, retrieval_chain
 from lc_translating import Runs, config_with, translated
 
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.interception import patches
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel import Accelerator, Options, TranslationError
 from rag_accel.accelerator import current_request
+from rag_accel.interception.patches import patches
 
 INPUT = {"input": "question one"}
 

@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
-from langchain_rag_accel.context import current_run, fail_open
-from langchain_rag_accel.leaf_call import is_inside_leaf
-from langchain_rag_accel.leaf_methods import LEAVES, leaf_base, plain_method
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.config import is_enabled
+from rag_accel.interception.identity import current_run, fail_open
+from rag_accel.interception.leaf_call import is_inside_leaf
+from rag_accel.interception.leaf_table import leaf_methods, plain_method
 from rag_accel_adapters.langchain.composites import composite_of, spread
 
 T = TypeVar("T")
@@ -57,8 +57,7 @@ def spreading(method: Method) -> Method:
 
 def is_spread(cls: type) -> bool:
     """Tell whether objects of a class make calls that may run side by side."""
-    base = leaf_base(cls)
-    methods = (plain_method(cls, leaf.name) for leaf in LEAVES[base]) if base is not None else ()
+    methods = (plain_method(cls, leaf.name) for leaf in leaf_methods(cls))
     return any(composite_of(method) is not None for method in methods)
 
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from langchain_rag_accel.coverage import note_leaf
-from langchain_rag_accel.leaf_call import LeafCall, is_nested
-from langchain_rag_accel.leaf_methods import LeafMethod, engine_name, leaf_class, plain_class
-from langchain_rag_accel.owned import aowned_or_plain, owned_or_plain
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
+from rag_accel.interception.leaf_table import LeafMethod, leaf_class, plain_class
 from rag_accel.scheduler.messages import EngineName
 from rag_accel_adapters.langchain.models import AdoptedEmbeddings, adopt_embeddings
 
@@ -46,7 +45,8 @@ class _Call:
         return list(map(self.adopted.prepare, texts)), "query" if self.one else "document"
 
     def _done(self, vectors: Vectors) -> Any:
-        note_leaf(self.obj, (), "queued")
+        if meters:
+            note_leaf(self.obj, (), "queued")
         return vectors[0] if self.one else vectors
 
 
@@ -62,7 +62,7 @@ def recognising(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
             return borrowed(identity, self, *args, **kwargs)
 
         def unscheduled() -> Any:
-            with LeafCall(identity, self, leaf, engine_name(type(self)), ()).inside():
+            with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
                 return original(self, *args, **kwargs)
 
         return owned_or_plain(identity.accelerator, call.embed, unscheduled, "embedding")
@@ -73,7 +73,7 @@ def recognising(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
             return await borrowed(identity, self, *args, **kwargs)
 
         async def unscheduled() -> Any:
-            with LeafCall(identity, self, leaf, engine_name(type(self)), ()).inside():
+            with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
                 return await original(self, *args, **kwargs)
 
         return await aowned_or_plain(identity.accelerator, call.aembed, unscheduled, "embedding")
@@ -142,7 +142,7 @@ def _recognise(
     kwargs: dict[str, Any],
 ) -> _Call | None:
     """Return the call if an owned engine can do it; one with other arguments is not understood."""
-    if not leaf_class(type(obj)).may_be_adopted:
+    if not leaf_class(type(obj)).may_be_owned:
         return None
     given = (*args, *kwargs.values())
     if len(given) != 1 or is_nested(obj):

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from langchain_core.language_models import BaseLanguageModel
-from langchain_core.vectorstores import VectorStore
-
-from langchain_rag_accel.context import fail_open
-from langchain_rag_accel.coverage import note_leaf
-from langchain_rag_accel.leaf_methods import DECODING, SEARCHING, LeafMethod
 from rag_accel.accelerator import RequestIdentity, current_request
+from rag_accel.interception.identity import fail_open
+from rag_accel.interception.leaf_table import LeafClass, LeafMethod
 from rag_accel.leaves.leaves import BegunCall, Permit
 from rag_accel.scheduler.messages import EngineName
 
+#: How a call passed the scheduler: it waited for its turn, or began at once and was reported.
+Way: TypeAlias = Literal["queued", "admitted"]
+
+#: Told of every leaf call, with its object and arguments, while somebody meters them.
+meters: list[Callable[[Any, Sequence[Any], Way | None], None]] = []
+
 #: What the context's leaf calls itself is part of the same leaf.
 held: ContextVar[tuple[LeafCall, ...]] = ContextVar("rag_accel_held", default=())
+
+
+def note_leaf(obj: Any, args: Sequence[Any], way: Way | None) -> None:
+    """Tell the meters of a leaf call, and how it passed the scheduler if it did."""
+    for tell in meters:
+        tell(obj, args, way)
 
 
 def is_nested(obj: Any) -> bool:
@@ -50,6 +58,7 @@ class LeafCall:
         "_engine",
         "_held",
         "_identity",
+        "_inner",
         "_kind",
         "_obj",
         "_permit",
@@ -63,13 +72,14 @@ class LeafCall:
         identity: RequestIdentity,
         obj: Any,
         leaf: LeafMethod,
-        engine: str,
+        known: LeafClass,
         args: Sequence[Any],
     ) -> None:
         self._identity = identity
         self._obj = obj
         self._kind = leaf.kind
-        self._engine = engine
+        self._engine = known.engine
+        self._inner = known.framework.inner.get(leaf.kind, ())
         self._args = args
         self._begun: BegunCall | None = None
         self._permit: Permit | None = None
@@ -80,11 +90,7 @@ class LeafCall:
 
     def covers(self, obj: Any) -> bool:
         """Tell whether a call of ``obj`` is part of this one; contexts copied may outlive it."""
-        return self.is_active and (
-            obj is self._obj
-            or (self._kind is SEARCHING and isinstance(obj, VectorStore))
-            or (self._kind is DECODING and isinstance(obj, BaseLanguageModel))
-        )
+        return self.is_active and (obj is self._obj or isinstance(obj, self._inner))
 
     def begin(self) -> bool:
         """Begin, if nothing has to be waited for; ``end`` must follow then."""
@@ -101,7 +107,8 @@ class LeafCall:
             self._permit = None
             self._refused(error)
             return True
-        note_leaf(self._obj, self._args, "admitted")
+        if meters:
+            note_leaf(self._obj, self._args, "admitted")
         return True
 
     def _begin_known(self) -> bool:
@@ -120,7 +127,8 @@ class LeafCall:
             self._permit = None
             self._refused(error)
         else:
-            note_leaf(self._obj, self._args, "queued")
+            if meters:
+                note_leaf(self._obj, self._args, "queued")
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop."""
@@ -131,7 +139,8 @@ class LeafCall:
             self._permit = None
             self._refused(error)
         else:
-            note_leaf(self._obj, self._args, "queued")
+            if meters:
+                note_leaf(self._obj, self._args, "queued")
 
     def end(self, ok: bool) -> None:
         """Note that it has returned, or raised."""

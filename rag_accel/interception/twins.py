@@ -14,14 +14,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from langchain_core.retrievers import BaseRetriever
-
-from langchain_rag_accel.context import identity_for, scoped
-from langchain_rag_accel.interception import Interception
-from langchain_rag_accel.leaf_methods import LEAVES, leaf_base, plain_class
-from langchain_rag_accel.wrappers import FindIdentity, wrap
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
-from rag_accel_adapters.langchain.walk import leaves
+from rag_accel.interception.identity import identity_for, scoped
+from rag_accel.interception.leaf_table import leaf_class, leaf_methods, plain_class
+from rag_accel.interception.patches import Interception
+from rag_accel.interception.wrappers import FindIdentity, wrap
 
 #: Where a twin keeps its accelerator: in the class, since its state belongs to the original too.
 _OWN = "__rag_accel_own__"
@@ -50,7 +47,8 @@ def twin(obj: Any, accelerator: Accelerator | None) -> Any:
     made = _sharing(obj, _subclass(type(obj), accelerator))
     # What the object holds is scheduled too, for as long as the twin lives. So lives the object:
     # its class may free what both of them use when it goes.
-    holds_leaves = any(found.obj is not obj for found in leaves(obj))
+    held = leaf_class(type(obj)).framework.held_by(obj)
+    holds_leaves = any(leaf is not obj for leaf in held)
     inner = Interception() if holds_leaves else None
     _origins[id(made)] = (obj, inner)
     weakref.finalize(made, _origins.pop, id(made), None).atexit = False
@@ -96,8 +94,8 @@ def _make_subclass(cls: type, accelerator: Accelerator | None) -> type:
     def find(obj: Any) -> RequestIdentity | None:
         return identity_for(accelerator)
 
-    base = leaf_base(cls)
-    assert base is not None, "only leaf objects have twins"
+    known = leaf_class(cls)
+    assert known.base is not None, "only leaf objects have twins"
     body: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -110,38 +108,41 @@ def _make_subclass(cls: type, accelerator: Accelerator | None) -> type:
     }
     if hasattr(cls, "__del__"):
         body["__del__"] = _keep  # the original frees what they share
-    for leaf in LEAVES[base]:
+    for leaf in leaf_methods(cls):
         method = wrap(cls, leaf, find)
         if method is not None:
             body[leaf.name] = method
-    if base is BaseRetriever:
-        body.update(_own_entries(cls, find))
+    if known.base in known.framework.entries:
+        names = known.framework.entries[known.base]
+        body.update(_own_entries(cls, known.base, names, find))
     return type(cls)(cls.__name__, (cls,), body)
 
 
-def _own_entries(cls: type[BaseRetriever], find: FindIdentity) -> dict[str, Any]:
-    """Return the entry methods of a retriever that does not use BaseRetriever's.
+def _own_entries(
+    cls: type, base: type, names: tuple[str, str], find: FindIdentity
+) -> dict[str, Any]:
+    """Return the entry methods that a class has written itself.
 
-    It need not pass its leaf method, so the run of what it calls begins here.
+    Such a method need not pass the leaf method, so the run of what it calls begins here.
     """
-    invoke, ainvoke = cls.invoke, cls.ainvoke
+    plain, coroutine = (getattr(cls, name) for name in names)
 
-    @functools.wraps(invoke)
-    def sync(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(plain)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with scoped(current_request, find(self)):
-            return invoke(self, *args, **kwargs)
+            return plain(self, *args, **kwargs)
 
-    @functools.wraps(ainvoke)
-    async def coroutine(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(coroutine)
+    async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
         with scoped(current_request, find(self)):
-            return await ainvoke(self, *args, **kwargs)
+            return await coroutine(self, *args, **kwargs)
 
-    entries: dict[str, Any] = {}
-    if invoke is not BaseRetriever.invoke:
-        entries["invoke"] = sync
-    if ainvoke is not BaseRetriever.ainvoke:
-        entries["ainvoke"] = coroutine
-    return entries
+    entries = dict(zip(names, (call, acall), strict=True))
+    return {name: entry for name, entry in entries.items() if _is_own(cls, base, name)}
+
+
+def _is_own(cls: type, base: type, name: str) -> bool:
+    return getattr(cls, name) is not getattr(base, name)
 
 
 def _keep(made: Any) -> None:

@@ -1,9 +1,9 @@
-"""Let the leaf methods of all LangChain classes be scheduled for runs that ask for it.
+"""Let the leaf methods of all classes of a framework be scheduled for runs that ask for it.
 
 A patched method does what it always did unless the call belongs to an accelerated run. All leaf
-classes of the process are patched as long as anybody needs it, those defined meanwhile too: where a
-program holds its models, or makes them while it runs, need not be known. What stood there before is
-kept in the wrapper itself, so nothing here grows with the number of classes.
+classes of the process are patched as long as anybody needs it, those defined meanwhile too: where
+a program holds its models, or makes them while it runs, need not be known. What stood there before
+is kept in the wrapper itself, so nothing here grows with the number of classes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,75 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_rag_accel.context import find_identity, find_lender, lent, logger
-from langchain_rag_accel.leaf_methods import (
-    LEAVES,
+from rag_accel.accelerator import Accelerator, RequestIdentity, forget_program
+from rag_accel.interception.identity import Activation, find_identity, find_lender, lent, logger
+from rag_accel.interception.leaf_table import (
+    Framework,
     LeafMethod,
+    add_framework,
+    frameworks,
     is_default,
     is_scheduled,
-    leaf_base,
+    leaf_methods,
     wrapped_in,
 )
-from langchain_rag_accel.new_classes import unwatch, watch
-from langchain_rag_accel.wrappers import wrap
-from rag_accel.accelerator import RequestIdentity, forget_program
+from rag_accel.interception.wrappers import wrap
+
+Watcher = Callable[[type], None]
+
+_watcher: Watcher | None = None
+#: What stood in the watched classes before.
+_saved: dict[type, Any] = {}
+
+
+def _watch(watcher: Watcher) -> None:
+    """Call ``watcher`` with every leaf class defined from now on; whoever calls holds a lock."""
+    global _watcher
+    _watcher = watcher
+    for framework in frameworks:
+        for base in framework.leaves:
+            # What derives from another base is heard of there.
+            if base not in _saved and not any(
+                issubclass(base, other) for other in framework.leaves if other is not base
+            ):
+                _install(base)
+
+
+def _unwatch() -> None:
+    """Restore what stood in the classes before."""
+    global _watcher
+    _watcher = None
+    for base in list(_saved):
+        _remove(base)
+
+
+def _install(base: type) -> None:
+    original = base.__dict__.get("__init_subclass__")
+    _saved[base] = original
+
+    def __init_subclass__(cls: type, **kwargs: Any) -> None:  # noqa: N807
+        if original is not None:
+            original.__func__(cls, **kwargs)
+        else:
+            super(base, cls).__init_subclass__(**kwargs)
+        watcher = _watcher
+        if watcher is not None:
+            watcher(cls)
+
+    base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
+
+
+def _remove(base: type) -> None:
+    original = _saved.pop(base)
+    if original is None:
+        del base.__init_subclass__
+    else:
+        base.__init_subclass__ = original
 
 
 def _find(obj: Any) -> RequestIdentity | None:
@@ -68,7 +121,7 @@ class Patches:
             try:
                 self._users[use] = None
                 if not self._stand:
-                    watch(_patch)
+                    _watch(_patch)
                     for cls in _leaf_classes():
                         _patch(cls)
                     self._stand = True
@@ -83,10 +136,19 @@ class Patches:
             self._users.pop(use, None)
             if not self._users:
                 self._stand = False
-                unwatch()
+                _unwatch()
                 # Where somebody replaced ours, his stays; he may call ours, which lets him through.
                 for cls, name in self.patched():
                     setattr(cls, name, wrapped_in(cls, name))
+
+    def extend(self, framework: Framework) -> None:
+        """Patch a framework's leaves, too, whenever anybody needs patches."""
+        with self._lock:
+            add_framework(framework)
+            if self._stand:
+                _watch(_patch)
+                for cls in _leaf_classes():
+                    _patch(cls)
 
     def patched(self) -> list[tuple[type, str]]:
         """Return the methods patched now."""
@@ -97,6 +159,11 @@ class Patches:
 
 patches = Patches()
 os.register_at_fork(after_in_child=patches.renew_lock)
+
+
+def intercept(framework: Framework) -> None:
+    """Know a framework's leaves from now on, also where patches stand already."""
+    patches.extend(framework)
 
 
 class Interception:
@@ -125,7 +192,7 @@ def _let_go(use: object, program: str) -> None:
 def _leaf_classes() -> Iterator[type]:
     """Yield every class of leaves that the process knows."""
     seen: set[type] = set()
-    waiting: list[type] = list(LEAVES)
+    waiting: list[type] = [base for framework in frameworks for base in framework.leaves]
     while waiting:
         for cls in waiting.pop().__subclasses__():
             if cls not in seen:
@@ -143,8 +210,7 @@ def places() -> Iterator[tuple[type, LeafMethod]]:
 
 
 def _places_of(cls: type) -> Iterator[tuple[type, LeafMethod]]:
-    base = None if is_scheduled(cls) else leaf_base(cls)
-    for leaf in LEAVES[base] if base is not None else ():
+    for leaf in () if is_scheduled(cls) else leaf_methods(cls):
         definer = next((one for one in cls.__mro__ if leaf.name in one.__dict__), None)
         if definer is None or (is_default(cls, leaf) and leaf.sync is None):
             continue
@@ -178,3 +244,24 @@ def _gated(cls: type, leaf: LeafMethod) -> Any:
     with contextlib.suppress(AttributeError, TypeError):  # compiled ones keep nothing
         setattr(method, _KEPT, _Kept(method, leaf, wrapper))
     return wrapper
+
+
+@contextmanager
+def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
+    """Schedule every leaf called while the block runs, whoever made it and where.
+
+    Covers all threads and tasks of the process and all leaf classes, those defined in the block
+    too. A program accelerated by ``accelerate`` stays a request of its own; a leaf called outside
+    any such program is one. Blocks may be nested, also with different accelerators, and opened by
+    several threads: a call belongs to the innermost block around it, else to the one opened last.
+    """
+    block = Activation(accelerator)
+    use = patches.acquire()
+    try:
+        block.open()
+        try:
+            yield block.accelerator
+        finally:
+            block.close()
+    finally:
+        patches.release(use)

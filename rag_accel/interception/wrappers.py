@@ -11,22 +11,16 @@ side.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, nullcontext
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from typing import Any, TypeVar
 
-from langchain_core.callbacks.manager import AsyncRunManager
-
-from langchain_rag_accel.composite_calls import spreading
-from langchain_rag_accel.context import start_in_pool
-from langchain_rag_accel.coverage import note_leaf
-from langchain_rag_accel.embedding import recognising
-from langchain_rag_accel.leaf_call import LeafCall, held, inside, is_nested
-from langchain_rag_accel.leaf_methods import (
-    EMBEDDING,
+from rag_accel.accelerator import RequestIdentity
+from rag_accel.interception.identity import start_in_pool
+from rag_accel.interception.leaf_call import LeafCall, held, inside, is_nested, meters, note_leaf
+from rag_accel.interception.leaf_table import (
     Flavour,
     LeafMethod,
-    engine_name,
     holds,
     is_composite,
     is_default,
@@ -34,8 +28,54 @@ from langchain_rag_accel.leaf_methods import (
     mark,
     plain_method,
 )
-from langchain_rag_accel.stepping import astepped, stepped
-from rag_accel.accelerator import RequestIdentity
+
+T = TypeVar("T")
+StreamScope = Callable[[], AbstractContextManager[None]]
+
+
+# Compute each item of a stream inside a scope that its consumer never sees.
+#
+# A context variable set around a ``yield`` would leak into whoever consumes the stream, and could
+# not be reset by a consumer in another context; so it is set for each item anew.
+
+
+def stepped(items: Iterator[T], scope: StreamScope, *, closes: bool = True) -> Iterator[T]:
+    """Yield the items, each computed inside ``scope()``; closing this closes them if asked to."""
+    try:
+        while True:
+            with scope():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+    except GeneratorExit:
+        close = getattr(items, "close", None) if closes else None
+        if close is not None:
+            with scope():
+                close()
+        raise
+
+
+async def astepped(
+    items: AsyncIterator[T], scope: StreamScope, *, closes: bool = True
+) -> AsyncGenerator[T, None]:
+    """Yield the items, each computed inside ``scope()``; closing this closes them if asked to."""
+    try:
+        while True:
+            with scope():
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    return
+            yield item
+    except GeneratorExit:
+        aclose = getattr(items, "aclose", None) if closes else None
+        if aclose is not None:
+            with scope():
+                await aclose()
+        raise
+
 
 FindIdentity = Callable[[Any], RequestIdentity | None]
 Method = Callable[..., Any]
@@ -51,15 +91,16 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
         return None
     is_inherited = is_default(cls, leaf)
     if leaf.flavour == "composite":
-        return None if is_inherited else mark(_composite(original), original)
+        spread = leaf_class(cls).framework.spread
+        return None if is_inherited else mark(_composite(original, spread), original)
     if not is_inherited:
         scheduled = borrowed(original, leaf)
     elif leaf.sync is not None:
         scheduled = _off_loop(original, leaf, leaf.sync)
     else:
         return None
-    if leaf.kind is EMBEDDING:
-        scheduled = recognising(original, leaf, scheduled)
+    if leaf.owned is not None:
+        scheduled = leaf.owned(original, leaf, scheduled)
     seek = find if is_inherited else functools.partial(_leafs_run, find)
     wrapper = mark(_LOOKING[leaf.flavour](original, scheduled, seek), original)
     setattr(wrapper, _SCHEDULED, scheduled)
@@ -82,7 +123,7 @@ def _leafs_run(find: FindIdentity, obj: Any) -> RequestIdentity | None:
     if held.get() and is_nested(obj):
         return None
     identity = find(obj)
-    if identity is None and not is_composite(obj):
+    if identity is None and meters and not is_composite(obj):
         note_leaf(obj, (), None)
     return identity
 
@@ -147,10 +188,10 @@ _LOOKING: dict[Flavour, Callable[[Method, Method, FindIdentity], Method]] = {
 }
 
 
-def _composite(original: Method) -> Method:
+def _composite(original: Method, spread: Callable[[Method], Method]) -> Method:
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return spreading(original)(self, *args, **kwargs)
+        return spread(original)(self, *args, **kwargs)
 
     return wrapper
 
@@ -163,8 +204,8 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
         known = leaf_class(type(self))
         if known.parts and holds(self, known.parts):  # they hold the permits; the run is theirs too
             with inside(None, identity):
-                return spreading(original)(self, *args, **kwargs)
-        call = LeafCall(identity, self, leaf, known.engine, args)
+                return known.framework.spread(original)(self, *args, **kwargs)
+        call = LeafCall(identity, self, leaf, known, args)
         try:
             if not call.begin():
                 call.wait()
@@ -183,7 +224,7 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
         if known.parts and holds(self, known.parts):
             with inside(None, identity):
                 return await original(self, *args, **kwargs)
-        call = LeafCall(identity, self, leaf, known.engine, args)
+        call = LeafCall(identity, self, leaf, known, args)
         try:
             if not call.begin():
                 await call.wait_on_loop()
@@ -198,7 +239,7 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
 
 def _generator(original: Method, leaf: LeafMethod) -> Method:
     def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        call = LeafCall(identity, self, leaf, engine_name(type(self)), args)
+        call = LeafCall(identity, self, leaf, leaf_class(type(self)), args)
         ok = False
         try:
             if not call.begin():
@@ -217,7 +258,7 @@ def _async_generator(original: Method, leaf: LeafMethod) -> Method:
     async def scheduled(
         identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        call = LeafCall(identity, self, leaf, engine_name(type(self)), args)
+        call = LeafCall(identity, self, leaf, leaf_class(type(self)), args)
         ok = False
         try:
             if not call.begin():
@@ -240,23 +281,17 @@ def _off_loop(original: Method, leaf: LeafMethod, sync_name: str) -> Method:
     The work is the sync method's. The default runs it in the loop's default executor, six threads
     on two cores; here it runs in the accelerator's own pool, as part of the run that was found.
     """
-    takes_manager = leaf.kind is not EMBEDDING
 
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         sync = getattr(self, sync_name)
         its_own = None if is_nested(self) else getattr(sync, _SCHEDULED, None)
         if its_own is not None:
             sync = functools.partial(its_own, identity, self)
-        if takes_manager:
-            named = {key: _sync_manager(value) for key, value in kwargs.items()}
-            call = functools.partial(sync, *map(_sync_manager, args), **named)
-        else:
-            call = functools.partial(sync, *args, **kwargs)
-        running = start_in_pool(identity.accelerator, call, engine_name(type(self)))
+        known = leaf_class(type(self))
+        to_sync = known.framework.to_sync
+        named = {key: to_sync(value) for key, value in kwargs.items()}
+        call = functools.partial(sync, *map(to_sync, args), **named)
+        running = start_in_pool(identity.accelerator, call, known.engine)
         return await (original(self, *args, **kwargs) if running is None else running)
 
     return scheduled
-
-
-def _sync_manager(value: Any) -> Any:
-    return value.get_sync() if isinstance(value, AsyncRunManager) else value

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from langchain_rag_accel.context import MEANT, fail_open
 from rag_accel.accelerator import Accelerator
+from rag_accel.interception.identity import MEANT, fail_open
 
 T = TypeVar("T")
 

@@ -1,0 +1,113 @@
+"""List the methods in which LangChain objects do their work.
+
+Beside them stand the methods in which composite retrievers make calls that do not need each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from langchain_core.callbacks.manager import AsyncRunManager
+from langchain_core.documents.compressor import BaseDocumentCompressor
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel, BaseLLM
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
+from langchain_core.vectorstores import VectorStore
+
+from langchain_rag_accel.owned_embedding import recognising
+from langchain_rag_accel.side_by_side import spreading
+from rag_accel.engine_api import PrimitiveKind
+from rag_accel.interception.leaf_table import Framework, LeafMethod, leaf_pair
+from rag_accel_adapters.langchain.composites import composite_of
+from rag_accel_adapters.langchain.models import may_be_adopted
+from rag_accel_adapters.langchain.walk import leaves
+
+DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
+EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
+
+
+def _model(base: type) -> list[LeafMethod]:
+    # LangChain decides whether a model streams by who defines these two, so they are never
+    # defined where the class did not.
+    return [
+        *leaf_pair("_generate", DECODING, base, "_agenerate"),
+        LeafMethod("_stream", DECODING, "generator", base),
+        LeafMethod("_astream", DECODING, "async_generator", base),
+    ]
+
+
+_CHAT = [
+    *_model(BaseChatModel),
+    # Optional: a model may speak the newer event protocol itself.
+    LeafMethod("_stream_chat_model_events", DECODING, "generator"),
+    LeafMethod("_astream_chat_model_events", DECODING, "async_generator"),
+]
+
+_STORE = [
+    leaf
+    for name in (
+        "similarity_search",
+        "similarity_search_with_score",
+        "similarity_search_by_vector",
+        "max_marginal_relevance_search",
+        "max_marginal_relevance_search_by_vector",
+    )
+    for leaf in leaf_pair(name, SEARCHING, VectorStore)
+]
+# Each is known in one class of LangChain's; a method of the same name elsewhere is not touched.
+_SPREAD = [
+    LeafMethod(name, SEARCHING, "composite")
+    for name in ("rank_fusion", "retrieve_documents", "merge_documents")
+]
+# Neither of these is done in an executor by default: each is made of the other searches.
+_SCORED = [
+    LeafMethod("similarity_search_with_relevance_scores", SEARCHING),
+    LeafMethod("asimilarity_search_with_relevance_scores", SEARCHING, "coroutine"),
+]
+
+
+def _held_by(obj: Any) -> Iterator[Any]:
+    return (found.obj for found in leaves(obj))
+
+
+def _to_sync(value: Any) -> Any:
+    return value.get_sync() if isinstance(value, AsyncRunManager) else value
+
+
+LANGCHAIN = Framework(
+    "LangChain",
+    leaves={
+        BaseChatModel: _CHAT,
+        LLM: [*_model(BaseLLM), LeafMethod("_acall", DECODING, "coroutine", LLM, sync="_call")],
+        BaseLLM: _model(BaseLLM),
+        BaseRetriever: [
+            *leaf_pair(
+                "_get_relevant_documents", SEARCHING, BaseRetriever, "_aget_relevant_documents"
+            ),
+            *_SPREAD,
+        ],
+        VectorStore: [*_STORE, *_SCORED],
+        Embeddings: [
+            *leaf_pair("embed_query", EMBEDDING, Embeddings, owned=recognising),
+            *leaf_pair("embed_documents", EMBEDDING, Embeddings, owned=recognising),
+        ],
+        BaseDocumentCompressor: leaf_pair(
+            "compress_documents", RERANKING, BaseDocumentCompressor, "acompress_documents"
+        ),
+    },
+    parts={
+        BaseRetriever: (BaseRetriever,),
+        Embeddings: (Embeddings,),
+        BaseDocumentCompressor: (Runnable, Embeddings, BaseDocumentCompressor),
+    },
+    # A retriever over a store, or a model over another.
+    inner={SEARCHING: (VectorStore,), DECODING: (BaseLanguageModel,)},
+    entries={BaseRetriever: ("invoke", "ainvoke")},
+    held_by=_held_by,
+    to_sync=_to_sync,
+    is_composite_call=lambda method: composite_of(method) is not None,
+    spread=spreading,
+    may_be_owned=may_be_adopted,
+)

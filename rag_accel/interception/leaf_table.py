@@ -1,0 +1,231 @@
+"""Know in which methods the objects of a framework do their work.
+
+Only these are ever replaced: in a subclass made for one accelerated object, or in their classes
+while a program needs it. What replaces them is made in ``wrappers``. An integration describes its
+framework once, as a ``Framework``; nothing else here knows any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from rag_accel.engine_api import PrimitiveKind
+
+Method = Callable[..., Any]
+Flavour = Literal["plain", "coroutine", "generator", "async_generator", "composite"]
+
+_ORIGINAL = "__rag_accel_original__"
+#: What a class sets that brings its work to the scheduler itself.
+SCHEDULED = "__rag_accel_scheduled__"
+
+
+@dataclass(frozen=True, slots=True)
+class LeafMethod:
+    """Name one method that does work.
+
+    Args:
+        name: the method's name.
+        kind: what the scheduler takes it for.
+        flavour: how it is called; ``composite`` does no work but has others do it.
+        default: the class whose version does no work of its own.
+        sync: for an async method, the method that this default runs in an executor.
+        owned: returns the scheduled version that lets an owned engine compute where it can, given
+            the method, this row and the version for objects which no engine runs.
+    """
+
+    name: str
+    kind: PrimitiveKind
+    flavour: Flavour = "plain"
+    default: type | None = None
+    sync: str | None = None
+    owned: Callable[[Method, LeafMethod, Method], Method] | None = None
+
+
+def leaf_pair(
+    name: str,
+    kind: PrimitiveKind,
+    default: type,
+    async_name: str | None = None,
+    owned: Callable[[Method, LeafMethod, Method], Method] | None = None,
+) -> list[LeafMethod]:
+    """Return a method and its async form, whose default runs the other in an executor."""
+    other = async_name or f"a{name}"
+    return [
+        LeafMethod(name, kind, owned=owned),
+        LeafMethod(other, kind, "coroutine", default, sync=name, owned=owned),
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Framework:
+    """Describe where a framework's objects do their work.
+
+    Args:
+        name: what users call it.
+        leaves: the leaf methods of each kind of object; the first base class that fits counts.
+        parts: what an object that only has others do the work holds, by base class. A class that
+            may well call what it holds past the methods known here has no row.
+        inner: what is part of a leaf of this kind when it is called inside of one.
+        entries: public methods, by base class, which a class may write itself and then need not
+            pass its leaf methods: a plain one and a coroutine.
+        held_by: yields the leaves that an object holds, itself among them perhaps.
+        to_sync: returns an argument of an async method as its sync form takes it.
+        is_composite_call: tells whether a method makes calls that do not need each other.
+        spread: returns such a method as it is to run here.
+        may_be_owned: tells whether an owned engine may run objects of a class.
+    """
+
+    name: str
+    leaves: Mapping[type, Sequence[LeafMethod]]
+    parts: Mapping[type, tuple[type, ...]] = field(default_factory=dict[type, tuple[type, ...]])
+    inner: Mapping[PrimitiveKind, tuple[type, ...]] = field(
+        default_factory=dict[PrimitiveKind, tuple[type, ...]]
+    )
+    entries: Mapping[type, tuple[str, str]] = field(default_factory=dict[type, tuple[str, str]])
+    held_by: Callable[[Any], Iterator[Any]] = lambda obj: iter(())
+    to_sync: Callable[[Any], Any] = lambda value: value
+    is_composite_call: Callable[[Method | None], bool] = lambda method: False
+    spread: Callable[[Method], Method] = lambda method: method
+    may_be_owned: Callable[[type], bool] = lambda cls: False
+
+
+@dataclass(frozen=True, slots=True)
+class LeafClass:
+    """What every call asks of the class of its object.
+
+    Args:
+        framework: whose it is, if it has leaf methods.
+        base: the framework's base class whose leaf methods it has, if any.
+        engine: the borrowed engine's name for its objects.
+        parts: what an object of it may hold that then does the work.
+        may_be_owned: whether an owned engine may run its objects.
+    """
+
+    framework: Framework
+    base: type | None
+    engine: str
+    parts: tuple[type, ...]
+    may_be_owned: bool
+
+
+_NOBODYS = Framework("none", {})
+
+#: Whose leaves are intercepted; ``patches.intercept`` adds to them.
+frameworks: list[Framework] = []
+
+_known: WeakKeyDictionary[type, LeafClass] = WeakKeyDictionary()
+
+
+def add_framework(framework: Framework) -> None:
+    """Know a framework's leaves from now on."""
+    if framework not in frameworks:
+        frameworks.append(framework)
+        _known.clear()
+
+
+def leaf_class(cls: type) -> LeafClass:
+    """Return what is known of a class."""
+    found = _known.get(cls)
+    return found if found is not None else _known.setdefault(cls, _look_at(cls))
+
+
+def _look_at(cls: type) -> LeafClass:
+    plain = plain_class(cls)
+    engine = f"{plain.__module__}.{plain.__qualname__}"
+    for framework in frameworks:
+        for base in framework.leaves:
+            if issubclass(cls, base):
+                parts = framework.parts.get(base, ())
+                return LeafClass(framework, base, engine, parts, framework.may_be_owned(plain))
+    return LeafClass(_NOBODYS, None, engine, (), False)
+
+
+def leaf_base(cls: type) -> type | None:
+    """Return the base class whose leaf methods ``cls`` has, if any."""
+    return leaf_class(cls).base
+
+
+def leaf_methods(cls: type) -> Sequence[LeafMethod]:
+    """Return the leaf methods that objects of a class have."""
+    known = leaf_class(cls)
+    return known.framework.leaves[known.base] if known.base is not None else ()
+
+
+def is_scheduled(cls: type) -> bool:
+    """Tell whether objects of this class schedule their work themselves."""
+    return bool(getattr(cls, "__rag_accel__", False) or getattr(cls, SCHEDULED, False))
+
+
+def plain_class(cls: type) -> type:
+    """Return the class a twin's class was made from; any other class is its own."""
+    return cls.__mro__[1] if cls.__dict__.get("__rag_accel__", False) else cls
+
+
+def engine_name(cls: type) -> str:
+    """Return the borrowed engine's name for objects of a class."""
+    return leaf_class(cls).engine
+
+
+def is_composite(obj: Any) -> bool:
+    """Tell whether an object only has others of its kind, or models, do the work.
+
+    Those are the leaves then.
+    """
+    parts = leaf_class(type(obj)).parts
+    return bool(parts) and holds(obj, parts)
+
+
+def holds(obj: Any, parts: tuple[type, ...]) -> bool:
+    """Tell whether an attribute of ``obj`` is one of these, or a sequence of them."""
+    for value in vars(obj).values():
+        if isinstance(value, parts) or (
+            isinstance(value, list | tuple) and value and isinstance(value[0], parts)
+        ):
+            return True
+    return False
+
+
+def is_default(cls: type, leaf: LeafMethod) -> bool:
+    """Tell whether ``cls`` inherits a version of the method that does no work of its own.
+
+    Of a composite's method, whether it is one that nothing is known of.
+    """
+    if leaf.flavour == "composite":
+        return not leaf_class(cls).framework.is_composite_call(plain_method(cls, leaf.name))
+    if leaf.default is None:
+        return False
+    here = plain_method(cls, leaf.name)
+    # A LangChain retriever without ``run_manager`` gets a default when its class is made.
+    made = f"{leaf.default.__qualname__}.__init_subclass__.<locals>.{leaf.name}"
+    return (
+        here is plain_method(leaf.default, leaf.name) or getattr(here, "__qualname__", "") == made
+    )
+
+
+def plain_method(cls: type, name: str) -> Method | None:
+    """Return the method as the program wrote it, also while its class is patched."""
+    method = getattr(cls, name, None)
+    wrapper, original = getattr(method, _ORIGINAL, (None, None))
+    # ``functools.wraps`` copies attributes: somebody's wrapper of our wrapper is not ours.
+    return original if wrapper is not None and wrapper is method else method
+
+
+def wrapped_in(cls: type, name: str) -> Method | None:
+    """Return what a wrapper of ours that stands in this very class wraps; ``None`` without one."""
+    method = cls.__dict__.get(name)
+    wrapper, original = getattr(method, _ORIGINAL, (None, None))
+    return original if wrapper is not None and wrapper is method else None
+
+
+def mark(wrapper: Method, original: Method) -> Method:
+    """Note in a wrapper what it wraps."""
+    setattr(wrapper, _ORIGINAL, (wrapper, original))
+    with contextlib.suppress(TypeError, ValueError):
+        # Frameworks ask for it in every call, and finding it through a wrapper takes 60 us.
+        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return wrapper
