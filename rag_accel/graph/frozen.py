@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self, TypeAlias
 
-from rag_accel.graph.nodes import END, START, Branch, Edge, EdgeKind, Reducer, Stage, StageName
+from rag_accel.graph.nodes import END, START, Edge, EdgeKind, Reducer, StageName
 from rag_accel.graph.order import depths, forward
 from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages import Branch, Stage
 
 Link: TypeAlias = tuple[StageName, StageName]
 Adjacency: TypeAlias = Mapping[StageName, tuple[StageName, ...]]

@@ -15,9 +15,10 @@ from typing import NewType, cast
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph, branch_targets
 from rag_accel.graph.names import listed, suggestion
-from rag_accel.graph.nodes import END, START, TURN_MARK, Branch, Stage, StageName
+from rag_accel.graph.nodes import END, START, TURN_MARK, StageName
 from rag_accel.graph.order import reachable, topological
 from rag_accel.graph.ragraph import RAGraph
+from rag_accel.graph.stages import Branch, Stage
 from rag_accel.graph.writers import clashes_in_region
 
 InstanceName = NewType("InstanceName", str)

@@ -11,20 +11,18 @@ from typing import Any, Self, TypeAlias
 
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph, Link
-from rag_accel.graph.nodes import (
+from rag_accel.graph.nodes import Condition, EngineName, Reducer, StageName
+from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages import (
     Branch,
-    Condition,
-    EngineName,
     Function,
     Generation,
     Ingestion,
-    Reducer,
     Rerank,
     Retrieval,
     Stage,
-    StageName,
+    kind_of,
 )
-from rag_accel.graph.prompt import ValueName
 
 Name: TypeAlias = str | int
 
@@ -65,7 +63,7 @@ class RAGraph:
             max_tokens: most tokens to generate; by default the engine decides.
             system: template of the system message.
         """
-        return self._add(
+        return self.add_stage(
             Generation(
                 name=_stage_name(name),
                 prompt=prompt,
@@ -95,7 +93,7 @@ class RAGraph:
             output: the value it writes; by default its own name.
             embedder: the engine that embeds the query if ``engine`` does not.
         """
-        return self._add(
+        return self.add_stage(
             Retrieval(
                 name=_stage_name(name),
                 query=ValueName(query),
@@ -123,7 +121,7 @@ class RAGraph:
             top_n: how many of the best to keep; by default all.
             output: the value it writes; by default its own name.
         """
-        return self._add(
+        return self.add_stage(
             Rerank(
                 name=_stage_name(name),
                 documents=ValueName(documents),
@@ -152,7 +150,7 @@ class RAGraph:
             output: the value it writes, the documents' ids; by default its own name.
             embedder: the engine that embeds the documents, the same as for the queries.
         """
-        return self._add(
+        return self.add_stage(
             Ingestion(
                 name=_stage_name(name),
                 documents=ValueName(documents),
@@ -175,7 +173,7 @@ class RAGraph:
             inputs: values to call it with, in order; by default it gets one mapping of all values.
             output: the value it writes; by default its own name.
         """
-        return self._add(
+        return self.add_stage(
             Function(
                 name=_stage_name(name),
                 fn=fn,
@@ -184,6 +182,17 @@ class RAGraph:
                 output=ValueName(output or ""),
             )
         )
+
+    def add_stage(self, stage: Stage) -> Self:
+        """Add a stage of any registered kind.
+
+        Raises:
+            GraphError: if its kind is not known.
+        """
+        kind_of(stage)
+        self._stages.append(stage)
+        self._frozen = None
+        return self
 
     def add_edge(
         self,
@@ -203,7 +212,7 @@ class RAGraph:
         if callable(dst):
             declared = None if targets is None else _names(targets)
             branch = Branch(self._branch_name(sources), dst, declared)
-            self._add(branch)
+            self.add_stage(branch)
             destinations: tuple[StageName, ...] = (branch.name,)
         elif targets is None:
             destinations = _names(dst)
@@ -235,11 +244,6 @@ class RAGraph:
                 tuple(self._stages), tuple(self._links), self._inputs, reducers
             )
         return self._frozen
-
-    def _add(self, stage: Stage) -> Self:
-        self._stages.append(stage)
-        self._frozen = None
-        return self
 
     def _branch_name(self, sources: Iterable[str]) -> StageName:
         first = "+".join(sources) + "?"

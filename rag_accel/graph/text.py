@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rag_accel.errors import GraphError
@@ -30,10 +30,105 @@ from rag_accel.graph.lines import (
     resolve,
     shown,
 )
-from rag_accel.graph.nodes import Reducer, Stage, StageName
+from rag_accel.graph.names import listed, suggestion
+from rag_accel.graph.nodes import EngineName, Reducer, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.ragraph import RAGraph
-from rag_accel.graph.stage_lines import read_stage, stage_line
+from rag_accel.graph.stages.kind import Stage, StageKind, kind_of, kinds_by_head
+
+# Turn one stage into the parts of a line and back, as the row of its kind says.
+
+
+def stage_line(stage: Stage, after: Sequence[str], names: References) -> Line:
+    """Return the line of a stage that follows ``after``; ``names`` takes what JSON cannot say."""
+    told = (
+        (key, attribute.write(getattr(stage, key), stage, names))
+        for key, attribute in kind_of(stage).line.items()
+    )
+    return Line(
+        name=stage.name,
+        head=type(stage).__name__,
+        engine=stage.engine,
+        inputs=stage.inputs,
+        reads_all=stage.reads_all,
+        output=stage.output,
+        after=tuple(after),
+        attributes=tuple((key, value) for key, value in told if value is not None),
+    )
+
+
+def read_stage(line: Line, number: int, functions: Mapping[str, Any]) -> Stage:
+    """Return the stage that a line describes; ``number`` is told in errors.
+
+    Raises:
+        GraphError: on an unknown kind of stage, wrong attributes or inputs, or an unbound name.
+    """
+    head, kinds = line.head or "", kinds_by_head()
+    if head not in kinds:
+        raise GraphError(
+            "unknown kind of stage",
+            where=f"line {number}",
+            found=repr(head),
+            valid=listed(kinds),
+            hint=suggestion(head, kinds),
+        )
+    kind = kinds[head]
+    given = {key: resolve(value, functions) for key, value in line.attributes}
+    _check_attributes(line, number, given, kind)
+    if kind.reads is not None and len(line.inputs) != len(kind.reads):
+        raise _wrong_inputs(line, number, f"{len(kind.reads)} names")
+    stage = kind.stage(**_fields(line, given, kind))
+    if stage.inputs != line.inputs or stage.reads_all != line.reads_all:
+        raise _wrong_inputs(line, number, "*" if stage.reads_all else listed(stage.inputs))
+    return stage
+
+
+def _fields(line: Line, given: Mapping[str, Any], kind: StageKind[Any]) -> dict[str, Any]:
+    """Return the fields of the stage that a line describes."""
+    known = {name for name, one in kind.stage.__dataclass_fields__.items() if one.init}
+    fields: dict[str, Any] = {"name": StageName(line.name)}
+    fields |= {key: kind.line[key].read(value) for key, value in given.items()}
+    inputs = tuple(ValueName(value) for value in line.inputs)
+    fields |= zip(kind.reads or (), inputs, strict=False)
+    if "inputs" in known:
+        fields |= {"inputs": inputs, "reads_all": line.reads_all}
+    if "output" in known:
+        fields["output"] = ValueName(line.output or "")
+    if "engine" in known and line.engine is not None:
+        fields["engine"] = EngineName(line.engine)
+    return fields
+
+
+def _check_attributes(
+    line: Line, number: int, given: Mapping[str, Any], kind: StageKind[Any]
+) -> None:
+    known = kind.line
+    unknown = [key for key in given if key not in known]
+    missing = [key for key, one in known.items() if one.required and key not in given]
+    if unknown or missing:
+        raise GraphError(
+            "wrong attributes of a stage",
+            where=f"line {number}, stage {line.name!r}",
+            found=f"unknown: {listed(unknown)}; missing: {listed(missing)}",
+            valid=listed(known),
+        )
+    for key, value in given.items():
+        if not known[key].fits(value):
+            raise GraphError(
+                "wrong value of a stage's attribute",
+                where=f"line {number}, {key} of stage {line.name!r}",
+                found=shown(value),
+                valid=known[key].valid,
+            )
+
+
+def _wrong_inputs(line: Line, number: int, valid: str) -> GraphError:
+    return GraphError(
+        "the inputs on a stage's line are not those it reads",
+        where=f"line {number}, stage {line.name!r}",
+        found="*" if line.reads_all else listed(line.inputs),
+        valid=valid,
+    )
 
 
 def format(graph: RAGraph | FrozenRAGraph) -> str:

@@ -7,9 +7,10 @@ from itertools import combinations
 from typing import NamedTuple
 
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.nodes import END, Branch, StageName
+from rag_accel.graph.nodes import END, StageName
 from rag_accel.graph.order import reachable
 from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages import Branch
 
 
 class Clash(NamedTuple):

@@ -16,34 +16,22 @@ another pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, assert_never
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-from rag_accel.engine_api import KINDS, BorrowedEngine, Capability, EngineProfile
+from rag_accel.engine_api import KINDS, BorrowedEngine, EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import InstanceName, StageInstance, stage_of
-from rag_accel.graph.item_lists import ItemFunction, ListFunction, UnionFunction
 from rag_accel.graph.names import alternatives, listed
-from rag_accel.graph.nodes import (
-    END,
-    START,
-    Branch,
-    EngineName,
-    Function,
-    Generation,
-    Ingestion,
-    Rerank,
-    Retrieval,
-    Stage,
-    StageName,
-)
+from rag_accel.graph.nodes import END, START, StageName
 from rag_accel.graph.order import depths
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.ragraph import RAGraph
-from rag_accel.passes.item_counts import document_counts, item_count
+from rag_accel.graph.stages import Branch, Stage
+from rag_accel.graph.stages.kind import Step, kind_of
 
 Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
 
@@ -68,11 +56,10 @@ def decompose(
     steps = _all_steps(graph, engines)
     weights = {START: 0, END: 0} | {name: len(several) for name, several in steps.items()}
     depth = depths(graph.forward, weights)
-    sizes = document_counts(graph)
     primitives = [
         primitive
         for instance in instances
-        for primitive in _lower(instance, steps, depth[instance.stage.name], sizes)
+        for primitive in _lower(instance, steps, depth[instance.stage.name])
     ]
     made = {primitive.name for primitive in primitives}
     waited = (source for primitive in primitives for source in primitive.after)
@@ -80,24 +67,7 @@ def decompose(
     return PrimitiveGraph(_with_falling_depth(primitives), external)
 
 
-def needs_embedder(index: EngineProfile | BorrowedEngine | None) -> bool:
-    """Tell whether a retrieval on this index is handed a vector made by another engine."""
-    return isinstance(index, EngineProfile) and Capability.EMBEDS not in index.capabilities
-
-
-def _reads_text(index: EngineProfile | BorrowedEngine | None) -> bool:
-    return isinstance(index, EngineProfile) and Capability.READS_TEXT in index.capabilities
-
-
-@dataclass(frozen=True, slots=True)
-class _KindStep:
-    kind: PrimitiveKind
-    engine: EngineName | None = None
-    #: whether it reads the stage's own inputs too, after what the step before it wrote
-    reads_stage: bool = False
-
-
-_Steps: TypeAlias = dict[StageName, tuple[_KindStep, ...]]
+_Steps: TypeAlias = dict[StageName, tuple[Step, ...]]
 
 
 def _whole(graph: FrozenRAGraph) -> list[StageInstance]:
@@ -122,68 +92,43 @@ def _whole(graph: FrozenRAGraph) -> list[StageInstance]:
 
 def _all_steps(graph: FrozenRAGraph, engines: Engines) -> _Steps:
     problems: list[str] = []
-    steps = {name: _steps(stage, engines, problems) for name, stage in graph.by_name.items()}
+    sizes = document_counts(graph)
+    steps = {name: _steps(stage, engines, sizes, problems) for name, stage in graph.by_name.items()}
     if problems:
         raise GraphError("stages cannot be lowered to these engines", offenders=tuple(problems))
     return steps
 
 
-def _steps(stage: Stage, engines: Engines, problems: list[str]) -> tuple[_KindStep, ...]:
-    """Return the kinds a stage becomes, in order; note in ``problems`` what is missing."""
-    match stage:
-        case Generation():
-            engine = engines.get(stage.engine)
-            step = _step(stage, stage.engine, PrimitiveKind.DECODING, engines, problems)
-            if isinstance(engine, EngineProfile) and PrimitiveKind.PREFILLING in engine.kinds:
-                return (_KindStep(PrimitiveKind.PREFILLING, stage.engine), step)
-            return (step,)
-        case Retrieval():
-            step = _step(stage, stage.engine, PrimitiveKind.SEARCHING, engines, problems)
-            index = engines.get(stage.engine)
-            if needs_embedder(index):
-                step = replace(step, reads_stage=_reads_text(index))
-                kind = PrimitiveKind.EMBEDDING
-                return (_step(stage, stage.embedder, kind, engines, problems), step)
-            return (step,)
-        case Ingestion():
-            kind = PrimitiveKind.EMBEDDING
-            embedding = _step(stage, stage.embedder, kind, engines, problems)
-            kind = PrimitiveKind.INGESTION
-            taking = _step(stage, stage.engine, kind, engines, problems)
-            return (embedding, replace(taking, reads_stage=True))
-        case Rerank():
-            kind = PrimitiveKind.RERANKING
-            return (_step(stage, stage.engine, kind, engines, problems),)
-        case Function():
-            return (_KindStep(PrimitiveKind.FUNCTION),)
-        case Branch():
-            return (_KindStep(PrimitiveKind.CONDITION),)
-        case _:
-            assert_never(stage)
+def _steps(
+    stage: Stage, engines: Engines, sizes: Mapping[ValueName, int], problems: list[str]
+) -> tuple[Step, ...]:
+    """Return what a stage becomes, in order; note in ``problems`` what is missing."""
+    return tuple(
+        _able(stage, step, engines, problems)
+        for step in kind_of(stage).steps(stage, engines, sizes)
+    )
 
 
-def _step(
-    stage: Stage, name: EngineName, kind: PrimitiveKind, engines: Engines, problems: list[str]
-) -> _KindStep:
+def _able(stage: Stage, step: Step, engines: Engines, problems: list[str]) -> Step:
+    """Return the step as its engine executes it; a callable does what it was added for."""
+    if step.engine is None:
+        return step
+    name, kind = step.engine, step.kind
     engine = engines.get(name)
     if engine is None:
         known = alternatives(name, engines)
         problems.append(f"known-engines: stage {stage.name!r} names engine {name!r}; {known}")
     elif kind not in engine.kinds:
         if isinstance(engine, BorrowedEngine) and engine.kinds and not KINDS[kind].owned_only:
-            kind = next(first for first in PrimitiveKind if first in engine.kinds)
-        else:
-            able = listed(sorted(engine.kinds))
-            problems.append(
-                f"known-engines: stage {stage.name!r} needs {kind}, "
-                f"but engine {name!r} executes {able}"
-            )
-    return _KindStep(kind, name)
+            return replace(step, kind=next(one for one in PrimitiveKind if one in engine.kinds))
+        able = listed(sorted(engine.kinds))
+        problems.append(
+            f"known-engines: stage {stage.name!r} needs {kind}, but engine {name!r} executes {able}"
+        )
+    return step
 
 
-def _lower(
-    instance: StageInstance, steps: _Steps, depth: int, sizes: Mapping[ValueName, int]
-) -> Iterator[Primitive]:
+def _lower(instance: StageInstance, steps: _Steps, depth: int) -> Iterator[Primitive]:
     stage = instance.stage
     own = steps[stage.name]
     after = tuple(_tail(source, steps) for source in instance.after)
@@ -201,7 +146,7 @@ def _lower(
             output=output,
             after=after,
             depth=depth - place,
-            size=item_count(stage, step.kind, sizes),
+            size=step.items,
             reads_all=stage.reads_all,
             attributes=_attributes(stage, first=place == 0, last=last),
         )
@@ -221,7 +166,7 @@ def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...
     return tuple(reversed(raised))
 
 
-def _name(instance: InstanceName, step: _KindStep) -> PrimitiveName:
+def _name(instance: InstanceName, step: Step) -> PrimitiveName:
     return PrimitiveName(f"{instance}.{step.kind.lower()}")
 
 
@@ -230,36 +175,23 @@ def _tail(instance: InstanceName, steps: _Steps) -> PrimitiveName:
 
 
 def _attributes(stage: Stage, first: bool, last: bool) -> tuple[tuple[str, Any], ...]:
-    """Return what the stage fixes: the prompt goes to its first primitive, the rest to its last."""
-    told: list[tuple[str, Any]] = []
-    match stage:
-        case Generation():
-            if first:
-                told += [("prompt", stage.prompt), ("system", stage.system)]
-            if last:
-                told += [("stop", stage.stop), ("max_tokens", stage.max_tokens)]
-        case Retrieval():
-            if last:
-                told += [("top_k", stage.top_k), ("where", stage.where)]
-        case Ingestion():
-            if first:
-                told += [("role", "document")]
-        case Rerank():
-            told += [("top_n", stage.top_n)]
-        case Function():
-            told += [("fn", stage.fn), *_list_attributes(stage)]
-        case Branch():
-            told += [("condition", stage.condition), ("targets", stage.targets)]
-        case _:
-            assert_never(stage)
+    """Return what the stage fixes for its first primitive, for its last, or for its only one."""
+    kind = kind_of(stage)
+    names = (*(kind.of_first if first else ()), *(kind.of_last if last else ()))
+    told = ((name, getattr(stage, name)) for name in names)
     return tuple((key, value) for key, value in told if value not in (None, ()))
 
 
-def _list_attributes(stage: Function) -> Iterator[tuple[str, int | str]]:
-    """Say how many items a function reads off a completion, which it takes, or that it joins."""
-    if isinstance(stage.fn, ListFunction):
-        yield ("items", stage.fn.item_count)
-    if isinstance(stage.fn, ItemFunction):
-        yield ("item", stage.fn.item_place)
-    if isinstance(stage.fn, UnionFunction):
-        yield ("union", "prefix")
+def document_counts(graph: FrozenRAGraph) -> dict[ValueName, int]:
+    """Return how many documents each value probably holds, if any: reduced writers add up."""
+    reduced = {output for output, _ in graph.reducers}
+    counts: dict[ValueName, int] = {}
+    for name in graph.forward:
+        stage = graph.by_name.get(name)
+        if stage is None or stage.output is None:
+            continue
+        written = kind_of(stage).written(stage, counts)
+        if written:
+            known = counts.get(stage.output, 0) if stage.output in reduced else 0
+            counts[stage.output] = known + written
+    return counts

@@ -12,13 +12,13 @@ from rag_accel.engine_api import BorrowedEngine, EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ConfigError
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.nodes import Retrieval, engines_of
 from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.primitives import PrimitiveGraph
 from rag_accel.graph.ragraph import RAGraph
+from rag_accel.graph.stages import Retrieval, engines_of, needs_embedder
 from rag_accel.graph.text import format as format_graph
 from rag_accel.passes.context import PassContext
-from rag_accel.passes.decompose import Engines, decompose, needs_embedder
+from rag_accel.passes.decompose import Engines, decompose
 from rag_accel.passes.manager import run_passes
 
 PlanStage: TypeAlias = Literal["ragraph", "p-graph", "e-graph"]

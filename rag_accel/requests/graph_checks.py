@@ -8,17 +8,10 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.names import alternatives, listed
-from rag_accel.graph.nodes import (
-    Generation,
-    Ingestion,
-    Rerank,
-    Retrieval,
-    Stage,
-    StageName,
-    engines_of,
-)
+from rag_accel.graph.nodes import StageName
 from rag_accel.graph.order import reachable
-from rag_accel.passes.decompose import needs_embedder
+from rag_accel.graph.stages import Ingestion, Retrieval, Stage, engines_of
+from rag_accel.graph.stages.kind import kind_of
 from rag_accel.requests.engines import NamedEngine
 
 Engines = Mapping[str, NamedEngine]
@@ -57,20 +50,10 @@ def _wrong_callables(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
 
 def _asked_of(stage: Stage, engines: Engines) -> Iterator[tuple[str, PrimitiveKind]]:
     """Yield what a stage asks of which engine."""
-    match stage:
-        case Generation():
-            yield stage.engine, PrimitiveKind.DECODING
-        case Retrieval():
-            yield stage.engine, PrimitiveKind.SEARCHING
-            index = engines.get(stage.engine)
-            if index is not None and needs_embedder(index.profile):
-                yield stage.embedder, PrimitiveKind.EMBEDDING
-        case Ingestion():
-            yield stage.embedder, PrimitiveKind.EMBEDDING
-        case Rerank():
-            yield stage.engine, PrimitiveKind.RERANKING
-        case _:
-            return
+    profiles = {name: named.profile for name, named in engines.items()}
+    for step in kind_of(stage).steps(stage, profiles, {}):
+        if step.engine is not None:
+            yield step.engine, step.kind
 
 
 def _unknown_fields(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:

@@ -1,10 +1,14 @@
-"""Do what each kind of primitive stands for: payload, call of the user's, check, stored value."""
+"""Say of each kind of primitive how a request has it done, and make the calls of the user's.
+
+One row of ``WORK`` describes a kind: what an engine is asked, what a callable is called with
+instead, how its answer is checked, and what is stored of it.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,9 +45,10 @@ from rag_accel.requests.values import Values
 
 def check_output(request: EngineRequest, output: EngineOutput) -> EngineOutput:
     """Return the output, or an ``error`` in its place if it cannot be right."""
-    if output.kind != "final" or request.kind is not PrimitiveKind.EMBEDDING:
+    check = work_of(request.kind).problem
+    if output.kind != "final" or check is None:
         return output
-    problem = _problem(request.payload, _as_vectors(output.value))
+    problem = check(request.payload, output.value)
     if problem is None:
         return output
     return replace(output, kind="error", value=None, error=_refusal(problem, request.id))
@@ -88,32 +93,6 @@ def _problem(payload: TextBatch, vectors: NDArray[Any]) -> str | None:
         return f"dtype {vectors.dtype}"
     bad = ~np.isfinite(vectors).all(axis=1)
     return f"NaN or infinity in text {int(bad.argmax())}" if bad.any() else None
-
-
-# Turn a primitive and the request's values into an engine's payload or a call of the user's.
-
-
-def payload(primitive: Primitive, values: Values) -> Any:
-    """Return the payload of a primitive's kind.
-
-    Raises:
-        GraphError: if a value it reads was not written.
-    """
-    match primitive.kind:
-        case PrimitiveKind.EMBEDDING:
-            return _texts(primitive, values)
-        case PrimitiveKind.SEARCHING:
-            return _search(primitive, values)
-        case PrimitiveKind.INGESTION:
-            vectors, documents = (values.read(name) for name in primitive.inputs)
-            kept = kept_documents(documents, primitive.stage)
-            return IngestBatch(kept, vectors if kept else [])
-        case PrimitiveKind.RERANKING:
-            query, documents = (values.read(name) for name in primitive.inputs)
-            top_n = primitive.attribute("top_n")
-            return RerankBatch(as_text(query), plain_documents(documents), top_n)
-        case _:
-            return _generation(primitive, values)
 
 
 class UserCall:
@@ -161,7 +140,8 @@ def user_call(
         return tuple(values.read(name) for name in primitive.inputs)
 
     def asked() -> tuple[Any, ...]:
-        return _arguments(primitive, payload(primitive, values))
+        work = work_of(primitive.kind)
+        return work.arguments(work.payload(primitive, values))
 
     if primitive.kind is PrimitiveKind.CONDITION:
         return UserCall(primitive.attribute("condition"), everything, is_wanted)
@@ -188,32 +168,6 @@ def _unless_none(embed: Callable[..., Any]) -> Callable[..., Any]:
         return await embed(texts) if texts else none
 
     return aembed_some if is_async(embed) else embed_some
-
-
-def checked(primitive: Primitive, values: Values, value: Any) -> Any:
-    """Return what a borrowed call returned in the shape an owned engine would give.
-
-    Raises:
-        EngineOutputError: if it cannot be that.
-    """
-    match primitive.kind:
-        case PrimitiveKind.SEARCHING:
-            return documents_from(value, primitive.stage)
-        case PrimitiveKind.RERANKING:
-            asked: RerankBatch = payload(primitive, values)
-            return scored(asked.documents, value, asked.top_n)
-        case PrimitiveKind.EMBEDDING:
-            return checked_vectors(value, payload(primitive, values), primitive.stage)
-        case _:
-            return value
-
-
-def stored(primitive: Primitive, value: Any) -> Any:
-    """Return a primitive's result as the value that later stages read."""
-    if primitive.kind is PrimitiveKind.EMBEDDING:
-        vectors = np.asarray(value)
-        return vectors if primitive.attribute("role") == "document" else vectors[0]
-    return value.text if isinstance(value, GenerationOutput) else value
 
 
 def _texts(primitive: Primitive, values: Values) -> TextBatch:
@@ -251,13 +205,109 @@ def _options(primitive: Primitive) -> dict[str, Any]:
     return options
 
 
-def _arguments(primitive: Primitive, asked: Any) -> tuple[Any, ...]:
-    match primitive.kind:
-        case PrimitiveKind.EMBEDDING:
-            return (list(asked.texts),)
-        case PrimitiveKind.SEARCHING:
-            return (asked.vector, asked.k)
-        case PrimitiveKind.RERANKING:
-            return (asked.query, [document.text for document in asked.documents])
-        case _:
-            return ("\n\n".join(message.content for message in asked.messages),)
+def _ingestion(primitive: Primitive, values: Values) -> IngestBatch:
+    vectors, documents = (values.read(name) for name in primitive.inputs)
+    kept = kept_documents(documents, primitive.stage)
+    return IngestBatch(kept, vectors if kept else [])
+
+
+def _ranking(primitive: Primitive, values: Values) -> RerankBatch:
+    query, documents = (values.read(name) for name in primitive.inputs)
+    return RerankBatch(as_text(query), plain_documents(documents), primitive.attribute("top_n"))
+
+
+def _checked_search(primitive: Primitive, values: Values, value: Any) -> Any:
+    return documents_from(value, primitive.stage)
+
+
+def _checked_scores(primitive: Primitive, values: Values, value: Any) -> Any:
+    asked = _ranking(primitive, values)
+    return scored(asked.documents, value, asked.top_n)
+
+
+def _checked_embedding(primitive: Primitive, values: Values, value: Any) -> Any:
+    return checked_vectors(value, _texts(primitive, values), primitive.stage)
+
+
+def _stored_vectors(primitive: Primitive, value: Any) -> Any:
+    vectors = np.asarray(value)
+    return vectors if primitive.attribute("role") == "document" else vectors[0]
+
+
+def _stored_text(primitive: Primitive, value: Any) -> Any:
+    return value.text if isinstance(value, GenerationOutput) else value
+
+
+def _prompt_argument(asked: GenerationInput) -> tuple[Any, ...]:
+    return ("\n\n".join(message.content for message in asked.messages),)
+
+
+@dataclass(frozen=True, slots=True)
+class KindWork:
+    """Describe how primitives of one kind are done.
+
+    Args:
+        payload: returns what an owned engine is asked.
+        arguments: returns what a callable is called with instead.
+        checked: returns what a callable returned in the shape an engine would give.
+        stored: returns what later stages read.
+        problem: says what is wrong with an engine's output, if anything is.
+    """
+
+    payload: Callable[[Primitive, Values], Any] = _generation
+    arguments: Callable[[Any], tuple[Any, ...]] = _prompt_argument
+    checked: Callable[[Primitive, Values, Any], Any] = lambda primitive, values, value: value
+    stored: Callable[[Primitive, Any], Any] = _stored_text
+    problem: Callable[[Any, Any], str | None] | None = None
+
+
+#: Of kinds without a row, a completion is asked.
+WORK: Mapping[PrimitiveKind, KindWork] = {
+    PrimitiveKind.EMBEDDING: KindWork(
+        payload=_texts,
+        arguments=lambda asked: (list(asked.texts),),
+        checked=_checked_embedding,
+        stored=_stored_vectors,
+        problem=lambda asked, value: _problem(asked, _as_vectors(value)),
+    ),
+    PrimitiveKind.SEARCHING: KindWork(
+        payload=_search,
+        arguments=lambda asked: (asked.vector, asked.k),
+        checked=_checked_search,
+    ),
+    PrimitiveKind.RERANKING: KindWork(
+        payload=_ranking,
+        arguments=lambda asked: (asked.query, [one.text for one in asked.documents]),
+        checked=_checked_scores,
+    ),
+    PrimitiveKind.INGESTION: KindWork(payload=_ingestion),
+}
+_COMPLETION = KindWork()
+
+
+def work_of(kind: PrimitiveKind) -> KindWork:
+    """Return the row of a kind."""
+    return WORK.get(kind, _COMPLETION)
+
+
+def payload(primitive: Primitive, values: Values) -> Any:
+    """Return the payload of a primitive's kind.
+
+    Raises:
+        GraphError: if a value it reads was not written.
+    """
+    return work_of(primitive.kind).payload(primitive, values)
+
+
+def checked(primitive: Primitive, values: Values, value: Any) -> Any:
+    """Return what a borrowed call returned in the shape an owned engine would give.
+
+    Raises:
+        EngineOutputError: if it cannot be that.
+    """
+    return work_of(primitive.kind).checked(primitive, values, value)
+
+
+def stored(primitive: Primitive, value: Any) -> Any:
+    """Return a primitive's result as the value that later stages read."""
+    return work_of(primitive.kind).stored(primitive, value)

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.nodes import Function
+from rag_accel.graph.stages import Function
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.requests.hosts import AsyncHost, SyncHost
 from rag_accel.requests.request import GraphRequest

@@ -8,8 +8,9 @@ from typing import Any
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import StageInstance, choose, grow, stage_of
-from rag_accel.graph.nodes import END, START, Branch, StageName
+from rag_accel.graph.nodes import END, START, StageName
 from rag_accel.graph.primitives import Primitive, PrimitiveName
+from rag_accel.graph.stages import Branch
 from rag_accel.passes.context import PassContext, restore_waits
 from rag_accel.passes.decompose import Engines, decompose
 from rag_accel.passes.manager import run_passes

@@ -20,8 +20,9 @@ from langchain_core.runnables import (
 )
 
 from rag_accel.errors import TranslationError
-from rag_accel.graph.nodes import END, START, Function
+from rag_accel.graph.nodes import END, START
 from rag_accel.graph.spec import offenders
+from rag_accel.graph.stages import Function
 from rag_accel.graph.text import format, parse, references
 from rag_accel_adapters.langchain.parts import parts_of
 from rag_accel_adapters.langchain.runs import CallState, CompositeRun

@@ -1,8 +1,8 @@
 import pytest
 
 from rag_accel.errors import GraphError
-from rag_accel.graph.nodes import Branch, Function, Generation, Rerank, Retrieval, engines_of
 from rag_accel.graph.prompt import PromptPiece, placeholders, split_prompt
+from rag_accel.graph.stages import Branch, Function, Generation, Rerank, Retrieval, engines_of
 
 
 def test_a_generation_reads_what_its_templates_name_each_value_once():

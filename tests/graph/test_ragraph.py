@@ -6,8 +6,9 @@ import pytest
 
 from rag_accel.errors import GraphError
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
-from rag_accel.graph.nodes import Branch, Edge, Function, Generation, Rerank, Retrieval
+from rag_accel.graph.nodes import Edge
 from rag_accel.graph.spec import verify
+from rag_accel.graph.stages import Branch, Function, Generation, Rerank, Retrieval
 
 
 def hyde():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rag_accel.errors import GraphError
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
-from rag_accel.graph.nodes import Branch, Function, Generation, Rerank, Retrieval
+from rag_accel.graph.stages import Branch, Function, Generation, Rerank, Retrieval
 from rag_accel.graph.text import format, parse, references
 
 

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.graph import END, START, RAGraph
-from rag_accel.graph.nodes import Branch
+from rag_accel.graph.stages import Branch
 from rag_accel.graph.writers import Clash, _together, clashes_in_graph, clashes_in_region
 
 

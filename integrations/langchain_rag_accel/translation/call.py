@@ -9,7 +9,7 @@ from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.graph import FrozenRAGraph
-from rag_accel.graph.nodes import Function
+from rag_accel.graph.stages import Function
 from rag_accel.interception.identity import MEANT, fail_open, scoped
 from rag_accel.requests.program_run import ProgramRun
 from rag_accel_adapters.langchain.runs import Batch, CallState, CompositeRun

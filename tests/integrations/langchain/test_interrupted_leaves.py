@@ -16,7 +16,7 @@ from rag_accel import Accelerator
 from rag_accel.accelerator import current_request
 from rag_accel.interception.leaf_call import is_inside_leaf
 
-OURS = ("langchain_rag_accel/leaf_call.py", "langchain_rag_accel/wrappers.py")
+OURS = ("rag_accel/interception/leaf_call.py", "rag_accel/interception/wrappers.py")
 
 
 class Interrupting:

@@ -1,0 +1,34 @@
+"""The kinds of stages, each with its row of what holds of it wherever stages are handled."""
+
+from rag_accel.graph.stages.branch import Branch
+from rag_accel.graph.stages.function import Function
+from rag_accel.graph.stages.generation import Generation
+from rag_accel.graph.stages.ingestion import Ingestion
+from rag_accel.graph.stages.kind import (
+    LineAttribute,
+    Stage,
+    StageKind,
+    Step,
+    engines_of,
+    kind_of,
+    register_stage,
+)
+from rag_accel.graph.stages.rerank import Rerank
+from rag_accel.graph.stages.retrieval import Retrieval, needs_embedder
+
+__all__ = [
+    "Branch",
+    "Function",
+    "Generation",
+    "Ingestion",
+    "LineAttribute",
+    "Rerank",
+    "Retrieval",
+    "Stage",
+    "StageKind",
+    "Step",
+    "engines_of",
+    "kind_of",
+    "needs_embedder",
+    "register_stage",
+]

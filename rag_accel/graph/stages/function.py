@@ -1,0 +1,76 @@
+"""Run the user's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rag_accel.engine_api import PrimitiveKind
+from rag_accel.graph.item_lists import ItemFunction, ListFunction, UnionFunction
+from rag_accel.graph.nodes import NO_OUTPUT, StageName
+from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages.kind import (
+    Counts,
+    Engines,
+    StageKind,
+    Step,
+    function,
+    register_stage,
+    settle,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Run opaque user code, sync or async.
+
+    ``fn`` is called with the values of ``inputs`` in order or, with ``reads_all``, with the one
+    mapping of all values. What it returns is the output.
+    """
+
+    name: StageName
+    fn: Callable[..., Any]
+    inputs: tuple[ValueName, ...] = ()
+    reads_all: bool = False
+    output: ValueName = NO_OUTPUT
+    engine: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+    @property
+    def items(self) -> int | None:
+        """Return how many items it reads off a completion, if it does."""
+        return self.fn.item_count if isinstance(self.fn, ListFunction) else None
+
+    @property
+    def item(self) -> int | None:
+        """Return which item of a list it takes, if it does."""
+        return self.fn.item_place if isinstance(self.fn, ItemFunction) else None
+
+    @property
+    def union(self) -> str | None:
+        """Return how it joins lists, if it does."""
+        return "prefix" if isinstance(self.fn, UnionFunction) else None
+
+
+def _steps(stage: Function, engines: Engines, counts: Counts) -> tuple[Step, ...]:
+    return (Step(PrimitiveKind.FUNCTION),)
+
+
+def _written(stage: Function, counts: Counts) -> int:
+    # What is made of documents is mostly all of them: merged, filtered, reordered.
+    return sum(counts.get(name, 0) for name in stage.inputs)
+
+
+register_stage(
+    StageKind(
+        Function,
+        _steps,
+        engines=(),
+        line={"fn": function("fn")},
+        of_last=("fn", "items", "item", "union"),
+        written=_written,
+    )
+)

@@ -1,0 +1,76 @@
+"""Ask an LLM for a completion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from rag_accel.engine_api import EngineProfile, PrimitiveKind
+from rag_accel.graph.nodes import DEFAULT_LLM, NO_OUTPUT, EngineName, StageName
+from rag_accel.graph.prompt import ValueName, placeholders
+from rag_accel.graph.stages.kind import (
+    Counts,
+    Engines,
+    LineAttribute,
+    Stage,
+    StageKind,
+    Step,
+    check_positive,
+    count,
+    is_texts,
+    register_stage,
+    settle,
+    text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Ask an LLM for one completion of ``prompt``.
+
+    ``prompt`` and ``system`` are templates; what they name are the stage's ``inputs``. An empty
+    ``output`` stands for the stage's own name.
+    """
+
+    name: StageName
+    prompt: str
+    output: ValueName = NO_OUTPUT
+    system: str | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    engine: EngineName = DEFAULT_LLM
+    inputs: tuple[ValueName, ...] = field(init=False)
+    reads_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        named = (*placeholders(self.system or ""), *placeholders(self.prompt))
+        settle(self, inputs=tuple(dict.fromkeys(named)))
+        check_positive(self, "max_tokens")
+
+
+def _steps(stage: Generation, engines: Engines, counts: Counts) -> tuple[Step, ...]:
+    decoding = Step(PrimitiveKind.DECODING, stage.engine)
+    engine = engines.get(stage.engine)
+    if isinstance(engine, EngineProfile) and PrimitiveKind.PREFILLING in engine.kinds:
+        return (Step(PrimitiveKind.PREFILLING, stage.engine), decoding)
+    return (decoding,)
+
+
+def _stops(value: Any, stage: Stage, names: object) -> list[str] | None:
+    return list(value) or None
+
+
+register_stage(
+    StageKind(
+        Generation,
+        _steps,
+        line={
+            "prompt": text(required=True),
+            "system": text(or_null=True),
+            "stop": LineAttribute("a list of texts", is_texts, write=_stops, read=tuple),
+            "max_tokens": count(or_null=True),
+        },
+        of_first=("prompt", "system"),
+        of_last=("stop", "max_tokens"),
+    )
+)

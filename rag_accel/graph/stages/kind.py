@@ -1,0 +1,254 @@
+"""Say of a kind of stage all that holds wherever stages are handled.
+
+One row describes a kind: how its line of text reads, which primitives it becomes and what goes with
+them. Each built-in kind stands with its row in a file of its own beside this one; a kind of
+somebody else's is registered with ``register_stage`` and added with ``RAGraph.add_stage``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+
+from rag_accel.engine_api import BorrowedEngine, EngineProfile, PrimitiveKind
+from rag_accel.errors import GraphError
+from rag_accel.graph.lines import References
+from rag_accel.graph.nodes import DEFAULT_EMBEDDER, RESERVED, TURN_MARK, EngineName, StageName
+from rag_accel.graph.prompt import ValueName
+
+Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
+#: How many documents each value probably holds.
+Counts: TypeAlias = Mapping[ValueName, int]
+
+
+class Stage(Protocol):
+    """Be one step of a workflow: an immutable value with a name, what it reads and writes."""
+
+    @property
+    def name(self) -> StageName:
+        """Return its name, unique in its graph."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[ValueName, ...]:
+        """Return the values it reads, in order."""
+        ...
+
+    @property
+    def reads_all(self) -> bool:
+        """Tell whether it is given the mapping of all values."""
+        ...
+
+    @property
+    def output(self) -> ValueName | None:
+        """Return the value it writes, if any."""
+        ...
+
+    @property
+    def engine(self) -> EngineName | None:
+        """Return the engine that serves it, if it is not the user's code."""
+        ...
+
+
+S = TypeVar("S", bound=Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Name one primitive that a stage becomes.
+
+    Args:
+        kind: what the engine has to execute.
+        engine: its name; without one it is the user's code.
+        reads_stage: whether it reads the stage's own inputs too, after what the step before wrote.
+        items: how many items it probably has.
+    """
+
+    kind: PrimitiveKind
+    engine: EngineName | None = None
+    reads_stage: bool = False
+    items: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LineAttribute:
+    """Describe one attribute of a stage's line of text.
+
+    Args:
+        valid: which values it may have, in words.
+        fits: the same as a test.
+        required: whether a line must have it.
+        write: returns the value for the line, ``None`` to leave it out.
+        read: returns the field's value for what the line says.
+    """
+
+    valid: str
+    fits: Callable[[object], bool]
+    required: bool = False
+    write: Callable[[Any, Stage, References], Any] = lambda value, stage, names: value
+    read: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True, slots=True)
+class StageKind(Generic[S]):
+    """Describe a kind of stage.
+
+    Args:
+        stage: its class, whose name heads its lines of text.
+        steps: returns the primitives a stage becomes on these engines, in order.
+        engines: the fields that name engines, in the order in which they are used.
+        reads: the fields that name its inputs, in order; ``None`` where a line's inputs follow
+            from the attributes, or stand for themselves.
+        line: the attributes of its line, by field.
+        of_first: fields told to its first primitive.
+        of_last: fields told to its last primitive.
+        written: returns how many documents its output probably holds, 0 for something else.
+    """
+
+    stage: type[S]
+    steps: Callable[[S, Engines, Counts], Sequence[Step]]
+    engines: tuple[str, ...] = ("engine",)
+    reads: tuple[str, ...] | None = None
+    line: Mapping[str, LineAttribute] = field(default_factory=dict[str, LineAttribute])
+    of_first: tuple[str, ...] = ()
+    of_last: tuple[str, ...] = ()
+    written: Callable[[S, Counts], int] = lambda stage, counts: 0
+
+    @property
+    def head(self) -> str:
+        """Return what heads its lines of text."""
+        return self.stage.__name__
+
+
+_kinds: dict[type, StageKind[Any]] = {}
+
+
+def register_stage(kind: StageKind[S]) -> StageKind[S]:
+    """Make a kind of stage known; return it.
+
+    Raises:
+        GraphError: if another kind has this class or its name.
+    """
+    known = next((one for one in _kinds.values() if one.head == kind.head), None)
+    if known is not None and known is not kind:
+        raise GraphError(
+            "a kind of stage is registered already",
+            found=kind.head,
+            valid="a class of another name",
+        )
+    _kinds[kind.stage] = kind
+    return kind
+
+
+def kind_of(stage: S) -> StageKind[S]:
+    """Return the row of a stage's kind.
+
+    Raises:
+        GraphError: if it is of no known kind.
+    """
+    kind = _kinds.get(type(stage))
+    if kind is None:
+        raise GraphError(
+            "unknown kind of stage",
+            found=type(stage).__name__,
+            valid=", ".join(one.head for one in _kinds.values()),
+            hint="register_stage(StageKind(...)) makes a kind known",
+        )
+    return kind
+
+
+def kinds_by_head() -> dict[str, StageKind[Any]]:
+    """Return the known kinds by what heads their lines."""
+    return {kind.head: kind for kind in _kinds.values()}
+
+
+def engines_of(stage: Stage) -> tuple[EngineName, ...]:
+    """Return the engines a stage names, in the order they are used."""
+    return tuple(getattr(stage, name) for name in kind_of(stage).engines)
+
+
+# What the built-in stages check and write alike.
+
+
+def check_name(name: str) -> None:
+    """Raise GraphError unless a stage may bear this name."""
+    if not name or TURN_MARK in name or name in RESERVED:
+        raise GraphError(
+            "bad stage name",
+            found=repr(name),
+            valid=f"non-empty text without {TURN_MARK!r}, neither START nor END",
+        )
+
+
+def settle(stage: Stage, **derived: Any) -> None:
+    """Check a stage's name and set what follows from its fields; an output defaults to the name.
+
+    Raises:
+        GraphError: on a bad name.
+    """
+    check_name(stage.name)
+    if not stage.output:
+        derived["output"] = ValueName(stage.name)
+    for field_name, value in derived.items():
+        object.__setattr__(stage, field_name, value)
+
+
+def check_positive(stage: Stage, option: str) -> None:
+    """Raise GraphError unless an option of a stage is ``None`` or an integer from 1."""
+    value = getattr(stage, option)
+    if value is not None and not (isinstance(value, int) and value >= 1):
+        raise GraphError(
+            "stage option out of range",
+            where=f"{option} of stage {stage.name!r}",
+            found=repr(value),
+            valid="an integer from 1",
+        )
+
+
+def is_text(value: object) -> bool:
+    """Tell whether a line's value is a text."""
+    return isinstance(value, str)
+
+
+def is_texts(value: object) -> bool:
+    """Tell whether a line's value is a list of texts."""
+    return isinstance(value, list | tuple) and all(map(is_text, cast("list[object]", value)))
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a line's value is an integer from 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def text(required: bool = False, or_null: bool = False) -> LineAttribute:
+    """Return an attribute that is a text, or null."""
+    if or_null:
+        return LineAttribute("a text, or null", lambda value: value is None or is_text(value))
+    return LineAttribute("a text", is_text, required)
+
+
+def count(required: bool = False, or_null: bool = False) -> LineAttribute:
+    """Return an attribute that is an integer from 1, or null."""
+    valid = "an integer from 1"
+    if or_null:
+        return LineAttribute(f"{valid}, or null", lambda value: value is None or is_count(value))
+    return LineAttribute(valid, is_count, required)
+
+
+def function(field_name: str) -> LineAttribute:
+    """Return a required attribute that is a function, written as ``@name``."""
+
+    def write(value: Any, stage: Stage, names: References) -> Any:
+        return names.name(value, f"{stage.name}.{field_name}")
+
+    return LineAttribute("a function, as @name", callable, True, write)
+
+
+def embedder() -> LineAttribute:
+    """Return the attribute that names an embedder, left out for the default one."""
+
+    def write(value: Any, stage: Stage, names: References) -> Any:
+        return None if value == DEFAULT_EMBEDDER else value
+
+    return LineAttribute("a text", is_text, write=write)

@@ -1,0 +1,60 @@
+"""Order documents by relevance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from rag_accel.engine_api import PrimitiveKind
+from rag_accel.graph.nodes import DEFAULT_QUERY, DEFAULT_RERANKER, NO_OUTPUT, EngineName, StageName
+from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages.kind import (
+    Counts,
+    Engines,
+    StageKind,
+    Step,
+    check_positive,
+    count,
+    register_stage,
+    settle,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rerank:
+    """Order the value ``documents`` by relevance to the value ``query``; keep ``top_n``."""
+
+    name: StageName
+    documents: ValueName
+    query: ValueName = DEFAULT_QUERY
+    top_n: int | None = None
+    output: ValueName = NO_OUTPUT
+    engine: EngineName = DEFAULT_RERANKER
+    inputs: tuple[ValueName, ...] = field(init=False)
+    reads_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        settle(self, inputs=(self.query, self.documents))
+        check_positive(self, "top_n")
+
+
+def _steps(stage: Rerank, engines: Engines, counts: Counts) -> tuple[Step, ...]:
+    items = counts.get(stage.documents, 1)
+    return (Step(PrimitiveKind.RERANKING, stage.engine, items=items),)
+
+
+def _written(stage: Rerank, counts: Counts) -> int:
+    bounds = (counts.get(stage.documents), stage.top_n)
+    return min((bound for bound in bounds if bound is not None), default=1)
+
+
+register_stage(
+    StageKind(
+        Rerank,
+        _steps,
+        reads=("query", "documents"),
+        line={"top_n": count(or_null=True)},
+        of_last=("top_n",),
+        written=_written,
+    )
+)

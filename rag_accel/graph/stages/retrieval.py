@@ -1,0 +1,105 @@
+"""Find documents in an index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+from rag_accel.engine_api import BorrowedEngine, Capability, EngineProfile, PrimitiveKind
+from rag_accel.graph.lines import References
+from rag_accel.graph.nodes import (
+    DEFAULT_EMBEDDER,
+    DEFAULT_INDEX,
+    DEFAULT_QUERY,
+    NO_OUTPUT,
+    EngineName,
+    MetadataFilter,
+    StageName,
+)
+from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages.kind import (
+    Counts,
+    Engines,
+    LineAttribute,
+    Stage,
+    StageKind,
+    Step,
+    check_positive,
+    count,
+    embedder,
+    is_text,
+    register_stage,
+    settle,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """Find the ``top_k`` documents nearest to the value ``query``.
+
+    ``where`` keeps documents whose metadata equals every given value. ``embedder`` makes the
+    query's vector unless the index engine embeds by itself.
+    """
+
+    name: StageName
+    query: ValueName = DEFAULT_QUERY
+    top_k: int = 5
+    where: MetadataFilter = ()
+    output: ValueName = NO_OUTPUT
+    engine: EngineName = DEFAULT_INDEX
+    embedder: EngineName = DEFAULT_EMBEDDER
+    inputs: tuple[ValueName, ...] = field(init=False)
+    reads_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        settle(self, inputs=(self.query,))
+        check_positive(self, "top_k")
+
+
+def needs_embedder(index: EngineProfile | BorrowedEngine | None) -> bool:
+    """Tell whether a retrieval on this index is handed a vector made by another engine."""
+    return isinstance(index, EngineProfile) and Capability.EMBEDS not in index.capabilities
+
+
+def _steps(stage: Retrieval, engines: Engines, counts: Counts) -> tuple[Step, ...]:
+    index = engines.get(stage.engine)
+    if not needs_embedder(index):
+        return (Step(PrimitiveKind.SEARCHING, stage.engine),)
+    assert isinstance(index, EngineProfile), "a borrowed index embeds by itself"
+    reads_text = Capability.READS_TEXT in index.capabilities
+    return (
+        Step(PrimitiveKind.EMBEDDING, stage.embedder),
+        Step(PrimitiveKind.SEARCHING, stage.engine, reads_stage=reads_text),
+    )
+
+
+def _is_fields(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(is_text, cast("Mapping[object, object]", value)))
+
+
+def _told_filter(value: MetadataFilter, stage: Stage, names: References) -> Any:
+    return names.encode(dict(value), f"{stage.name}.where") if value else None
+
+
+def _read_filter(value: Mapping[str, Any]) -> MetadataFilter:
+    return tuple(value.items())
+
+
+register_stage(
+    StageKind(
+        Retrieval,
+        _steps,
+        engines=("embedder", "engine"),
+        reads=("query",),
+        line={
+            "top_k": count(required=True),
+            "where": LineAttribute(
+                "a JSON object", _is_fields, write=_told_filter, read=_read_filter
+            ),
+            "embedder": embedder(),
+        },
+        of_last=("top_k", "where"),
+        written=lambda stage, counts: stage.top_k,
+    )
+)
