@@ -6,7 +6,6 @@ the arm that goes first or second, meets both alike; ratios and differences are 
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -155,7 +154,7 @@ def percentile(values: Sequence[float], share: float) -> float:
         ConfigError: if there are no values.
     """
     _require(values)
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+    return float(np.percentile(values, 100 * share, method="inverted_cdf"))
 
 
 def ratios(pairs: Pairs[float]) -> list[float]:

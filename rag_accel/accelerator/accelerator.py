@@ -22,10 +22,11 @@ from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes.explanation import PlanStage, explain_graph
 from rag_accel.passes.manager import passes_named
 from rag_accel.profile.profile import Profile, profile_of
+from rag_accel.requests.compiled import CompiledGraph
 from rag_accel.requests.engines import NamedEngine, owned, role_engine
 from rag_accel.requests.execution import Execution, Graph, RunHandle
 from rag_accel.requests.kinds import check_output
-from rag_accel.requests.request import USER_CODE
+from rag_accel.requests.plan import USER_CODE
 from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
@@ -133,11 +134,24 @@ class Accelerator:
         if isinstance(taken, Engine):
             profile = self._profiler.profile_of(taken)
             joined = self._driver.add_engine(name, taken, profile)
-            self._bound[name] = owned(joined, taken, profile)
+            self._keep_engine(name, owned(joined, taken, profile))
             return
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))
-        self._bound[name] = NamedEngine(self._driver.add_borrowed(borrowed), borrowed, taken)
+        self._keep_engine(name, NamedEngine(self._driver.add_borrowed(borrowed), borrowed, taken))
+
+    def _keep_engine(self, name: str, engine: NamedEngine) -> None:
+        # Always another mapping: what was compiled for the one before is compiled again.
+        with self._lock:
+            self._bound = {**self._bound, name: engine}
+
+    def compile(self, graph: Graph) -> CompiledGraph:
+        """Verify a graph and lower it for the engines here, to be run many times.
+
+        Raises:
+            GraphError: if the graph breaks a rule, or these engines cannot run it.
+        """
+        return CompiledGraph(self._execution, graph.freeze())
 
     def run(
         self,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
+from weakref import WeakKeyDictionary
 
 from rag_accel.graph.nodes import END, START, Edge, EdgeKind, Reducer, StageName
 from rag_accel.graph.order import depths, forward
@@ -43,6 +44,8 @@ class FrozenRAGraph:
     flow: Adjacency = field(init=False, repr=False, compare=False)
     forward: Adjacency = field(init=False, repr=False, compare=False)
     depth: Mapping[StageName, int] = field(init=False, repr=False, compare=False)
+    #: what others have made of this version, by who keeps it here
+    made: WeakKeyDictionary[Any, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_name: dict[StageName, Stage] = {}
@@ -66,6 +69,7 @@ class FrozenRAGraph:
         self._derive("flow", MappingProxyType(flow))
         self._derive("forward", MappingProxyType(acyclic))
         depth = depths(acyclic, _UNCOUNTED)
+        self._derive("made", WeakKeyDictionary[Any, Any]())
         self._derive("depth", MappingProxyType({name: depth[name] for name in by_name}))
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from rag_accel.profile.critical_path import critical_path
 from rag_accel.profile.recording import RecordedPrimitive, RecordedRequest, Recording
 from rag_accel.system.files import replaced_file
 from rag_accel.telemetry.events import TraceEvent
+from rag_accel.telemetry.metrics import percentile
 from rag_accel.telemetry.tracer import Tracer
 
 _Row = tuple[str, str, str]
@@ -108,11 +109,6 @@ def engine_uses(recording: Recording) -> tuple[EngineUse, ...]:
             share = _share(_covered_s((start, end) for start, end, _ in spans), span_s)
             uses.append(EngineUse(name, engine.owned, len(spans), mean, share))
     return tuple(uses)
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least ``share`` of the values do not exceed."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _row(one: RecordedPrimitive) -> _Row:

@@ -17,9 +17,9 @@ with, or else that of an LLM. ``graph_checks`` finds stages that ask it for anot
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,10 @@ class NamedEngine:
     call: Callable[..., Any] | None = None
     #: tells the metadata fields of the documents it searches; None while there are none
     fields: Callable[[], frozenset[str] | None] | None = None
+
+
+Engines: TypeAlias = Mapping[str, NamedEngine]
+"""What stages may name, by the names they use."""
 
 
 def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:

@@ -11,12 +11,11 @@ from rag_accel.config import OnFull, Options
 from rag_accel.errors import BusyError, ConfigError, DeadlineError, GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.ragraph import RAGraph
-from rag_accel.graph.spec import verify
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.passes.manager import passes_named
 from rag_accel.requests.engines import NamedEngine
-from rag_accel.requests.graph_checks import check_engines
 from rag_accel.requests.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
+from rag_accel.requests.plan import GraphPlan
 from rag_accel.requests.prompts import as_text
 from rag_accel.requests.request import GraphRequest
 from rag_accel.scheduler.driver import Driver
@@ -195,23 +194,32 @@ class Execution:
         outputs: Sequence[str] | None = None,
         stream: bool = False,
     ) -> GraphRequest:
-        frozen = graph.freeze()
-        engines = dict(self._engines())  # another thread may be adding one
-        verify(frozen, "ragraph", {name: bound.profile for name, bound in engines.items()})
-        check_engines(frozen, engines)
-        _check_inputs(frozen, inputs)
+        plan = self.plan(graph)
+        plan.check_fields()
+        _check_inputs(plan.graph, inputs)
         if outputs is not None:
-            _check_outputs(frozen, outputs)
+            _check_outputs(plan.graph, outputs)
         return GraphRequest(
-            frozen,
+            plan,
             inputs,
-            engines,
             self._driver,
             namespace=self._options.namespace,
-            max_loops=self._options.max_loops,
-            passes=self._passes,
             stream_items=self._options.stream_items if stream else None,
         )
+
+    def plan(self, graph: Graph) -> GraphPlan:
+        """Return the graph as it is compiled for the engines there are now; kept with the graph.
+
+        Raises:
+            GraphError: if the graph breaks a rule, or these engines cannot run it.
+        """
+        frozen, engines = graph.freeze(), self._engines()
+        plan: GraphPlan | None = frozen.made.get(self)
+        if plan is None or plan.engines is not engines:
+            plan = GraphPlan(frozen, engines, self._options.max_loops, self._passes)
+            plan.check()
+            frozen.made[self] = plan
+        return plan
 
     def _start(self, run: GraphRequest, deadline_s: float | None, on_full: OnFull) -> None:
         now = self._driver.now()

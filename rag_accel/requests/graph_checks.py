@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import GraphError
@@ -12,9 +12,7 @@ from rag_accel.graph.nodes import StageName
 from rag_accel.graph.order import reachable
 from rag_accel.graph.stages import Ingestion, Retrieval, Stage, engines_of
 from rag_accel.graph.stages.kind import kind_of
-from rag_accel.requests.engines import NamedEngine
-
-Engines = Mapping[str, NamedEngine]
+from rag_accel.requests.engines import Engines
 
 
 def check_engines(graph: FrozenRAGraph, engines: Engines) -> None:
@@ -29,7 +27,25 @@ def check_engines(graph: FrozenRAGraph, engines: Engines) -> None:
     documents knows no fields and finds nothing, whatever is asked. A retrieval after user code is
     not looked at: that code may be what brings the documents.
     """
-    found = (*_wrong_callables(graph, engines), *_unknown_fields(graph, engines))
+    _refuse((*_wrong_callables(graph, engines), *_unknown_fields(filters(graph, engines), engines)))
+
+
+def check_fields(stages: Iterable[Retrieval], engines: Engines) -> None:
+    """Look at ``known-fields`` alone: what documents an index has may have changed meanwhile."""
+    _refuse(tuple(_unknown_fields(stages, engines)))
+
+
+def filters(graph: FrozenRAGraph, engines: Engines) -> tuple[Retrieval, ...]:
+    """Return the retrievals with a filter that no code of the user's comes before."""
+    later = _after_user_code(graph, engines)
+    return tuple(
+        stage
+        for stage in graph.stages
+        if isinstance(stage, Retrieval) and stage.where and stage.name not in later
+    )
+
+
+def _refuse(found: tuple[str, ...]) -> None:
     if found:
         many = "1 offender" if len(found) == 1 else f"{len(found)} offenders"
         raise GraphError("these engines cannot run the graph", found=many, offenders=found)
@@ -56,11 +72,8 @@ def _asked_of(stage: Stage, engines: Engines) -> Iterator[tuple[str, PrimitiveKi
             yield step.engine, step.kind
 
 
-def _unknown_fields(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
-    later = _after_user_code(graph, engines)
-    for stage in graph.stages:
-        if not isinstance(stage, Retrieval) or not stage.where or stage.name in later:
-            continue
+def _unknown_fields(stages: Iterable[Retrieval], engines: Engines) -> Iterator[str]:
+    for stage in stages:
         bound = engines.get(stage.engine)
         known = bound.fields() if bound is not None and bound.fields is not None else None
         if known is None:

@@ -17,6 +17,7 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.stages import Function
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.requests.hosts import AsyncHost, SyncHost
+from rag_accel.requests.plan import GraphPlan
 from rag_accel.requests.request import GraphRequest
 from rag_accel.scheduler.messages import (
     RequestArrived,
@@ -119,16 +120,12 @@ class ProgramRun:
     def _make(self, value: Any) -> GraphRequest:
         options = self._accelerator.options
         (name,) = self._graph.inputs
-        run = GraphRequest(
-            self._graph,
-            {name: value},
-            {},
-            self._driver,
-            namespace=options.namespace,
-            max_loops=options.max_loops,
-            passes=frozenset(),  # a translated program fixes its own order
-            stream_items=None,
-        )
+        plan: GraphPlan | None = self._graph.made.get(self._accelerator)
+        if plan is None:
+            # A translated program fixes its own order: no pass.
+            plan = GraphPlan(self._graph, {}, options.max_loops, frozenset())
+            self._graph.made[self._accelerator] = plan
+        run = GraphRequest(plan, {name: value}, self._driver, namespace=options.namespace)
         run.id = self._identity.request
         return run
 

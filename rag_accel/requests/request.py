@@ -8,12 +8,10 @@ from threading import Lock
 from typing import Any
 
 from rag_accel.engine_api import EngineOutput, EngineRequest, PrimitiveKind, WorkId
-from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.primitives import Primitive
-from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import Host
 from rag_accel.requests.kinds import checked, stored, user_call
-from rag_accel.requests.progress import Progress
+from rag_accel.requests.plan import FOLD, USER_CODE, GraphPlan, Progress, Region
 from rag_accel.requests.prompts import Prefilled, as_text
 from rag_accel.requests.slices import SlicedWork
 from rag_accel.requests.streams import LIST_ITEMS, Due, ItemForwarding, TextStream
@@ -21,18 +19,12 @@ from rag_accel.requests.values import Values
 from rag_accel.scheduler.driver import Driver, Result, error_for
 from rag_accel.scheduler.messages import (
     CallEnded,
-    EngineName,
     NodeKey,
     NodeSpec,
     Outcome,
     RequestCancelled,
     RequestId,
 )
-
-#: The engine of user code and conditions; joins every driver, holds nothing back.
-USER_CODE = EngineName("user code")
-
-_FOLD = ".fold"
 
 
 class GraphRequest:
@@ -44,29 +36,25 @@ class GraphRequest:
 
     def __init__(
         self,
-        graph: FrozenRAGraph,
+        plan: GraphPlan,
         inputs: Mapping[str, Any],
-        engines: Mapping[str, NamedEngine],
         driver: Driver,
         *,
         namespace: str,
-        max_loops: int,
-        passes: frozenset[str] | None,
-        stream_items: int | None,
+        stream_items: int | None = None,
     ) -> None:
         self.id: RequestId = driver.new_request()
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.stream = TextStream(stream_items) if stream_items is not None else None
         self.host: Host | None = None
-        self._engines = engines
+        self._plan = plan
         self._driver = driver
         self._namespace = namespace
-        self._values = Values(graph, inputs)
+        self._values = Values(plan.graph, inputs)
         self._work = SlicedWork(self._values)
         self._items = ItemForwarding()
-        profiles = {name: bound.profile for name, bound in engines.items()}
-        self._progress = Progress(graph, profiles, max_loops, passes)
+        self._progress = Progress(plan)
         self._growing = Lock()
         self._primitives: dict[str, Primitive] = {}
         self._prefilled = Prefilled(driver)
@@ -74,7 +62,7 @@ class GraphRequest:
     def start(self) -> tuple[NodeSpec, ...]:
         """Return the primitives that START sets free."""
         with self._growing:
-            return self._specs(self._progress.start())
+            return self._take(self._progress.start())
 
     @property
     def is_over(self) -> bool:
@@ -144,7 +132,7 @@ class GraphRequest:
         report = functools.partial(self._report, node, primitive)
         call = functools.partial(self._values.fold, primitive.inputs)
         if not _is_fold(node):
-            call = user_call(primitive, self._values, self._engines, lambda: not self.is_over)
+            call = user_call(primitive, self._values, self._plan.engines, lambda: not self.is_over)
         try:
             host.run(call, report)
         except Exception as error:  # no thread could be had
@@ -200,7 +188,7 @@ class GraphRequest:
             self.error = error
 
     def _store(self, primitive: Primitive, result: Result) -> None:
-        self._prefilled.ended(primitive, self._engine_name(primitive), result.handle)
+        self._prefilled.ended(primitive, self._plan.engine_of(primitive), result.handle)
         if primitive.output is None:
             return
         value = self._prefilled.prompt(primitive) or stored(primitive, result.value)
@@ -229,7 +217,7 @@ class GraphRequest:
         # to hear of it in that order.
         with self._growing:
             try:
-                append = self._specs(self._progress.decide(branch, answer))
+                append = self._take(self._progress.decide(branch, answer))
             except Exception as found:
                 error = found
             self._tell(node, branch, None, error, append)
@@ -242,42 +230,16 @@ class GraphRequest:
         error: BaseException | None,
         append: tuple[NodeSpec, ...] = (),
     ) -> None:
-        engine = USER_CODE if _is_fold(node) else self._engine_name(self._primitives[node.node])
+        engine = USER_CODE if _is_fold(node) else self._plan.engine_of(self._primitives[node.node])
         event = CallEnded(node, engine, error is None, append)
         self._driver.report_call(event, Result(value, error))
 
     # Growth ------------------------------------------------------------------------------------
 
-    def _specs(self, primitives: Sequence[Primitive]) -> tuple[NodeSpec, ...]:
-        specs: list[NodeSpec] = []
-        self._items.expect(primitives)
-        for primitive in primitives:
-            after = tuple(str(name) for name in primitive.after)
-            self._primitives[primitive.name] = primitive
-            engine = self._engine_name(primitive)
-            if self._is_owned(primitive) and self._values.needs_fold(primitive.inputs):
-                # Reducers are the user's code: they run on no engine's thread.
-                fold = primitive.name + _FOLD
-                self._primitives[fold] = primitive
-                kind = PrimitiveKind.AGGREGATE
-                specs.append(NodeSpec(fold, USER_CODE, kind, after, primitive.depth + 1))
-                after = (fold,)
-            specs.append(
-                NodeSpec(
-                    primitive.name, engine, primitive.kind, after, primitive.depth, primitive.size
-                )
-            )
-        return tuple(specs)
-
-    def _is_owned(self, primitive: Primitive) -> bool:
-        return primitive.engine is not None and self._engines[primitive.engine].call is None
-
-    def _engine_name(self, primitive: Primitive) -> EngineName:
-        if primitive.kind is PrimitiveKind.PARTIAL_DECODING:
-            return LIST_ITEMS
-        if primitive.engine is None:
-            return USER_CODE
-        return self._engines[primitive.engine].engine
+    def _take(self, region: Region) -> tuple[NodeSpec, ...]:
+        self._items.expect(region.primitives)
+        self._primitives.update(region.by_node)
+        return region.specs
 
     def _where(self, node: NodeKey) -> str:
         primitive = self._primitives.get(node.node)
@@ -285,4 +247,4 @@ class GraphRequest:
 
 
 def _is_fold(node: NodeKey) -> bool:
-    return node.node.endswith(_FOLD)
+    return node.node.endswith(FOLD)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NewType, TypedDict
 
-from rag_accel.telemetry.metrics import Snapshot
+from rag_accel.telemetry.metrics import Snapshot, percentile
 
 # Say what a served request ended with.
 
@@ -148,13 +147,13 @@ class WorkflowCounters:
 
 def summarise(latencies_s: Iterable[float]) -> LatencySummary:
     """Return the quantiles of some latencies in seconds."""
-    ordered = sorted(latencies_s)
+    values = tuple(latencies_s)
 
     def quantile(share: float) -> float | None:
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+        return percentile(values, share) if values else None
 
     return LatencySummary(
-        count=len(ordered),
+        count=len(values),
         p50=quantile(0.5),
         p90=quantile(0.9),
         p99=quantile(0.99),

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypedDict, TypeVar, cast
+
+import numpy as np
 
 from rag_accel.errors import ConfigError
 
@@ -22,6 +25,11 @@ SECONDS_BOUNDS = (
 
 SIZE_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Bucket bounds for numbers of items in a batch."""
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest of some values that at least ``share`` of them do not exceed."""
+    return float(np.percentile(values, 100 * share, method="inverted_cdf"))
 
 
 class HistogramSnapshot(TypedDict):

@@ -26,7 +26,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.kinds import checked, stored, user_call
-from rag_accel.requests.progress import Progress
+from rag_accel.requests.plan import GraphPlan, Progress
 from rag_accel.requests.slices import SlicedWork
 from rag_accel.requests.values import Values
 from rag_accel.scheduler.messages import EngineName
@@ -69,11 +69,10 @@ class Execution:
 
     def run(self) -> dict[str, Any] | str:
         """Return all values, or the stage that failed."""
-        profiles = {name: engine.profile for name, engine in ENGINES.items()}
-        self.progress = Progress(self.graph.freeze(), profiles, 64, self.passes)
+        self.progress = Progress(GraphPlan(self.graph.freeze(), ENGINES, 64, self.passes))
         self.values = Values(self.graph.freeze(), INPUTS)
         self.work = SlicedWork(self.values)
-        self.waiting += self.progress.start()
+        self.waiting += self.progress.start().primitives
         while moves := self.moves():
             move, place = self.choose(moves)
             if move == "start":
@@ -107,7 +106,7 @@ class Execution:
     def end(self, primitive: Primitive, asked: Any) -> None:
         self.done.add(primitive.name)
         if primitive.kind is PrimitiveKind.CONDITION:
-            self.waiting += self.progress.decide(primitive, asked)
+            self.waiting += self.progress.decide(primitive, asked).primitives
         elif primitive.engine is None:
             self.values.write(str(primitive.output), primitive.instance, asked)
         elif ENGINES[primitive.engine].call is not None:
@@ -261,9 +260,8 @@ def test_what_fails_has_the_calls_of_the_users_before_it_and_none_after(
 
 
 def primitives(graph: RAGraph, **options: Any) -> tuple[Progress, dict[str, Primitive]]:
-    profiles = {name: engine.profile for name, engine in ENGINES.items()}
-    progress = Progress(graph.freeze(), profiles, 64, **options)
-    return progress, {one.name: one for one in progress.start()}
+    progress = Progress(GraphPlan(graph.freeze(), ENGINES, 64, **options))
+    return progress, {one.name: one for one in progress.start().primitives}
 
 
 def unrelated() -> RAGraph:
@@ -295,7 +293,9 @@ def test_a_later_region_waits_for_what_an_earlier_one_no_longer_says() -> None:
     progress, first = primitives(graph)
     assert first["search.embedding"].after == ()
     (again, *_) = [
-        one for one in progress.decide(first["ask?.condition"], "more") if one.stage == "answer"
+        one
+        for one in progress.decide(first["ask?.condition"], "more").primitives
+        if one.stage == "answer"
     ]
     assert again.name == "answer#2.decoding"
     assert {"search.searching", "plan.decoding"} <= set(again.after)

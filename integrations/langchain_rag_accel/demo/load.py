@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import statistics
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from rag_accel.engines.embedding.runtimes import wait_until_compiled
 from rag_accel.system.processor import usable_cores
+from rag_accel.telemetry.metrics import percentile
 
 Shape = Literal["threads", "tasks"]
 SHAPES: tuple[Shape, ...] = ("threads", "tasks")
@@ -34,8 +34,7 @@ class Load:
 
     def percentile_ms(self, share: float) -> float:
         """Return the latency in ms that ``share`` of the requests did not exceed."""
-        ordered = sorted(self.latencies_s)
-        return 1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+        return 1000 * percentile(self.latencies_s, share)
 
     @property
     def median_ms(self) -> float:

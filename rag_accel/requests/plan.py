@@ -1,0 +1,225 @@
+"""Compile a graph once for the engines that run it: checked, grown and lowered.
+
+A request grows where its conditions decide, and equal decisions grow the same. So what is grown
+and lowered is kept with the graph, as a tree of regions by the decisions that led to them: the
+second request that comes the same way compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rag_accel.engine_api.kinds import PrimitiveKind
+from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.growth import StageInstance, choose, grow, stage_of
+from rag_accel.graph.nodes import END, START, StageName
+from rag_accel.graph.primitives import Primitive, PrimitiveName
+from rag_accel.graph.spec import verify
+from rag_accel.graph.stages import Branch
+from rag_accel.passes.context import PassContext, restore_waits
+from rag_accel.passes.decompose import decompose
+from rag_accel.passes.manager import run_passes
+from rag_accel.requests.engines import Engines
+from rag_accel.requests.graph_checks import check_engines, check_fields, filters
+from rag_accel.requests.streams import LIST_ITEMS
+from rag_accel.scheduler.messages import EngineName, NodeSpec
+
+#: The engine of user code and conditions; joins every driver, holds nothing back.
+USER_CODE = EngineName("user code")
+
+#: What ends the name of a node that runs reducers before the primitive of the same name.
+FOLD = ".fold"
+
+#: The most regions that are kept with a graph: a loop has one for each turn.
+MAX_REGIONS = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """What a request is once it has come so far.
+
+    Args:
+        primitives: what the last decision has set free.
+        specs: the same as the scheduler takes it, with the nodes that run reducers.
+        by_node: the primitive of each node.
+        instances: all that has been grown so far, by name.
+        freed: what passes let primitives go without, for later regions that wait for these.
+        before_end: the stages that led to END.
+        then: the regions kept of what is decided next, by branch and answer.
+    """
+
+    primitives: Sequence[Primitive] = ()
+    specs: tuple[NodeSpec, ...] = ()
+    by_node: Mapping[str, Primitive] = field(default_factory=dict[str, Primitive])
+    instances: Mapping[str, StageInstance] = field(default_factory=dict[str, StageInstance])
+    freed: Mapping[PrimitiveName, tuple[PrimitiveName, ...]] = field(
+        default_factory=dict[PrimitiveName, tuple[PrimitiveName, ...]]
+    )
+    before_end: frozenset[StageName] = frozenset()
+    then: dict[tuple[str, tuple[StageName, ...], bool], Region] = field(
+        default_factory=dict[tuple[str, tuple[StageName, ...], bool], "Region"]
+    )
+
+
+class GraphPlan:
+    """Be a graph compiled for engines, as far as its requests have come.
+
+    Args:
+        graph: what is compiled.
+        engines: those it may name; constant.
+        max_loops: how often a stage may run in one request.
+        passes: the static passes that rewrite what is grown; by default all there are.
+    """
+
+    def __init__(
+        self,
+        graph: FrozenRAGraph,
+        engines: Engines,
+        max_loops: int,
+        passes: frozenset[str] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.engines = engines
+        profiles = {name: named.profile for name, named in engines.items()}
+        reduced = frozenset(output for output, _ in graph.reducers)
+        self._context = PassContext(profiles, reduced, passes)
+        self._max_loops = max_loops
+        self._start: Region | None = None
+        self._num_regions = 0
+        self._filters = filters(graph, engines)
+
+    def check(self) -> None:
+        """Verify the graph against the engines.
+
+        Raises:
+            GraphError: if it breaks a rule, or one of these engines would run it wrongly.
+        """
+        verify(self.graph, "ragraph", self._context.engines)
+        check_engines(self.graph, self.engines)
+
+    def check_fields(self) -> None:
+        """Raise GraphError if a filter is on a field that, by now, no document of an index has."""
+        if self._filters:
+            check_fields(self._filters, self.engines)
+
+    def start(self) -> Region:
+        """Return what START sets free.
+
+        Raises:
+            GraphError: if stages cannot be lowered to the engines.
+        """
+        if self._start is None:
+            self._start = self._grow(Region(), [START])
+        return self._start
+
+    def decide(self, region: Region, branch: Primitive, answer: Any) -> Region:
+        """Return what a condition's answer sets free, ``primitives`` being new then.
+
+        Raises:
+            GraphError: if the answer names no stage the branch may choose, or a loop turned too
+                often.
+        """
+        instance = region.instances[branch.instance]
+        assert isinstance(instance.stage, Branch), "only branches are conditions"
+        chosen = choose(self.graph, instance.stage, answer)
+        ends = not chosen or (isinstance(answer, list | tuple) and END in answer)
+        key = (branch.instance, chosen, ends)
+        known = region.then.get(key)
+        if known is not None:
+            return known
+        after = {stage_of(name) for name in instance.after} if ends else set[StageName]()
+        found = self._grow(region, chosen, region.before_end | after)
+        if self._num_regions < MAX_REGIONS:
+            self._num_regions += 1
+            region.then[key] = found
+        return found
+
+    def _grow(
+        self,
+        so_far: Region,
+        entries: Sequence[str],
+        before_end: frozenset[StageName] = frozenset(),
+    ) -> Region:
+        if not entries:
+            return Region((), (), {}, so_far.instances, so_far.freed, before_end)
+        grown = grow(self.graph, entries, so_far.instances.values(), self._max_loops)
+        ending = (
+            instance.stage.name
+            for instance in grown
+            if END in self.graph.successors[instance.stage.name]
+        )
+        lowered = decompose(grown, self._context.engines)
+        plan = run_passes(restore_waits(lowered, so_far.freed), self._context)
+        specs, by_node = self._specs(plan.graph.primitives)
+        return Region(
+            plan.graph.primitives,
+            specs,
+            by_node,
+            {**so_far.instances, **{instance.name: instance for instance in grown}},
+            {**so_far.freed, **plan.freed},
+            before_end.union(ending),
+        )
+
+    def _specs(
+        self, primitives: Sequence[Primitive]
+    ) -> tuple[tuple[NodeSpec, ...], dict[str, Primitive]]:
+        specs: list[NodeSpec] = []
+        by_node: dict[str, Primitive] = {}
+        for one in primitives:
+            after = tuple(str(name) for name in one.after)
+            by_node[one.name] = one
+            if self._is_owned(one) and not self._context.reduced.isdisjoint(one.inputs):
+                # Reducers are the user's code: they run on no engine's thread.
+                fold = one.name + FOLD
+                by_node[fold] = one
+                kind = PrimitiveKind.AGGREGATE
+                specs.append(NodeSpec(fold, USER_CODE, kind, after, one.depth + 1))
+                after = (fold,)
+            engine = self.engine_of(one)
+            specs.append(NodeSpec(one.name, engine, one.kind, after, one.depth, one.size))
+        return tuple(specs), by_node
+
+    def _is_owned(self, primitive: Primitive) -> bool:
+        return primitive.engine is not None and self.engines[primitive.engine].call is None
+
+    def engine_of(self, primitive: Primitive) -> EngineName:
+        """Return the scheduler's name of what executes a primitive."""
+        if primitive.kind is PrimitiveKind.PARTIAL_DECODING:
+            return LIST_ITEMS
+        if primitive.engine is None:
+            return USER_CODE
+        return self.engines[primitive.engine].engine
+
+
+class Progress:
+    """Follow how far one request has come. Its caller sees to it that only one thread does."""
+
+    def __init__(self, plan: GraphPlan) -> None:
+        self._plan = plan
+        self._region = Region()
+
+    def start(self) -> Region:
+        """Return what START sets free."""
+        self._region = self._plan.start()
+        return self._region
+
+    def decide(self, branch: Primitive, answer: Any) -> Region:
+        """Return what a condition's answer sets free. Raises as ``GraphPlan.decide``."""
+        self._region = self._plan.decide(self._region, branch, answer)
+        return self._region
+
+    def results(self) -> list[str]:
+        """Return the outputs of the stages that led to END, in the order of the stages."""
+        before_end = self._region.before_end
+        stages = (one for name, one in self._plan.graph.by_name.items() if name in before_end)
+        return list(dict.fromkeys(str(stage.output) for stage in stages if stage.output))
+
+    def is_sure_to_be_last(self, primitive: Primitive) -> bool:
+        """Tell whether a generation's text is the result, whatever conditions still decide."""
+        return (
+            primitive.kind is PrimitiveKind.DECODING
+            and self._region.before_end == {primitive.stage}
+            and self._plan.graph.successors[primitive.stage] == (END,)
+        )
