@@ -21,7 +21,7 @@ from langchain_rag_accel.demo.compare import Comparison, compare
 from langchain_rag_accel.demo.load import SHAPES, Load, Shape, run_load, torch_threads
 from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
-from rag_accel.engines.embedding.runtimes import wait_until_compiled
+from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 
 PLAIN, OURS = "plain", "accelerated"
 CALLS: dict[Shape, str] = {"threads": "invoke from threads", "tasks": "ainvoke from tasks"}

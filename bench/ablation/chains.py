@@ -18,7 +18,7 @@ from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.chain import build_chain
 from langchain_rag_accel.demo.load import Shape, run_load
 from langchain_rag_accel.demo.material import Material
-from rag_accel.engines.embedding.runtimes import wait_until_compiled
+from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 
 LACKING: Mapping[str, Lacking] = {
     "batching": Lacking({"max_batch": 1}),

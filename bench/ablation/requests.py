@@ -30,7 +30,7 @@ from bench.advanced.workload import LEADING, LOADED, LOADED_TOP_K, Setting, Vari
 from bench.measure import median
 from bench.paired import in_ms
 from langchain_rag_accel.demo.material import Material
-from rag_accel.engines.embedding.runtimes import wait_until_compiled
+from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.engines.llm.emulated.table import DeviceTable
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph

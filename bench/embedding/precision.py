@@ -13,7 +13,7 @@ from bench.results import Row, median_row
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.load import run_load
 from rag_accel.config import EmbeddingRuntime
-from rag_accel.engines.embedding.runtimes import wait_until_compiled
+from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 
 PRECISIONS: tuple[EmbeddingRuntime, ...] = ("bf16", "int8")
 _NEAREST = 5

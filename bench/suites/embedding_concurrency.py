@@ -55,7 +55,7 @@ from bench.results import Row, SuiteResult, sizes_of
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.load import Load, Shape, run_load
 from langchain_rag_accel.demo.material import local_embeddings
-from rag_accel.engines.embedding.runtimes import wait_until_compiled
+from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.errors import ConfigError
 from rag_accel.sample import make_questions, read_corpus
 from rag_accel.system.processor import usable_cores

@@ -12,11 +12,8 @@ except ImportError as error:
 
 from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.explanation import explain
-from langchain_rag_accel.leaf_table import LANGCHAIN
 from rag_accel import shutdown
-from rag_accel.interception import activate, intercept
-
-intercept(LANGCHAIN)
+from rag_accel.interception import activate
 
 if TYPE_CHECKING:
     from langchain_rag_accel.components.embeddings import RagAccelEmbeddings

@@ -6,15 +6,19 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import Runnable
 
+from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
+from rag_accel.interception import intercept
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_base
 from rag_accel.interception.twins import twin
 
 T = TypeVar("T")
+
+intercept(LANGCHAIN)
 
 
 def accelerate(

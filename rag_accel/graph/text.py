@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from rag_accel.errors import GraphError
@@ -85,18 +86,18 @@ def read_stage(line: Line, number: int, functions: Mapping[str, Any]) -> Stage:
 
 def _fields(line: Line, given: Mapping[str, Any], kind: StageKind[Any]) -> dict[str, Any]:
     """Return the fields of the stage that a line describes."""
-    known = {name for name, one in kind.stage.__dataclass_fields__.items() if one.init}
-    fields: dict[str, Any] = {"name": StageName(line.name)}
-    fields |= {key: kind.line[key].read(value) for key, value in given.items()}
+    known = {one.name for one in dataclass_fields(kind.stage) if one.init}
+    found: dict[str, Any] = {"name": StageName(line.name)}
+    found |= {key: kind.line[key].read(value) for key, value in given.items()}
     inputs = tuple(ValueName(value) for value in line.inputs)
-    fields |= zip(kind.reads or (), inputs, strict=False)
+    found |= zip(kind.reads or (), inputs, strict=False)
     if "inputs" in known:
-        fields |= {"inputs": inputs, "reads_all": line.reads_all}
+        found |= {"inputs": inputs, "reads_all": line.reads_all}
     if "output" in known:
-        fields["output"] = ValueName(line.output or "")
+        found["output"] = ValueName(line.output or "")
     if "engine" in known and line.engine is not None:
-        fields["engine"] = EngineName(line.engine)
-    return fields
+        found["engine"] = EngineName(line.engine)
+    return found
 
 
 def _check_attributes(

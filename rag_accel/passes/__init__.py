@@ -1,1 +1,6 @@
-"""Rewrite graphs: each pass is one file with one function from graph to graph."""
+"""Lower RAGraphs to primitives and rewrite those before they run; one pass, one file."""
+
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.manager import Pass, register_pass
+
+__all__ = ["Pass", "PassContext", "register_pass"]

@@ -54,6 +54,26 @@ STATIC_PASSES: Final = (
 )
 """What is applied before a region starts, in this order."""
 
+_registered: list[Pass] = []
+
+
+def register_pass(one: Pass) -> Pass:
+    """Let accelerators made from now on apply a pass, after ours, and know it by its name.
+
+    Raises:
+        ConfigError: if another pass has this name.
+    """
+    if one.name in _known(static_passes()):
+        raise ConfigError("a pass is registered already", found=one.name, valid="another name")
+    _registered.append(one)
+    return one
+
+
+def static_passes() -> tuple[Pass, ...]:
+    """Return the static passes there are, in the order in which they are applied."""
+    return (*STATIC_PASSES, *_registered)
+
+
 RUNTIME_PASSES: Final = ("split_nodes",)
 """What the scheduler does to work that is queued, see ``passes/split_nodes.py``."""
 
@@ -77,16 +97,19 @@ class Plan:
 
 
 def run_passes(
-    graph: PrimitiveGraph, context: PassContext, passes: tuple[Pass, ...] = STATIC_PASSES
+    graph: PrimitiveGraph, context: PassContext, passes: tuple[Pass, ...] | None = None
 ) -> Plan:
     """Apply the passes that the context enables; without any, the graph comes back untouched.
+
+    Args:
+        passes: those there are; by default all that are known.
 
     Raises:
         ConfigError: if the context enables a pass that does not exist.
         GraphError: if the graph is no valid p-graph.
         PassError: if a pass breaks a rule of e-graphs.
     """
-    chosen = _chosen(context.enabled, passes)
+    chosen = _chosen(context.enabled, static_passes() if passes is None else passes)
     if not chosen:
         return Plan(graph, (), {})
     key = _Key(
@@ -108,14 +131,14 @@ def passes_named(text: str) -> frozenset[str] | None:
     """
     match [name.strip() for name in text.split(",") if name.strip()]:
         case ["default"]:
-            return frozenset(_known(STATIC_PASSES)) - OFF_BY_DEFAULT
+            return frozenset(_known(static_passes())) - OFF_BY_DEFAULT
         case ["all"]:
             return None
         case ["none"]:
             return frozenset()
         case names:
             enabled = frozenset(names)
-            _chosen(enabled, STATIC_PASSES)
+            _chosen(enabled, static_passes())
             return enabled
 
 

@@ -15,6 +15,7 @@ from rag_accel.profile.assembly import assemble
 from rag_accel.profile.chrome_trace import chrome_trace
 from rag_accel.profile.critical_path import critical_path
 from rag_accel.profile.recording import RecordedPrimitive, RecordedRequest, Recording
+from rag_accel.profile.replay import PassSaving
 from rag_accel.system.files import replaced_file
 from rag_accel.telemetry.events import TraceEvent
 from rag_accel.telemetry.metrics import percentile
@@ -160,6 +161,7 @@ _STAGE_HEAD = (
     *("stage", "kind", "engine", "count", "waiting", "queued", "running", "p50", "p99"),
     "critical",
 )
+_SAVING_HEAD = ("pass", "saved ms")
 _ENGINE_HEAD = ("engine", "driven", "steps", "batch", "busy")
 
 
@@ -188,12 +190,15 @@ class Profile:
     stages: tuple[StageProfile, ...]
     engines: tuple[EngineUse, ...]
     recording: Recording = field(repr=False)
+    #: what each pass that changes the graph asked about saves a request of it
+    savings: tuple[PassSaving, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers as plain JSON values."""
         names = [one.name for one in fields(self) if one.name != "recording"]
         told: dict[str, Any] = {name: getattr(self, name) for name in names}
         told["stages"] = [asdict(stage) for stage in self.stages]
+        told["savings"] = [asdict(saving) for saving in self.savings]
         told["engines"] = [asdict(engine) for engine in self.engines]
         return told
 
@@ -218,6 +223,11 @@ class Profile:
             lines += [
                 "engines:",
                 *_columns([_ENGINE_HEAD, *map(_engine_cells, self.engines)], texts=2),
+            ]
+        if self.savings:
+            lines += [
+                "passes (estimated by replay):",
+                *_columns([_SAVING_HEAD, *map(_saving_cells, self.savings)], texts=1),
             ]
         return "\n".join(lines)
 
@@ -306,6 +316,11 @@ def _engine_cells(use: EngineUse) -> tuple[str, ...]:
         *(use.engine, driven, str(use.steps)),
         *(f"{use.mean_batch:.2f}", f"{100 * use.busy_share:.1f} %"),
     )
+
+
+def _saving_cells(saving: PassSaving) -> tuple[str, ...]:
+    known = saving.saved_ms
+    return (saving.name, "not replayable" if known is None else f"{known:.2f}")
 
 
 def _columns(lines: Sequence[tuple[str, ...]], texts: int) -> list[str]:

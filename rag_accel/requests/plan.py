@@ -18,9 +18,11 @@ from rag_accel.graph.nodes import END, START, StageName
 from rag_accel.graph.primitives import Primitive, PrimitiveName
 from rag_accel.graph.spec import verify
 from rag_accel.graph.stages import Branch
-from rag_accel.passes.context import PassContext, restore_waits
+from rag_accel.passes.context import Change, PassContext, restore_waits
 from rag_accel.passes.decompose import decompose
-from rag_accel.passes.manager import run_passes
+from rag_accel.passes.manager import run_passes, static_passes
+from rag_accel.profile.recording import Recording
+from rag_accel.profile.replay import PassSaving, saved_ms
 from rag_accel.requests.engines import Engines
 from rag_accel.requests.graph_checks import check_engines, check_fields, filters
 from rag_accel.requests.streams import LIST_ITEMS
@@ -135,6 +137,33 @@ class GraphPlan:
             self._num_regions += 1
             region.then[key] = found
         return found
+
+    def savings(self, recording: Recording) -> tuple[PassSaving, ...]:
+        """Return what each pass that changes what START sets free saves a request, by replay.
+
+        Raises:
+            ConfigError: if no request of this graph is recorded.
+        """
+        primitives = self.start().primitives
+        found: list[PassSaving] = []
+        for name in self._changing():
+            others = GraphPlan(self.graph, self.engines, self._max_loops, self._passes_but(name))
+            before = {str(one.name): one.after for one in others.start().primitives}
+            after = {str(one.name): one.after for one in primitives}
+            is_known = before.keys() == after.keys()
+            found.append(PassSaving(name, saved_ms(recording, before, after) if is_known else None))
+        return tuple(found)
+
+    def _changing(self) -> list[str]:
+        """Return the passes that change what START sets free."""
+        grown = grow(self.graph, [START], (), self._max_loops)
+        plan = run_passes(decompose(grown, self._context.engines), self._context)
+        return [change.by for change in plan.journal if change != Change(change.by)]
+
+    def _passes_but(self, name: str) -> frozenset[str]:
+        enabled = self._context.enabled
+        known = {one.name for one in static_passes()} if enabled is None else enabled
+        return frozenset(known) - {name}
 
     def _grow(
         self,

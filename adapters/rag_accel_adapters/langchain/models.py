@@ -95,7 +95,7 @@ def _sentence_transformer(
 
 
 def _described(model: Any, options: Options) -> str:
-    from rag_accel.engines.embedding.runtimes import describe
+    from rag_accel.engines.embedding.shared_runtimes import describe
 
     return describe(model, "torch" if options.reproducible else options.embedding_runtime)
 

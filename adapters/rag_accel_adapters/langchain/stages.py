@@ -174,7 +174,7 @@ class _Stage:
         return failed or StageValue(scope, tuple(one.value for one in arrived))
 
 
-class Stage(_Stage):
+class StageFunction(_Stage):
     """Do acts in the thread that calls. An error leaves once all branches beside it are over."""
 
     def __call__(self, *arrived: StageValue) -> StageValue:

@@ -28,7 +28,7 @@ from rag_accel_adapters.langchain.stages import (
     Finish,
     Open,
     Reach,
-    Stage,
+    StageFunction,
 )
 
 INPUT = "input"
@@ -95,9 +95,9 @@ def translate(program: Runnable[Any, Any]) -> Translation:
     return Translation(
         program,
         root,
-        _graph(_steps(parts), Stage),
+        _graph(_steps(parts), StageFunction),
         entry,
-        _graph(lines, Stage),
+        _graph(lines, StageFunction),
         _graph(lines, AsyncStage),
         max((len(part.children) for part in root.walk() if part.splits), default=0),
         {
@@ -216,7 +216,9 @@ def _without_entry(
     return tuple(rest), first.acts
 
 
-def _graph(steps: Sequence[TranslatedStep], stage: type[Stage | AsyncStage]) -> FrozenRAGraph:
+def _graph(
+    steps: Sequence[TranslatedStep], stage: type[StageFunction | AsyncStage]
+) -> FrozenRAGraph:
     graph = RAGraph(inputs=INPUT)
     for step in steps:
         fn = stage(step.title, step.acts, step.joins)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rag_accel.engines.embedding.runtimes import wait_until_compiled
+from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.system.processor import usable_cores
 from rag_accel.telemetry.metrics import percentile
 

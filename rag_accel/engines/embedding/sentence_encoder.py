@@ -25,7 +25,7 @@ from rag_accel.engines.embedding.prepared_texts import (
     evaluate,
     is_sliceable,
 )
-from rag_accel.engines.embedding.runtimes import runtime_for
+from rag_accel.engines.embedding.shared_runtimes import runtime_for
 
 Role = Literal["query", "document"]
 

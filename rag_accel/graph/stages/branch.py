@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.nodes import Condition, StageName
@@ -33,10 +33,10 @@ class Branch:
     name: StageName
     condition: Condition
     targets: tuple[StageName, ...] | None = None
-    inputs: ClassVar[tuple[ValueName, ...]] = ()
-    reads_all: ClassVar[bool] = True
-    output: ClassVar[None] = None
-    engine: ClassVar[None] = None
+    inputs: tuple[ValueName, ...] = field(default=(), init=False, repr=False, compare=False)
+    reads_all: bool = field(default=True, init=False, repr=False, compare=False)
+    output: None = field(default=None, init=False, repr=False, compare=False)
+    engine: None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)

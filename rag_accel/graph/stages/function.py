@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.item_lists import ItemFunction, ListFunction, UnionFunction
@@ -34,7 +34,7 @@ class Function:
     inputs: tuple[ValueName, ...] = ()
     reads_all: bool = False
     output: ValueName = NO_OUTPUT
-    engine: ClassVar[None] = None
+    engine: None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         settle(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from rag_accel.engine_api import EngineProfile, PrimitiveKind
 from rag_accel.graph.nodes import DEFAULT_LLM, NO_OUTPUT, EngineName, StageName
@@ -40,7 +40,7 @@ class Generation:
     max_tokens: int | None = None
     engine: EngineName = DEFAULT_LLM
     inputs: tuple[ValueName, ...] = field(init=False)
-    reads_all: ClassVar[bool] = False
+    reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         named = (*placeholders(self.system or ""), *placeholders(self.prompt))

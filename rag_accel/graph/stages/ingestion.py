@@ -35,7 +35,7 @@ class Ingestion:
     engine: EngineName = DEFAULT_INDEX
     embedder: EngineName = DEFAULT_EMBEDDER
     inputs: tuple[ValueName, ...] = field(init=False)
-    reads_all: ClassVar[bool] = False
+    reads_all: bool = field(default=False, init=False, repr=False, compare=False)
     #: what its texts are embedded as
     role: ClassVar[str] = "document"
 

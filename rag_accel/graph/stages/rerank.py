@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.nodes import DEFAULT_QUERY, DEFAULT_RERANKER, NO_OUTPUT, EngineName, StageName
@@ -31,7 +30,7 @@ class Rerank:
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_RERANKER
     inputs: tuple[ValueName, ...] = field(init=False)
-    reads_all: ClassVar[bool] = False
+    reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         settle(self, inputs=(self.query, self.documents))

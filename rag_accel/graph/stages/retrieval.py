@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from rag_accel.engine_api import BorrowedEngine, Capability, EngineProfile, PrimitiveKind
 from rag_accel.graph.lines import References
@@ -50,7 +50,7 @@ class Retrieval:
     engine: EngineName = DEFAULT_INDEX
     embedder: EngineName = DEFAULT_EMBEDDER
     inputs: tuple[ValueName, ...] = field(init=False)
-    reads_all: ClassVar[bool] = False
+    reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         settle(self, inputs=(self.query,))
@@ -72,6 +72,10 @@ def _steps(stage: Retrieval, engines: Engines, counts: Counts) -> tuple[Step, ..
         Step(PrimitiveKind.EMBEDDING, stage.embedder),
         Step(PrimitiveKind.SEARCHING, stage.engine, reads_stage=reads_text),
     )
+
+
+def _written(stage: Retrieval, counts: Counts) -> int:
+    return stage.top_k
 
 
 def _is_fields(value: object) -> bool:
@@ -100,6 +104,6 @@ register_stage(
             "embedder": embedder(),
         },
         of_last=("top_k", "where"),
-        written=lambda stage, counts: stage.top_k,
+        written=_written,
     )
 )

@@ -28,7 +28,7 @@ from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
     NotCompilableError,
 )
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
-from rag_accel.engines.embedding.runtimes import describe  # noqa: E402
+from rag_accel.engines.embedding.shared_runtimes import describe  # noqa: E402
 from rag_accel.engines.rerank.max_sim import MaxSimScorer  # noqa: E402
 from rag_accel.engines.torch_threads import thread_count  # noqa: E402
 

@@ -17,7 +17,10 @@ pytest.importorskip("openvino")
 from langchain_rag_accel import accelerate  # noqa: E402
 from langchain_rag_accel.demo.material import local_embeddings  # noqa: E402
 from rag_accel.accelerator import Accelerator  # noqa: E402
-from rag_accel.engines.embedding.runtimes import describe, wait_until_compiled  # noqa: E402
+from rag_accel.engines.embedding.shared_runtimes import (  # noqa: E402
+    describe,
+    wait_until_compiled,
+)
 
 CALLERS, OWN_TEXTS = 12, 8
 BEFORE_S, AFTER_S = 0.3, 1.0
