@@ -1,13 +1,15 @@
-"""Write the results table of the README from result files: ``python -m bench.table``.
+"""Write the results into the documents from result files: ``python -m bench.table``.
 
-It stands between ``<!-- results -->`` and ``<!-- /results -->``; the rest of the file stays.
+All of them stand in ``docs/results.md`` between ``<!-- results -->`` and ``<!-- /results -->``,
+what the README claims stands there between ``<!-- headlines -->`` and ``<!-- /headlines -->``; the
+rest of both files stays.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.report import figure, labels, medians, range_text, spread, surroundings
@@ -16,24 +18,49 @@ from bench.suites import ratio_definitions
 from rag_accel.errors import ConfigError, RagAccelError
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
+HEADLINES = ("<!-- headlines -->", "<!-- /headlines -->")
+
+#: What the README claims: in words, and the ratio that says so, by suite.
+CLAIMS: Mapping[tuple[str, str], str] = {
+    ("demo", "demo_throughput_64"): "answers per second of the demo's chain, 64 users",
+    ("demo", "demo_p99_64"): "its 99th percentile of latency (lower is better)",
+    ("demo", "demo_p99_1"): "the same for one user (lower is better)",
+    ("demo", "demo_vs_best_peer"): "answers per second of the demo's chain, 64 users",
+    ("embedding_concurrency", "embedding_throughput_64"): "texts embedded per second, 64 callers",
+    ("embedding_concurrency", "embedding_vs_best_peer"): "texts embedded per second, 64 callers",
+    ("embedding_concurrency", "rerank_vs_plain"): "pairs reranked per second, 64 callers",
+    ("stepping", "exact_vs_sq8_refine_b64"): "speed of 64 exact searches, least nprobe",
+    ("mixed_workflows", "rate_vs_langchain"): "requests per second within the latency limit",
+    ("mixed_workflows", "rate_vs_staged_sq8_refine"): "the same",
+    ("advanced_rag", "vs_hand_parallel_langgraph"): "speed of one request of document QA",
+    ("langgraph_depth", "langgraph_depth_vs_plain_4"): "time of a LangGraph of depth, four users "
+    "(lower is better)",
+    (
+        "overhead",
+        "nothing_helps_16_mean",
+    ): "latency where nothing helps, 16 users (lower is better)",
+}
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Rewrite the table in place."""
     parser = argparse.ArgumentParser(prog="python -m bench.table", description=__doc__)
-    parser.add_argument("readme", type=Path, nargs="?", default=_ROOT / "README.md")
+    parser.add_argument("page", type=Path, nargs="?", default=_ROOT / "docs" / "results.md")
+    parser.add_argument("--readme", type=Path, default=_ROOT / "README.md")
     parser.add_argument("--results", type=Path, default=_ROOT / "bench" / "results")
     arguments = parser.parse_args(argv)
     try:
-        write_table(arguments.readme, load_folder(arguments.results))
+        results = load_folder(arguments.results)
+        write_table(arguments.page, results)
+        write_between(arguments.readme, HEADLINES, headlines(results))
     except (RagAccelError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def write_table(readme: Path, results: Sequence[SuiteResult]) -> None:
+def write_table(page: Path, results: Sequence[SuiteResult]) -> None:
     """Replace what stands between the markers.
 
     Raises:
@@ -41,16 +68,40 @@ def write_table(readme: Path, results: Sequence[SuiteResult]) -> None:
     """
     if not results:
         raise ConfigError("no results to write", hint="python -m bench SUITE --json FILE first")
-    text = readme.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in before + after:
+    write_between(page, (BEGIN, END), table(results))
+
+
+def write_between(page: Path, marks: tuple[str, str], written: str) -> None:
+    """Replace what stands between two marks.
+
+    Raises:
+        ConfigError: if they are not there once and in order.
+    """
+    first, last = marks
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end or first in rest or last in before + after:
         raise ConfigError(
             "no place for the results table",
-            where=str(readme),
-            valid=f"{BEGIN} and below it {END}, each once",
+            where=str(page),
+            valid=f"{first} and below it {last}, each once",
         )
-    readme.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{first}\n{written}\n{last}{after}", encoding="utf-8")
+
+
+def headlines(results: Sequence[SuiteResult]) -> str:
+    """Return what the README claims, as far as it was measured: claim, factor, opponent, suite."""
+    by_suite = {result.suite: result for result in results}
+    lines = ["| claim | factor | suite |", "| --- | ---: | --- |"]
+    for (suite, ratio), claim in CLAIMS.items():
+        result = by_suite.get(suite)
+        if result is None or ratio not in result.ratios:
+            continue
+        against = ratio_definitions(suite)[ratio].partition(":")[0]
+        value = f"{figure(result.ratios[ratio])}{spread(result, ratio)}"
+        lines.append(f"| {claim}, {_cell(against)} | {value} | `{suite}` |")
+    return "\n".join(lines)
 
 
 def table(results: Sequence[SuiteResult]) -> str:

@@ -43,58 +43,134 @@ class Options:
     """Configure one accelerator and everything accelerated through it."""
 
     mode: Mode = _option(  # noqa: RUF009 - a dataclass field, never shared
-        "auto", "how a program is accelerated: auto, intercept or translate"
+        "auto",
+        "how a program is accelerated: `auto`, `intercept` or `translate`",
     )
     strict: bool = _option(
-        False, "raise our own internal errors instead of running the leaf plainly"
+        False,
+        "raise our own internal errors instead of running the call plainly; for tests",
     )
     on_full: OnFull = _option(  # noqa: RUF009 - a dataclass field, never shared
-        "wait", "what a drop-in does at max_requests: wait or raise BusyError"
+        "wait",
+        "what a drop-in does when `max_requests` are live: `wait` in the caller's own thread "
+        "or task, or `raise` BusyError",
     )
-    max_requests: int = _option(4096, "requests that may be live at once", 1, 1_000_000)
+    max_requests: int = _option(
+        4096,
+        "requests that may be live at once",
+        1,
+        1_000_000,
+    )
     max_batch: int = _option(
-        64, "items an owned engine that computes here may take into one step", 1, 65_536
+        64,
+        "items one of our engines that computes here may take into one step; a model on a "
+        "device or server of its own takes what that takes",
+        1,
+        65_536,
     )
-    batch_wait_ms: float = _option(3.0, "upper bound on waiting for a known newcomer", 0.0, 1000.0)
-    ageing_s: float = _option(0.5, "waiting time that outweighs one level of depth", 0.001, 3600.0)
-    deadline_s: float | None = _option(None, "deadline of a request that names none", 0.0)
-    hang_s: float = _option(120.0, "a step longer than this marks its engine lost", 0.01)
-    shutdown_s: float = _option(5.0, "how long closing waits for running steps", 0.0, 600.0)
+    batch_wait_ms: float = _option(
+        3.0,
+        "upper bound on an idle engine's wait for a newcomer that is known to come; 5 % of "
+        "the step is another",
+        0.0,
+        1000.0,
+    )
+    ageing_s: float = _option(
+        0.5,
+        "waiting time that outweighs one level of depth, so that nothing starves",
+        0.001,
+        3600.0,
+    )
+    deadline_s: float | None = _option(
+        None,
+        "deadline of a request that names none",
+        0.0,
+    )
+    hang_s: float = _option(
+        120.0,
+        "a step longer than this marks its engine lost; a call of our HTTP engine may take "
+        "longer: `RemoteOptions` bounds each silence (`read_timeout_s`, 120) and the whole "
+        "call with its attempts (`total_timeout_s`, 1800)",
+        0.01,
+    )
+    shutdown_s: float = _option(
+        5.0,
+        "how long closing waits for running steps",
+        0.0,
+        600.0,
+    )
     threads: int | None = _option(
-        None, "cores the engines may use; default: what the process may use", 1, 4096
+        None,
+        "cores our engines may use; by default the affinity mask, cut to the container's quota",
+        1,
+        4096,
     )
     call_threads: int = _option(
-        64, "threads for sync-only leaves called from a running loop", 1, 4096
+        64,
+        "threads for sync-only calls of async callers",
+        1,
+        4096,
     )
     stream_items: int = _option(
-        256, "items buffered per stream before they are merged", 1, 1_000_000
+        256,
+        "items buffered per stream before they are merged",
+        1,
+        1_000_000,
     )
     single_flight: bool = _option(
-        True, "share one run among equal concurrent calls of an owned engine"
+        True,
+        "share one run among equal concurrent calls of an engine of ours",
     )
-    max_loops: int = _option(64, "times a loop of a RAGraph may turn", 1, 1_000_000)
+    max_loops: int = _option(
+        64,
+        "times a loop of a RAGraph may turn",
+        1,
+        1_000_000,
+    )
     passes: str = _option(
         "default",
-        "passes over a RAGraph and its queued work: default, all, none, or names joined by commas",
+        "passes over a `RAGraph` and its queued work: `default` (all but `decompose_stages`, "
+        "`pipeline_decoding` and `rerank_by_source`, which cost more than they bring where "
+        "several requests come at once), `all`, `none`, or names joined by commas",
     )
     use_skeleton: bool = _option(
-        True, "start the calls of a compiled LangGraph's nodes by how far they are from its end"
+        True,
+        "start the calls of a compiled LangGraph's nodes by how far they are from its end",
     )
     slice_min_ms: float = _option(
-        8.0, "shortest time budget of a step while others may be waiting", 0.1, 10_000.0
+        8.0,
+        "shortest time budget of a step while others may be waiting",
+        0.1,
+        10_000.0,
     )
     slice_max_ms: float = _option(
-        250.0, "longest time budget of a step while others may be waiting", 0.1, 10_000.0
+        250.0,
+        "longest time budget of a step while others may be waiting",
+        0.1,
+        10_000.0,
     )
-    namespace: str = _option("", "tenant whose results are never shared with another's")
-    reproducible: bool = _option(False, "fix batch shapes so that floats repeat bit by bit")
-    embedding_runtime: EmbeddingRuntime = _option(  # noqa: RUF009 - as on_full
+    namespace: str = _option(
+        "",
+        "tenant; results are never shared with another's",
+    )
+    reproducible: bool = _option(
+        False,
+        "compute so that floats repeat bit by bit whatever else is computed",
+    )
+    embedding_runtime: EmbeddingRuntime = _option(  # noqa: RUF009 - a dataclass field, never shared
         "auto",
-        "what runs recognised models: auto compiles them where OpenVINO is installed;"
-        " bf16 and int8 do so approximately",
+        "what runs recognised models on the CPU: `auto` compiles them where OpenVINO is "
+        "installed, `torch` never does; `bf16` and `int8` compile them with fewer bits: "
+        "vectors are near, not the same, and `explain()` names the smallest cosine",
     )
     profile_dir: str = _option(
-        "", "directory of measured profiles: engines are measured when they join, once each"
+        "",
+        "directory of measured profiles, for example `~/.cache/rag_accel/profiles`: a model "
+        "of ours that embeds or reranks is measured when it first joins (some seconds, once "
+        "for each kind of model and machine); the largest batch that still makes an item "
+        "cheaper then replaces 64. Empty: nothing is measured or written. The suite "
+        "`ablation` has a row for it (`measured_profile`): for MiniLM it costs more than it "
+        "brings",
     )
     trace_events: int = _option(
         8192,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -19,7 +20,11 @@ from rag_accel.cli import main
 from rag_accel.config import Options
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "changes").glob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "changes").glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 SHOWN = [*DOCUMENTS, *sorted((ROOT / "cookbook").glob("*"))]
 README = (ROOT / "README.md").read_text()
 TEXT = "\n".join(path.read_text() for path in DOCUMENTS)
@@ -47,19 +52,14 @@ def _verbs(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return re.findall(r"^    (\w+)", listed, re.MULTILINE)
 
 
+def test_the_page_of_options_is_what_the_options_say() -> None:
+    generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    assert (ROOT / "docs" / "options.md").read_text() == generate["page"]()
+
+
 @pytest.mark.parametrize("option", [spec.name for spec in fields(Options)])
 def test_every_option_has_a_row(option: str) -> None:
-    assert f"\n| `{option}` | " in README
-
-
-@pytest.mark.parametrize(
-    ("option", "default"),
-    [(s.name, s.default) for s in fields(Options) if isinstance(s.default, int | float)],
-)
-def test_a_documented_default_is_the_real_one(option: str, default: float) -> None:
-    row = next(line for line in README.splitlines() if line.startswith(f"| `{option}` |"))
-    said = row.split("|")[2].strip().strip("`")
-    assert said == str(default) if isinstance(default, bool) else float(said) == default
+    assert f"\n| `{option}` | " in TEXT
 
 
 @pytest.mark.parametrize(("error", "code"), _codes().items())
@@ -129,9 +129,9 @@ def test_the_first_example_of_the_readme_shows_its_output_and_is_short() -> None
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
 
 
-def test_the_results_have_one_place() -> None:
-    assert len(re.findall("<!-- results -->.*?<!-- /results -->", README, re.DOTALL)) == 1
-    assert TEXT.count("<!-- results -->") == 1
+@pytest.mark.parametrize("what", ["results", "headlines"])
+def test_results_have_one_place(what: str) -> None:
+    assert TEXT.count(f"<!-- {what} -->") == TEXT.count(f"<!-- /{what} -->") == 1
 
 
 @pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.name)

@@ -19,6 +19,9 @@ from rag_accel import errors
 PACKAGES = (
     "langchain_rag_accel",
     "rag_accel",
+    "rag_accel.engines",
+    "rag_accel.interception",
+    "rag_accel.passes",
     "rag_accel.server",
     "rag_accel.testing",
     "rag_accel.workflows",
@@ -97,7 +100,9 @@ def test_a_missing_framework_names_the_extra(tmp_path: Path) -> None:
     assert "pip install 'rag-accel[langchain]'" in said
 
 
-@pytest.mark.parametrize("package", ["langchain_rag_accel", "rag_accel", "rag_accel.testing"])
+@pytest.mark.parametrize(
+    "package", ["langchain_rag_accel", "rag_accel", "rag_accel.engines", "rag_accel.testing"]
+)
 def test_importing_loads_nothing_heavy(package: str) -> None:
     code = f"import sys, {package}; print([n for n in {HEAVY!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,8 @@ import pytest
 
 from bench.report import EMULATED
 from bench.results import Row, SuiteResult, save
-from bench.table import BEGIN, END, main, table, write_table
+from bench.suites import ratio_definitions
+from bench.table import BEGIN, CLAIMS, END, HEADLINES, headlines, main, table, write_table
 from rag_accel.errors import ConfigError
 
 
@@ -106,13 +107,43 @@ def test_a_result_of_an_emulated_accelerator_says_so(result: SuiteResult) -> Non
 def test_the_command_reads_the_folder_and_writes_the_file(
     result: SuiteResult, tmp_path: Path
 ) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{BEGIN}\n{END}\n")
+    page, readme = tmp_path / "results.md", tmp_path / "README.md"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    readme.write_text("\n".join(HEADLINES))
     save(tmp_path / "results" / "sample.json", [result])
-    assert main([str(readme), "--results", str(tmp_path / "results")]) == 0
-    assert "sample_throughput_64" in readme.read_text()
+    arguments = [str(page), "--readme", str(readme), "--results", str(tmp_path / "results")]
+    assert main(arguments) == 0
+    assert "sample_throughput_64" in page.read_text()
+    assert "| claim |" in readme.read_text()
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "README.md"), "--results", str(tmp_path)]) == 2
     assert "no results" in capsys.readouterr().err
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_documents_hold_the_results_there_are(tmp_path: Path) -> None:
+    results, readme = ROOT / "docs" / "results.md", ROOT / "README.md"
+    pages = [tmp_path / "results.md", tmp_path / "README.md"]
+    for page, original in zip(pages, (results, readme), strict=True):
+        page.write_text(original.read_text())
+    assert main([str(pages[0]), "--readme", str(pages[1])]) == 0
+    assert [page.read_text() for page in pages] == [results.read_text(), readme.read_text()]
+
+
+def test_every_claim_has_a_ratio_that_says_its_opponent() -> None:
+    for suite, ratio in CLAIMS:
+        assert ratio_definitions(suite)[ratio].startswith("against ")
+
+
+def test_a_claim_is_as_it_was_measured_or_is_not_made() -> None:
+    result = SuiteResult("demo", (), {"demo_p99_64": 0.4321})
+    (head, rule, row) = headlines([result]).splitlines()
+    assert head.startswith("| claim |")
+    assert set(rule) <= set("| -:")
+    assert row.startswith("| its 99th percentile of latency (lower is better), against the plain")
+    assert row.endswith("| 0.4321 | `demo` |")
+    assert len(headlines([]).splitlines()) == 2
