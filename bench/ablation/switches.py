@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from langchain_rag_accel import side_by_side
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.fast_tokens import FastTokens
@@ -188,4 +189,4 @@ def the_loops_own_threads() -> AbstractContextManager[None]:
 
 def one_call_after_another() -> AbstractContextManager[None]:
     """Let composite retrievers make their calls one by one."""
-    return _instead(wrappers, "spreading", lambda method: method)
+    return _instead(side_by_side, "spread", lambda method, _: method)

@@ -24,7 +24,7 @@ from rag_accel.passes.explanation import PlanStage, explain_graph
 from rag_accel.passes.manager import passes_named
 from rag_accel.profile.profile import Profile, profile_of
 from rag_accel.requests.compiled import CompiledGraph
-from rag_accel.requests.engines import NamedEngine, owned, role_engine
+from rag_accel.requests.engines import NamedEngine, is_engine, owned, role_engine
 from rag_accel.requests.execution import Execution, Graph, RunHandle
 from rag_accel.requests.kinds import check_output
 from rag_accel.requests.plan import USER_CODE
@@ -132,7 +132,7 @@ class Accelerator:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
         taken = role_engine(name, engine)
-        if isinstance(taken, Engine):
+        if is_engine(taken):
             profile = self._profiler.profile_of(taken)
             joined = self._driver.add_engine(name, taken, profile)
             self._keep_engine(name, owned(joined, taken, profile))

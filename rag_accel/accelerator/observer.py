@@ -31,7 +31,7 @@ from rag_accel.scheduler.messages import (
 from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import SchedulerState
 from rag_accel.telemetry import events as trace
-from rag_accel.telemetry.metrics import Metrics
+from rag_accel.telemetry.metrics import EngineMetrics, Metrics
 from rag_accel.telemetry.tracer import Tracer
 
 
@@ -41,6 +41,7 @@ class SchedulerObserver:
     def __init__(self, metrics: Metrics, tracer: Tracer) -> None:
         self._metrics = metrics
         self._tracer = tracer
+        self._cells: dict[str, EngineMetrics] = {}
         self._calls: dict[NodeKey, float] = {}
         self._steps: dict[str, StartStep] = {}
         # The others are kept only while somebody wants the events that need them.
@@ -92,7 +93,8 @@ class SchedulerObserver:
 
     def _call_made(self, event: CallMade, now: float, state: SchedulerState) -> None:
         duration_s = event.ended_at - event.began_at
-        self._metrics.engine(event.engine).record_step(1, duration_s, event.ok)
+        cells = self._cells.get(event.engine) or self._find_cells(event.engine)
+        cells.record_step(1, duration_s, event.ok)
         if self._tracer.wanted:
             is_alone = state.find(event.request) is None
             self._tracer.emit_later(_lone_call_events if is_alone else _call_events, event)
@@ -108,7 +110,7 @@ class SchedulerObserver:
 
     def _step_over(self, event: StepEnded | StepFailed, now: float, state: SchedulerState) -> None:
         self._lost.pop(event.engine, None)
-        cells = self._metrics.engine(event.engine)
+        cells = self._cells.get(event.engine) or self._find_cells(event.engine)
         cells.steps.add()
         cells.step_s.observe(event.duration_s)
         failed = isinstance(event, StepFailed)
@@ -131,9 +133,10 @@ class SchedulerObserver:
             )
 
     def _first_outputs(self, event: StepEnded, now: float) -> None:
-        for node, kind in ((report.node, report.kind) for report in event.reports):
+        for report in event.reports:
+            node = report.node
             # Nobody waits any more for what a node streams that was cancelled meanwhile.
-            if kind == "partial" and node.node in self._running.get(node.request, {}):
+            if report.kind == "partial" and node.node in self._running.get(node.request, {}):
                 self._tracer.emit(trace.FirstOutput(now, *node, event.engine))
 
     def _call_over(self, event: CallEnded, now: float, state: SchedulerState) -> None:
@@ -151,13 +154,13 @@ class SchedulerObserver:
 
     def _step_started(self, command: StartStep, now: float, state: SchedulerState) -> None:
         engine = state.engines[command.engine]
-        cells = self._metrics.engine(command.engine)
+        cells = self._cells.get(command.engine) or self._find_cells(command.engine)
         joined = 0
         for key in command.admitted:
             node = engine.running[key]
             joined += 0 if node.solo else node.portion  # what is retried has been counted
             if not node.taken:  # the further parts of a node were dispatched with its first
-                self._dispatched(node, now)
+                self._dispatched(node, cells, now)
         self._steps[command.engine] = command
         if joined:  # a step may also go on with what an earlier one has left
             cells.items.add(joined)
@@ -171,12 +174,16 @@ class SchedulerObserver:
     def _call_started(self, command: StartCall, now: float, state: SchedulerState) -> None:
         node = state.engines[command.engine].running[command.node]
         self._calls[command.node] = now
-        self._dispatched(node, now)
+        self._dispatched(node, self._find_cells(command.engine), now)
 
-    def _dispatched(self, node: NodeRun, now: float) -> None:
+    def _find_cells(self, engine: str) -> EngineMetrics:
+        cells = self._cells[engine] = self._metrics.engine(engine)
+        return cells
+
+    def _dispatched(self, node: NodeRun, cells: EngineMetrics, now: float) -> None:
         spec = node.spec
         waited_s = now - node.queued_at
-        self._metrics.engine(spec.engine).queue_wait_s.observe(waited_s)
+        cells.queue_wait_s.observe(waited_s)
         wanted = self._tracer.wanted
         request, name = node.key
         if trace.NodeFinished in wanted or trace.FirstOutput in wanted:
@@ -206,6 +213,7 @@ class SchedulerObserver:
         """Forget an engine that has left: there may be one for every request."""
         self._steps.pop(command.engine, None)
         self._lost.pop(command.engine, None)
+        self._cells.pop(command.engine, None)
         self._metrics.retire_engine(command.engine)
         self._tracer.let_go(lambda kept: _is_joining_of(kept, command.engine))
 

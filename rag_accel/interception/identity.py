@@ -109,13 +109,10 @@ MEANT = (BusyError, DeadlineError, ForkedError, RequestCancelledError)
 def current_run(own: Accelerator | None = None) -> RequestIdentity | None:
     """Return the run this context is part of, if any, and if it is one of ``own``'s."""
     run = current_request.get()
-    return None if run is None or run.has_ended or _is_foreign(run, own) else run
-
-
-def _is_foreign(run: RequestIdentity, own: Accelerator | None) -> bool:
+    if run is None or run.has_ended or (own is not None and own is not run.accelerator):
+        return None
     # A forked child is no part of its parent's runs.
-    accelerator = run.accelerator
-    return (own is not None and own is not accelerator) or accelerator.forked
+    return None if run.accelerator.forked else run
 
 
 def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
@@ -127,7 +124,7 @@ def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
     if not is_enabled():
         return None
     run = current_request.get()
-    if run is not None and not _is_foreign(run, own):
+    if run is not None and (own is None or own is run.accelerator) and not run.accelerator.forked:
         return run.accelerator.anonymous() if run.has_ended else run
     accelerator = activated()
     if accelerator is None or (own is not None and accelerator is not own):
@@ -151,9 +148,10 @@ def find_lender(obj: Any) -> RequestIdentity | None:
 
 def identity_for(own: Accelerator | None) -> RequestIdentity | None:
     """Return the current run, or a fresh anonymous one for an object that is always scheduled."""
-    if not is_enabled():
-        return None
-    return find_identity(own) or (own or default_accelerator()).anonymous()
+    found = find_identity(own)
+    if found is None and is_enabled():
+        return (own or default_accelerator()).anonymous()
+    return found
 
 
 def fail_open(accelerator: Accelerator, error: Exception, where: str) -> None:

@@ -33,8 +33,9 @@ def is_nested(obj: Any) -> bool:
 
     That is its own leaf, or that of a retriever over a store, or of a model over another.
     """
-    for call in held.get():  # noqa: SIM110 - asked by every call: a generator costs more than this
-        if call.covers(obj):
+    for call in held.get():
+        # Contexts that were copied may outlive a call.
+        if call.is_active and (obj is call.obj or isinstance(obj, call.inner)):
             return True
     return False
 
@@ -58,13 +59,13 @@ class LeafCall:
         "_engine",
         "_held",
         "_identity",
-        "_inner",
         "_kind",
-        "_obj",
         "_permit",
         "_run",
+        "inner",
         "is_active",
         "is_settled",
+        "obj",
     )
 
     def __init__(
@@ -76,10 +77,10 @@ class LeafCall:
         args: Sequence[Any],
     ) -> None:
         self._identity = identity
-        self._obj = obj
+        self.obj = obj
         self._kind = leaf.kind
         self._engine = known.engine
-        self._inner = known.framework.inner.get(leaf.kind, ())
+        self.inner = known.framework.inner.get(leaf.kind, ())
         self._args = args
         self._begun: BegunCall | None = None
         self._permit: Permit | None = None
@@ -87,10 +88,6 @@ class LeafCall:
         self.is_active = True
         #: whether it is over, and the context is as it was
         self.is_settled = False
-
-    def covers(self, obj: Any) -> bool:
-        """Tell whether a call of ``obj`` is part of this one; contexts copied may outlive it."""
-        return self.is_active and (obj is self._obj or isinstance(obj, self._inner))
 
     def begin(self) -> bool:
         """Begin, if nothing has to be waited for; ``end`` must follow then."""
@@ -108,7 +105,7 @@ class LeafCall:
             self._refused(error)
             return True
         if meters:
-            note_leaf(self._obj, self._args, "admitted")
+            note_leaf(self.obj, self._args, "admitted")
         return True
 
     def _begin_known(self) -> bool:
@@ -128,7 +125,7 @@ class LeafCall:
             self._refused(error)
         else:
             if meters:
-                note_leaf(self._obj, self._args, "queued")
+                note_leaf(self.obj, self._args, "queued")
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop."""
@@ -140,12 +137,12 @@ class LeafCall:
             self._refused(error)
         else:
             if meters:
-                note_leaf(self._obj, self._args, "queued")
+                note_leaf(self.obj, self._args, "queued")
 
     def end(self, ok: bool) -> None:
         """Note that it has returned, or raised."""
         self.is_active = False
-        self._obj, self._args = None, ()  # contexts that were copied meanwhile may live on
+        self.obj, self._args = None, ()  # contexts that were copied meanwhile may live on
         # Only then forgotten: to say it twice, after an interrupt, does no harm.
         if self._begun is not None:
             self._begun.end(ok)
@@ -176,7 +173,7 @@ class LeafCall:
 
     def _refused(self, error: Exception) -> None:
         fail_open(self._identity.accelerator, error, self._engine)
-        note_leaf(self._obj, self._args, None)
+        note_leaf(self.obj, self._args, None)
 
 
 class inside:  # noqa: N801 - used as a function

@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from rag_accel.engine_api import (
 from rag_accel.errors import ConfigError, DocumentError, EngineOutputError
 from rag_accel.registry import engine_registry
 from rag_accel.scheduler.messages import EngineName
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +53,18 @@ Engines: TypeAlias = Mapping[str, NamedEngine]
 """What stages may name, by the names they use."""
 
 
+def is_engine(given: Any) -> TypeIs[Engine]:
+    """Tell whether something is an engine, and no test double that has every attribute."""
+    return isinstance(given, Engine) and isinstance(given.profile, EngineProfile)
+
+
 def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
     """Return an engine or a callable for what was given.
 
     Raises:
         ConfigError: if it is neither, nor something an installed part of us can run.
     """
-    if isinstance(given, Engine):
+    if is_engine(given):
         return given
     if isinstance(given, str):
         return _registered(name, given)

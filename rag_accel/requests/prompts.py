@@ -25,11 +25,19 @@ def as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple):
-        items = cast("list[Any]", value)
-        if items and all(isinstance(one, Document | ScoredDocument) for one in items):
-            return "\n\n".join(f"[{n}] {_passage(one)}" for n, one in enumerate(items, start=1))
-        return "\n".join(as_text(one) for one in items)
+        return _listed(cast("list[Any]", value))
     return str(value)
+
+
+def _listed(items: list[Any]) -> str:
+    """Return documents with their numbers, whatever else as it is, one under the other."""
+    passages: list[str] = []
+    for number, one in enumerate(items, start=1):
+        document = one.document if isinstance(one, ScoredDocument) else one
+        if not isinstance(document, Document):
+            return "\n".join(map(as_text, items))
+        passages.append(f"[{number}] {document.text}")
+    return "\n\n".join(passages)
 
 
 def generation_input(primitive: Primitive, read: Callable[[str], Any]) -> GenerationInput:
@@ -46,10 +54,6 @@ def generation_input(primitive: Primitive, read: Callable[[str], Any]) -> Genera
     return GenerationInput(
         tuple(messages), primitive.attribute("stop", ()), primitive.attribute("max_tokens")
     )
-
-
-def _passage(one: Document | ScoredDocument) -> str:
-    return one.text if isinstance(one, Document) else one.document.text
 
 
 # Keep the prompts that engines have prefilled for one request, until they are resumed.
@@ -75,13 +79,16 @@ class Prefilled:
 
     def handle(self, primitive: Primitive) -> Handle | None:
         """Return what a primitive resumes, if anything."""
-        found = (self._handles[name] for name in primitive.inputs if name in self._handles)
-        return next((handle for _, handle in found), None)
+        for name in primitive.inputs:
+            if name in self._handles:
+                return self._handles[name][1]
+        return None
 
     def ended(self, primitive: Primitive, engine: EngineName, handle: Handle | None) -> None:
         """Release what a primitive has resumed; keep its own handle if it has prefilled."""
         for name in primitive.inputs:
-            self._release(name)
+            if name in self._handles:
+                self._release(name)
         if handle is None:
             return
         if KINDS[primitive.kind].prefills and primitive.output is not None:
@@ -99,6 +106,5 @@ class Prefilled:
             self._release(name)
 
     def _release(self, name: str) -> None:
-        if name in self._handles:
-            engine, handle = self._handles.pop(name)
-            self._driver.release(engine, (handle,))
+        engine, handle = self._handles.pop(name)
+        self._driver.release(engine, (handle,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import Command, EndNode, EndRequest
+from rag_accel.scheduler.learning import running_mean
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallMade,
@@ -158,7 +159,7 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
 def call_made(state: SchedulerState, event: CallMade, now: float, out: list[Command]) -> None:
     """Learn from a call that is over: what it took, and where its program has been meanwhile."""
     engine = state.engine(event.engine)
-    engine.learn_node(event.ended_at - event.began_at)
+    engine.node_mean_s = running_mean(engine.node_mean_s, event.ended_at - event.began_at)
     run = state.requests.get(event.request)
     if run is None or not run.open:
         return

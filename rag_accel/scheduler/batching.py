@@ -40,9 +40,13 @@ def select_batch(
         budget_s: how long the step should take; ``None`` if nobody else could be waiting.
     """
     held = engine.running.values()
-    if any(node.solo for node in held):
+    free = engine.max_batch
+    for node in held:
+        if node.solo:
+            return []
+        free -= node.portion
+    if not engine.queue.nodes:
         return []
-    free = engine.max_batch - sum(node.portion for node in held)
     chosen: list[Entry] = []
     may_cut = not held
     for node in engine.queue.by_urgency(now, options.ageing_s):
@@ -114,11 +118,14 @@ def grant_threads(state: SchedulerState, engine: EngineState) -> int:
     """
     if engine.max_threads <= 0:
         return 1
-    others = [
-        other for other in state.owned.values() if other is not engine and other.max_threads > 0
-    ]
-    held = sum(other.threads for other in others if other.step is not None)
-    claimants = sum(1 for other in others if other.step is not None or len(other.queue))
+    held = claimants = 0
+    for other in state.owned.values():
+        if other is engine or other.max_threads <= 0:
+            continue
+        if other.step is not None:
+            held += other.threads
+        if other.step is not None or other.queue.nodes:
+            claimants += 1
     fair = max(1, state.options.cores // (claimants + 1))
     free = state.options.cores - held
     return max(1, min(engine.max_threads, fair if claimants else free, max(free, 1)))

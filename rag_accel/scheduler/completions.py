@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import CancelWork, Command, EndNode, EndRequest
+from rag_accel.scheduler.learning import running_mean
 from rag_accel.scheduler.messages import CallEnded, NodeKey, Outcome, StepEnded, StepFailed
 from rag_accel.scheduler.queueing import append_nodes, ready
 from rag_accel.scheduler.runs import NodeRun, RequestRun
@@ -17,11 +18,13 @@ def leave_engine(
     state: SchedulerState, engine: EngineState, node: NodeRun, keep_flight: bool = False
 ) -> None:
     """Take a node off its engine, and its flight with it unless it will be retried."""
-    engine.queue.discard(node.key)
-    if engine.running.pop(node.key, None) is not None:
-        leave_feeding(state, node)
+    if engine.running.pop(node.key, None) is None:
+        engine.queue.discard(node.key)
+    else:
         node.portion = 0
-    if not keep_flight:
+        if node.dependents:
+            leave_feeding(state, node)
+    if node.spec.share is not None and not keep_flight:
         _land(engine, node)
 
 
@@ -37,6 +40,8 @@ def end_node(
     """End one node, share or hand over its result, and let go what waited for it."""
     followers, node.followers = node.followers, {}
     _finish(state, node, outcome, None, now, out)
+    if not followers:
+        return
     if outcome == "done":
         for follower in _living(state, followers):
             _finish(state, follower, "done", node.key, now, out)
@@ -167,7 +172,9 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
     """
     engine = _leave_step(state, event, now)
     _serve(engine, event.duration_s)
+    ended = 0
     for report in event.reports:
+        ended += report.kind in ("final", "error")
         node = engine.running.get(report.node)
         if node is None:
             continue
@@ -178,15 +185,14 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
             _part_ended(state, engine, node, now, out)
             continue
         leave_engine(state, engine, node)
-        engine.learn_node(now - node.started_at)
+        engine.node_mean_s = running_mean(engine.node_mean_s, now - node.started_at)
         engine.costs.learn_service(node.served_s, node.spec.size)
         if not node.abandoned:
             end_node(state, node, "done" if report.kind == "final" else "failed", now, out)
-    ended = sum(report.kind in ("final", "error") for report in event.reports)
     if ended:
         window_s = longest_wait_s(state, engine.predict_s(ended))
         engine.returns.step_ended(ended, now, window_s)
-    if not engine.stepped:
+    if engine.running and not engine.stepped:
         _fail_silent(state, engine, now, out)
 
 
@@ -254,9 +260,9 @@ def _leave_step(state: SchedulerState, event: StepEnded | StepFailed, now: float
             found=f"step {event.step} while {engine.step} runs",
             hint="an engine worker must report each step once",
         )
-    engine.learn_step(event.duration_s)
+    engine.step_mean_s = running_mean(engine.step_mean_s, event.duration_s)
     engine.costs.learn_border(now - engine.step_started, event.duration_s)
-    engine.step = None
+    engine.step = engine.hangs_at = None
     engine.threads = 0
     engine.interrupted = False
     engine.lost = False
@@ -272,7 +278,7 @@ def call_ended(state: SchedulerState, event: CallEnded, now: float, out: list[Co
         return
     appended = _append(state, event, node)
     leave_engine(state, engine, node)
-    engine.learn_node(now - node.started_at)
+    engine.node_mean_s = running_mean(engine.node_mean_s, now - node.started_at)
     state.dirty[engine.name] = None
     if not node.abandoned:
         end_node(state, node, "done" if event.ok else "failed", now, out)

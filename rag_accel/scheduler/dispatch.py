@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from rag_accel.scheduler.batching import Entry, grant_threads, select_batch, select_calls
+from rag_accel.scheduler.batching import grant_threads, select_batch, select_calls
 from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, StartCall, StartStep
 from rag_accel.scheduler.completions import cancel_node, end_node, end_request
 from rag_accel.scheduler.learning import COMPANY_S, bounded_budget_s
@@ -57,11 +57,18 @@ def _drop(state: SchedulerState, engine: EngineState, out: list[Command]) -> Non
 
 def _settle(state: SchedulerState, now: float, out: list[Command]) -> None:
     """Admit who waits, and lose what has reached a lost engine: either may lead to the other."""
-    admit_pending(state, now)
-    while lost := [e for e in state.owned.values() if e.lost and len(e.queue)]:
-        for engine in lost:
-            _lose_queue(state, engine, now, out)
+    if state.pending:
         admit_pending(state, now)
+    while (engine := _lost_with_work(state)) is not None:
+        _lose_queue(state, engine, now, out)
+        admit_pending(state, now)
+
+
+def _lost_with_work(state: SchedulerState) -> EngineState | None:
+    for engine in state.owned.values():
+        if engine.lost and len(engine.queue):
+            return engine
+    return None
 
 
 def _lose_queue(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
@@ -93,6 +100,9 @@ def _interrupt(state: SchedulerState, engine: EngineState, now: float, out: list
 
 
 def _start_step(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
+    if not engine.queue.nodes and not engine.running:
+        engine.wait_until = engine.wait_for = None
+        return
     if _waits(state, engine, now):
         return
     budget_s = _budget_s(state, engine, now)
@@ -100,16 +110,24 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
     if not batch and not engine.running:
         return
     state.steps += 1
-    for entry in batch:
-        entry.node.portion = entry.items
-        _enter(state, engine, entry.node, now, f"step {state.steps}")
+    keys: list[NodeKey] = []
+    parts: list[WorkSlice] = []
+    for node, items in batch:
+        node.portion = items
+        _enter(state, engine, node, now, f"step {state.steps}")
+        keys.append(node.key)
+        if items < node.spec.size and (part := node.part) is not None:
+            parts.append(part)
     engine.step = StepId(state.steps)
     engine.step_started = now
-    engine.step_items = sum(node.portion for node in engine.running.values())
+    engine.hangs_at = now + state.options.hang_s
+    engine.step_items = 0
+    for node in engine.running.values():
+        engine.step_items += node.portion
     engine.threads = grant_threads(state, engine)
     time_s = _time_s(state, engine, budget_s)
     out.append(
-        StartStep(engine.name, engine.step, _keys(batch), engine.threads, time_s, _parts(batch))
+        StartStep(engine.name, engine.step, tuple(keys), engine.threads, time_s, tuple(parts))
     )
 
 
@@ -125,14 +143,6 @@ def _time_s(state: SchedulerState, engine: EngineState, budget_s: float | None) 
     if engine.bounds_its_work:
         limits.append(min(state.options.hang_s / 2, _LONGEST_WAIT_S))
     return min(limits, default=None)
-
-
-def _keys(batch: list[Entry]) -> tuple[NodeKey, ...]:
-    return tuple(entry.node.key for entry in batch)
-
-
-def _parts(batch: list[Entry]) -> tuple[WorkSlice, ...]:
-    return tuple(part for entry in batch if (part := entry.node.part) is not None)
 
 
 def _budget_s(state: SchedulerState, engine: EngineState, now: float) -> float | None:
@@ -166,7 +176,8 @@ def _enter(state: SchedulerState, engine: EngineState, node: NodeRun, now: float
     engine.running[node.key] = node
     if not node.taken:
         node.started_at = now
-    enter_feeding(state, node)
+    if node.dependents:
+        enter_feeding(state, node)
     state.move(node, "running", why)
 
 
@@ -179,8 +190,7 @@ def look_at_clock(state: SchedulerState, now: float, out: list[Command]) -> None
     for engine in state.owned.values():
         if engine.wait_until is not None and engine.wait_until <= now:
             state.dirty[engine.name] = None
-        hangs_at = _hangs_at(state, engine)
-        if hangs_at is not None and hangs_at <= now:
+        if engine.hangs_at is not None and engine.hangs_at <= now:
             _lose(state, engine, now, out)
 
 
@@ -192,9 +202,8 @@ def next_wake(state: SchedulerState) -> float | None:
     for engine in state.owned.values():
         if engine.wait_until is not None:
             times.append(engine.wait_until)
-        hangs_at = _hangs_at(state, engine)
-        if hangs_at is not None:
-            times.append(hangs_at)
+        if engine.hangs_at is not None:
+            times.append(engine.hangs_at)
     return min(times, default=None)
 
 
@@ -211,15 +220,10 @@ def _expire(state: SchedulerState, now: float, out: list[Command]) -> None:
             end_request(state, run, "deadline", None, now, out)
 
 
-def _hangs_at(state: SchedulerState, engine: EngineState) -> float | None:
-    if engine.step is None or engine.lost:
-        return None
-    return engine.step_started + state.options.hang_s
-
-
 def _lose(state: SchedulerState, engine: EngineState, now: float, out: list[Command]) -> None:
     """Give up an engine that did not come back; it is used again once its step returns."""
     engine.lost = True
+    engine.hangs_at = None
     state.dirty[engine.name] = None
     for node in list(engine.running.values()):
         if node.state == "running" and not node.abandoned:

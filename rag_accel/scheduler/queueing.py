@@ -38,6 +38,7 @@ def append_nodes(
 
 def _check(state: SchedulerState, run: RequestRun, specs: tuple[NodeSpec, ...]) -> None:
     new: dict[str, None] = {}
+    waits = False
     for spec in specs:
         engine = state.engines.get(spec.engine)
         if engine is None:
@@ -46,6 +47,9 @@ def _check(state: SchedulerState, run: RequestRun, specs: tuple[NodeSpec, ...]) 
         if taken or NodeKey(run.id, spec.name) in engine.running:
             raise _illegal("a primitive name was used twice", run, spec.name)
         new[spec.name] = None
+        waits = waits or bool(spec.after)
+    if not waits:
+        return
     for spec in specs:
         for name in spec.after:
             if name not in run.nodes and name not in new:
@@ -61,8 +65,6 @@ def _illegal(what: str, run: RequestRun, found: str) -> InvalidTransitionError:
 def _circle(run: RequestRun, specs: tuple[NodeSpec, ...]) -> list[str]:
     """Return the new primitives that could never start; one look is enough for sorted ones."""
     left = [spec for spec in specs if spec.after]
-    if not left:
-        return []
     settled = {spec.name: None for spec in specs if not spec.after}
     while left:
         rest: list[NodeSpec] = []

@@ -108,11 +108,11 @@ _Level = dict[NodeKey, NodeRun]
 class NodeQueue:
     """Hold the queued nodes of one engine; every change costs O(log n)."""
 
-    __slots__ = ("_levels", "_line", "_nodes", "items")
+    __slots__ = ("_levels", "_line", "items", "nodes")
 
     def __init__(self) -> None:
         #: by the time they were queued
-        self._nodes: dict[NodeKey, NodeRun] = {}
+        self.nodes: dict[NodeKey, NodeRun] = {}
         #: of each request, its nodes by depth
         self._levels: dict[RequestId, dict[int, _Level]] = {}
         #: requests with a node here as (arrived_at, id), oldest first
@@ -121,17 +121,17 @@ class NodeQueue:
         self.items = 0
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self.nodes)
 
     def __contains__(self, key: NodeKey) -> bool:
-        return key in self._nodes
+        return key in self.nodes
 
     def __iter__(self) -> Iterator[NodeRun]:
-        return iter(self._nodes.values())
+        return iter(self.nodes.values())
 
     def get(self, key: NodeKey) -> NodeRun | None:
         """Return a queued node."""
-        return self._nodes.get(key)
+        return self.nodes.get(key)
 
     def has_request(self, request: RequestId) -> bool:
         """Tell whether some node of this request is queued."""
@@ -139,8 +139,8 @@ class NodeQueue:
 
     def add(self, node: NodeRun) -> None:
         """Append a node that is not here yet."""
-        self._nodes[node.key] = node
-        self.items += node.left
+        self.nodes[node.key] = node
+        self.items += node.spec.size - node.taken
         levels = self._levels.get(node.key.request)
         if levels is None:
             levels = self._levels[node.key.request] = {}
@@ -149,10 +149,10 @@ class NodeQueue:
 
     def discard(self, key: NodeKey) -> None:
         """Remove a node if it is here."""
-        node = self._nodes.pop(key, None)
+        node = self.nodes.pop(key, None)
         if node is None:
             return
-        self.items -= node.left
+        self.items -= node.spec.size - node.taken
         levels = self._levels[key.request]
         level = levels[node.spec.depth]
         del level[key]
@@ -180,7 +180,7 @@ class NodeQueue:
                     yield node
 
     def _overdue(self, since: float) -> NodeRun | None:
-        first = next(iter(self._nodes.values()), None)
+        first = next(iter(self.nodes.values()), None)
         return first if first is not None and first.queued_at <= since else None
 
     def _eligible(self, request: RequestId, now: float, ageing_s: float) -> Iterable[NodeRun]:
@@ -194,8 +194,9 @@ class NodeQueue:
 
         # A level is ordered by time, so that the first too young node ends it.
         aged = [takewhile(has_aged, level.values()) for level in levels.values()]
-        return merge(*aged, key=_queued_at)
+        return merge(*aged, key=_turn)
 
 
-def _queued_at(node: NodeRun) -> float:
-    return node.queued_at
+def _turn(node: NodeRun) -> tuple[float, int]:
+    """Of those that were queued at the same time, the deepest goes first."""
+    return node.queued_at, -node.spec.depth

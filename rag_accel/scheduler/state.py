@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts, running_mean
+from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts
 from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
 from rag_accel.scheduler.runs import NodeQueue, NodeRun, NodeState, RequestRun
 
@@ -40,6 +40,8 @@ class EngineState:
     #: not None iff owned and inside a step
     step: StepId | None = None
     step_started: float = 0.0
+    #: when it will be lost if it is inside a step still; not None iff it is and is not lost
+    hangs_at: float | None = None
     threads: int = 0
     #: the size of the step
     step_items: int = 0
@@ -66,14 +68,6 @@ class EngineState:
     def predict_s(self, items: int) -> float:
         """Return the expected seconds of a step over ``items`` items."""
         return self.step_mean_s if self.step_mean_s > 0 else self.base_s + self.per_item_s * items
-
-    def learn_step(self, duration_s: float) -> None:
-        """Take the duration of a step into account."""
-        self.step_mean_s = running_mean(self.step_mean_s, duration_s)
-
-    def learn_node(self, duration_s: float) -> None:
-        """Take the time that one node spent here into account."""
-        self.node_mean_s = running_mean(self.node_mean_s, duration_s)
 
 
 @dataclass(frozen=True, slots=True)

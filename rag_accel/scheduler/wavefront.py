@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeVar
 
+from rag_accel.scheduler.learning import running_mean
 from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId
 from rag_accel.scheduler.runs import NodeRun, RequestRun
-from rag_accel.scheduler.state import EngineState, SchedulerState, running_mean
+from rag_accel.scheduler.state import EngineState, SchedulerState
 
 WAIT_SHARE = 0.05
 MAX_PROGRAMS = 4096
@@ -102,10 +103,11 @@ def enter_idle(state: SchedulerState, run: RequestRun) -> None:
 def leave_idle(state: SchedulerState, run: RequestRun) -> None:
     """Note that an open program brought its next leaf, or ended."""
     place = (run.program, run.last_engine)
-    if (line := state.idle.get(place)) is not None:
+    line = state.idle.get(place)
+    if line == [(run.idle_since, run.id)]:
+        del state.idle[place]
+    elif line is not None:
         _remove(line, (run.idle_since, run.id))
-        if not line:
-            del state.idle[place]
 
 
 def enter_feeding(state: SchedulerState, node: NodeRun) -> None:

@@ -33,36 +33,37 @@ class RingBuffer(Generic[T]):
         ConfigError: if ``capacity`` is below one.
     """
 
-    __slots__ = ("_numbered", "_numbers")
+    __slots__ = ("numbered", "numbers")
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ConfigError(
                 "a ring buffer holds at least one item", found=capacity, valid="from 1"
             )
-        self._numbers = itertools.count(1)
-        self._numbered: deque[tuple[int, T]] = deque(maxlen=capacity)
+        self.numbers = itertools.count(1)
+        #: the items held, each with how many had been appended with it
+        self.numbered: deque[tuple[int, T]] = deque(maxlen=capacity)
 
     def append(self, item: T) -> None:
         """Add an item, dropping the oldest if the buffer is full."""
-        self._numbered.append((next(self._numbers), item))
+        self.numbered.append((next(self.numbers), item))
 
     def snapshot(self) -> tuple[T, ...]:
         """Return the items held, oldest first. Nothing is removed."""
-        return tuple(item for _, item in self._numbered.copy())
+        return tuple(item for _, item in self.numbered.copy())
 
     @property
     def total(self) -> int:
         """Return how many items were ever appended."""
-        return max((number for number, _ in self._numbered.copy()), default=0)
+        return max((number for number, _ in self.numbered.copy()), default=0)
 
     @property
     def dropped(self) -> int:
         """Return how many items are held no more."""
-        return self.total - len(self._numbered)
+        return self.total - len(self.numbered)
 
     def __len__(self) -> int:
-        return len(self._numbered)
+        return len(self.numbered)
 
 
 logger = logging.getLogger("rag_accel.telemetry")
@@ -119,8 +120,9 @@ class Tracer:
 
     def emit(self, event: TraceEvent) -> None:
         """Record one event. Never raises an ``Exception``."""
-        if self._ring is not None:
-            self._ring.append(event)
+        ring = self._ring
+        if ring is not None:
+            ring.numbered.append((next(ring.numbers), event))  # as ``ring.append`` does
         for feed in self._routes.get(type(event), ()):
             self._write(feed, event)
 

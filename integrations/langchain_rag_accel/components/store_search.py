@@ -275,8 +275,12 @@ class StoreSearch(VectorStore):
 
     def _scored(self, hits: Hits) -> Scored:
         index = self._shared.index
-        metric = Metric.INNER_PRODUCT if index is None else index.spec.metric
-        return [(document(hit.document), metric.raw_score(hit.score)) for hit in hits]
+        is_distance = index is not None and index.spec.metric is Metric.L2
+        scored: Scored = []
+        for hit in hits:
+            score = 0.0 - hit.score if is_distance else hit.score
+            scored.append((document(hit.document), score))
+        return scored
 
     def _diverse(
         self, vector: list[float], hits: Hits, k: int, lambda_mult: float

@@ -146,7 +146,8 @@ class RetrievalEngine(EngineBase):
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work; it is looked at in the next step."""
-        self._pending.update((request.id, request) for request in work)
+        for request in work:
+            self._pending[request.id] = request
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work, half-done searches included."""
@@ -181,9 +182,8 @@ class RetrievalEngine(EngineBase):
                 outputs += self._stepped.advance(time_s, threads)
             else:
                 outputs += self._whole.search(searches, threads)
-            outputs += [
-                ingested(self._index, request, VALID_WORK) for request in self._ripe_ingestions()
-            ]
+            if self._ingestions:
+                outputs += self._ingest()
         return outputs
 
     def _take_pending(self) -> tuple[list[EngineOutput], list[Search]]:
@@ -212,8 +212,8 @@ class RetrievalEngine(EngineBase):
     def _piece_cost(self, threads: int, has_filter: bool, is_coded: bool) -> ScanCost:
         return self._costs.of(("piece", threads, has_filter, is_coded), _FIRST_BASE_S)
 
-    def _ripe_ingestions(self) -> list[EngineRequest]:
-        """Take the ingestions that no older search waits for; their own turn's go before them."""
+    def _ingest(self) -> list[EngineOutput]:
+        """Ingest what no older search waits for; what came in their own turn goes before them."""
         oldest = self._stepped.oldest_turn
         ripe = [
             ingestion.request
@@ -222,7 +222,7 @@ class RetrievalEngine(EngineBase):
         ]
         for request in ripe:
             del self._ingestions[request.id]
-        return ripe
+        return [ingested(self._index, request, VALID_WORK) for request in ripe]
 
 
 # Search for all that were submitted in one go, those that can together, the fastest way.
@@ -312,10 +312,10 @@ class WholeSearches:
         return _final(group, found)
 
     def _found(self, group: list[Search]) -> list[list[ScoredDocument]]:
-        vectors = np.stack([search.vector for search in group])
+        queries = np.stack([search.vector for search in group])
         counts = [search.query.k for search in group]
         query = group[0].query
-        return self._index.search(vectors, counts, query.where, query.nprobe)
+        return self._index.search_checked(queries, counts, query.where, query.nprobe)
 
     def _compared_by(self, searches: Sequence[Search]) -> int:
         """Return with how many vectors these searches are compared."""

@@ -84,7 +84,8 @@ def checked_search(request: EngineRequest, dimension: int) -> Search:
     if request.kind is not PrimitiveKind.SEARCHING or not isinstance(query, SearchQuery):
         raise wrong_payload(request, VALID_WORK)
     check_count(query.k)
-    check_filter(query.where, query.nprobe)
+    if query.where is not None or query.nprobe is not None:
+        check_filter(query.where, query.nprobe)
     return Search(request.id, checked_query(query.vector, dimension), query)
 
 
@@ -100,6 +101,9 @@ def wrong_payload(request: EngineRequest, valid: str) -> ConfigError:
 
 def grouped(searches: Iterable[SearchT], key: Callable[[SearchT], Hashable]) -> list[list[SearchT]]:
     """Return searches in groups of equal keys, in the order of their first members."""
+    searches = list(searches)
+    if len(searches) == 1:
+        return [searches]
     groups: dict[Hashable, list[SearchT]] = {}
     for search in searches:
         groups.setdefault(key(search), []).append(search)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rag_accel.engine_api import StepBudget
+from rag_accel.engine_api import Handle, StepBudget
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import (
     CancelWork,
@@ -27,6 +27,7 @@ from rag_accel.scheduler.messages import (
     Outcome,
     RequestArrived,
     RequestId,
+    WorkSlice,
 )
 from rag_accel.scheduler.state import SchedulerState
 
@@ -52,11 +53,10 @@ class Delivery:
         self._results = results
         self._claimed: set[NodeKey] = set()
         #: leaders whose result object others get, too
-        self._shared = {
-            command.leader
-            for command in commands
-            if isinstance(command, EndNode) and command.leader is not None
-        }
+        self._shared: set[NodeKey] = set()
+        for command in commands:
+            if isinstance(command, EndNode) and command.leader is not None:
+                self._shared.add(command.leader)
 
     def end_node(self, command: EndNode) -> None:
         """Hand a primitive's outcome and result to whoever waits for it."""
@@ -68,24 +68,21 @@ class Delivery:
 
     def release_unclaimed(self, worker: EngineWorker) -> None:
         """Free the engine's state of results that came too late for anybody to want them."""
-        handles = tuple(
-            result.handle
-            for node, result in self._results.items()
-            if result.handle is not None and node not in self._claimed
-        )
+        handles: list[Handle] = []
+        for node, result in self._results.items():
+            if result.handle is not None and node not in self._claimed:
+                handles.append(result.handle)
         if handles:
-            worker.release(handles)
-
-
-def carry_out(command: Command, delivery: Delivery) -> None:
-    """Do what one command says."""
-    _EXECUTE[type(command)](delivery, command)
+            worker.release(tuple(handles))
 
 
 def _start_step(delivery: Delivery, command: StartStep) -> None:
-    parts = {part.node: part for part in command.parts}
-    find = delivery.clients.find
-    members = tuple((node, find(node), parts.get(node)) for node in command.admitted)
+    parts: dict[NodeKey, WorkSlice] = {}
+    for part in command.parts:
+        parts[part.node] = part
+    members: list[tuple[NodeKey, LeafClient | None, WorkSlice | None]] = []
+    for node in command.admitted:
+        members.append((node, delivery.clients.find(node), parts.get(node)))
     budget = StepBudget(command.time_s, command.threads)
     delivery.workers[command.engine].start(command.step, members, budget)
 
@@ -121,7 +118,8 @@ def _wake_at(delivery: Delivery, command: WakeAt) -> None:
     """Do nothing: the driver reads the time from the state."""
 
 
-_EXECUTE: dict[type, Callable[[Delivery, Any], None]] = {
+#: do what one command says, by its type
+CARRY_OUT: dict[type, Callable[[Delivery, Any], None]] = {
     StartStep: _start_step,
     StartCall: _start_call,
     EndNode: Delivery.end_node,

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from rag_accel.clock import Clock
 from rag_accel.errors import SchedulingError
 from rag_accel.scheduler.commands import Command
-from rag_accel.scheduler.driver.delivery import Clients, Delivery, Results, carry_out
+from rag_accel.scheduler.driver.delivery import CARRY_OUT, Clients, Delivery, Results
 from rag_accel.scheduler.driver.recovery import (
     concerned,
     lost_commands,
@@ -32,6 +32,8 @@ from rag_accel.scheduler.messages import (
     OwnedEngineAdded,
     RequestArrived,
     RequestCancelled,
+    RequestClosed,
+    RequestOpened,
     StepEnded,
     StepFailed,
     Tick,
@@ -49,20 +51,18 @@ Call = Callable[[], None]
 class LoopWakeups:
     """Gather calls by loop until ``flush``. Used by one thread at a time."""
 
-    __slots__ = ("_calls",)
+    __slots__ = ("calls",)
 
     def __init__(self) -> None:
-        self._calls: dict[asyncio.AbstractEventLoop, list[tuple[Call, Call | None]]] = {}
+        self.calls: dict[asyncio.AbstractEventLoop, list[tuple[Call, Call | None]]] = {}
 
     def add(self, loop: asyncio.AbstractEventLoop, call: Call, lost: Call | None = None) -> None:
         """Run ``call`` on a loop at the next ``flush``; ``lost`` here if that loop is closed."""
-        self._calls.setdefault(loop, []).append((call, lost))
+        self.calls.setdefault(loop, []).append((call, lost))
 
     def flush(self) -> None:
         """Hand the gathered calls to their loops."""
-        if not self._calls:
-            return
-        gathered, self._calls = self._calls, {}
+        gathered, self.calls = self.calls, {}
         for loop, calls in gathered.items():
             try:
                 loop.call_soon_threadsafe(_run_all, [call for call, _ in calls])
@@ -83,6 +83,8 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 _NONE: Results = {}
+#: events that bring nothing along
+_BARE = (CallMade, RequestOpened, RequestClosed)
 
 
 class Observer(Protocol):
@@ -129,12 +131,12 @@ class EventHandler:
         """
         self._put_off = self._put_off + 1 if more and self._put_off < MAX_TOGETHER else 0
         try:
-            results = _NONE if isinstance(event, CallMade) else self.take_in(event, attached)
+            results = _NONE if isinstance(event, _BARE) else self.take_in(event, attached)
             self._apply(event, results, more=self._put_off > 0)
         except Exception as error:
             members = attached if isinstance(event, StepEnded | StepFailed) else ()
             self._survive(event, members, error)
-        if not self._put_off:
+        if self.wakeups.calls and not self._put_off:
             self.wakeups.flush()
 
     def catch_up(self) -> None:
@@ -168,14 +170,19 @@ class EventHandler:
     def _apply(self, event: Event, results: Results, more: bool = False) -> None:
         now = self._clock.now()
         commands = handle(self.state, event, now, more=more)
-        self._observe(event, commands, now)
+        if self._observer is not None:
+            try:
+                self._observer.observe(event, commands, now, self.state)
+            except Exception:
+                self.internal_errors += 1
+                logger.exception("the scheduler's observer failed on %s", type(event).__name__)
         if not commands and not isinstance(event, StepEnded):
             return
         delivery = Delivery(self.clients, self.workers, self._granted, results, commands)
         failed: list[tuple[Command, Exception]] | None = None
         for command in commands:
             try:
-                carry_out(command, delivery)
+                CARRY_OUT[type(command)](delivery, command)
             except Exception as error:
                 failed = [*(failed or ()), (command, error)]
         # Only now: what is not carried out yet must not look as if it had been lost.
@@ -183,15 +190,6 @@ class EventHandler:
             self._survive(command, (), error)
         if isinstance(event, StepEnded) and event.engine in self.workers:
             delivery.release_unclaimed(self.workers[event.engine])
-
-    def _observe(self, event: Event, commands: list[Command], now: float) -> None:
-        if self._observer is None:
-            return
-        try:
-            self._observer.observe(event, commands, now, self.state)
-        except Exception:
-            self.internal_errors += 1
-            logger.exception("the scheduler's observer failed on %s", type(event).__name__)
 
     def _survive(self, what: Event | Command, members: Iterable[NodeKey], error: Exception) -> None:
         """Keep running after an error of our own: whom it concerns fails, nobody else does."""
@@ -217,7 +215,7 @@ class EventHandler:
         self._repair(Tick())
         delivery = Delivery(self.clients, self.workers, self._granted, {}, [])
         for command in lost_commands(self.state, self.workers, self._granted):
-            _attempt(carry_out, command, delivery)
+            _attempt(CARRY_OUT[type(command)], delivery, command)
         for node in self.clients.strays(self.state):
             _attempt(self.clients.fail, node, error)
 

@@ -213,23 +213,24 @@ class Gathered(threading.local):
     when it first gets to look.
     """
 
-    def __init__(self, send: Callable[[LeafArrived, LeafClient], None]) -> None:
+    def __init__(self, send: Callable[[tuple[LeafArrived, LeafClient]], None]) -> None:
         self._send = send
-        self._loop: asyncio.AbstractEventLoop | None = None
+        #: the loop that was asked to hand over; without one nothing is kept
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._items: list[tuple[LeafArrived, LeafClient]] = []
 
     def add(self, event: LeafArrived, client: LeafClient) -> None:
         """Keep one; the first asks the loop to hand over after everybody's turn."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
+        if self.loop is not loop:
             self.flush()  # of a loop that ended before it came to that
-            self._loop = loop
+            self.loop = loop
             loop.call_soon(self.flush)
         self._items.append((event, client))
 
     def flush(self) -> None:
         """Hand over what this thread keeps."""
-        if self._loop is not None:
-            items, self._items, self._loop = self._items, [], None
-            for event, client in items:
-                self._send(event, client)
+        if self.loop is not None:
+            items, self._items, self.loop = self._items, [], None
+            for item in items:
+                self._send(item)

@@ -115,13 +115,13 @@ class Driver:
         self._check = check
         self._handler = EventHandler(options, self._clock, observer)
         self._turns = Turns(self._handler, self._clock)
-        self._calls = BegunCalls(self._clock.now, self._turns.bring_quietly)
+        self._calls = BegunCalls(self._clock.now, self._turns.mailbox)
         self._names = EngineNames()
         self._unlimited: set[EngineName] = set()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
         self._closing = False
-        self._gathered = Gathered(self._send)
+        self._gathered = Gathered(self._turns.bring)
         self._thread = threading.Thread(
             target=self._turns.run, name="rag-accel-driver", daemon=True
         )
@@ -214,9 +214,8 @@ class Driver:
             return None
         now = self._clock.now()
         state, calls = self._handler.state, self._calls
-        live = (
-            len(state.requests) + len(state.pending) + len(self._turns.mailbox) + len(calls.running)
-        )
+        unseen = len(self._turns.mailbox.messages)
+        live = len(state.requests) + len(state.pending) + unseen + len(calls.running)
         if 2 * live >= state.options.max_requests or (deadline is not None and deadline <= now):
             return None
         return BegunCall(calls, request, name, engine, kind, arrived_at, now)
@@ -236,9 +235,9 @@ class Driver:
         if self._turns.has_ended or self._handler.state.pending:
             self._put(event)  # somebody may wait for this
         else:
-            if isinstance(event, RequestClosed):
+            if isinstance(event, RequestClosed) and self._gathered.loop is not None:
                 self._gathered.flush()
-            self._turns.bring_quietly((event, None))
+            self._turns.mailbox.put_quietly((event, None))
 
     def report_call(self, event: CallEnded, result: Result) -> None:
         """Tell the core that a borrowed call of a graph has ended, and hand over its result."""
@@ -321,15 +320,14 @@ class Driver:
             )
 
     def _require_usable(self) -> None:
-        self._require_own_process()
+        if os.getpid() != self._pid:
+            self._require_own_process()
         if self._closing:
             raise ClosedError("the accelerator is closed", hint="make a new one")
 
     def _put(self, event: Event | None, attached: Any = None) -> None:
-        self._gathered.flush()  # what concerns a leaf comes after it
-        self._send(event, attached)
-
-    def _send(self, event: Event | None, attached: Any) -> None:
+        if self._gathered.loop is not None:  # what concerns a leaf comes after it
+            self._gathered.flush()
         self._turns.bring((event, attached))
 
     def _report_step(self, event: StepEnded | StepFailed, results: dict[NodeKey, Result]) -> None:

@@ -37,10 +37,11 @@ class Mailbox:
     Writing takes no lock that a finalizer or a signal's handler could meet again.
     """
 
-    __slots__ = ("_is_asleep", "_messages", "_unwoken")
+    __slots__ = ("_is_asleep", "_unwoken", "messages")
 
     def __init__(self) -> None:
-        self._messages: deque[Message] = deque()
+        #: oldest first; whoever reads them is the only one who takes them away
+        self.messages: deque[Message] = deque()
         #: held unless the reader has been woken and has not noticed yet
         self._unwoken = threading.Lock()
         self._unwoken.acquire()
@@ -48,21 +49,21 @@ class Mailbox:
         self._is_asleep = False
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self.messages)
 
     def add(self, message: Message) -> None:
         """Bring a message and wake nobody: the writer sees to it that it is read."""
-        self._messages.append(message)
+        self.messages.append(message)
 
     def put(self, message: Message) -> None:
         """Bring a message and wake the reader."""
-        self._messages.append(message)
+        self.messages.append(message)
         self.wake()
 
     def put_quietly(self, message: Message) -> None:
         """Bring a message that is seen with the next one, or soon."""
-        self._messages.append(message)
-        if self._is_asleep or len(self._messages) >= MAX_QUIET:
+        self.messages.append(message)
+        if self._is_asleep or len(self.messages) >= MAX_QUIET:
             self.wake()
 
     def wait(self, timeout_s: float = math.inf) -> None:
@@ -72,11 +73,11 @@ class Mailbox:
         """
         # After a message more may follow quietly for a while; then the thread sleeps.
         short_s = min(timeout_s, REPORT_S)
-        if self._messages or self._is_woken(short_s) or self._messages or short_s == timeout_s:
+        if self.messages or self._is_woken(short_s) or self.messages or short_s == timeout_s:
             return
         self._is_asleep = True
         try:
-            if not self._messages:  # one may have come before its writer saw that we sleep
+            if not self.messages:  # one may have come before its writer saw that we sleep
                 self._is_woken(timeout_s - short_s)
         finally:
             self._is_asleep = False
@@ -90,7 +91,7 @@ class Mailbox:
     def get_nowait(self) -> Message:
         """Return the oldest message; raises Empty if there is none."""
         try:
-            return self._messages.popleft()
+            return self.messages.popleft()
         except IndexError:
             raise Empty from None
 
@@ -106,14 +107,14 @@ class BegunCalls:
 
     Args:
         now: the driver's clock, in seconds.
-        report: takes what is to be told of a call that has ended.
+        mailbox: takes what is to be told of a call that has ended.
     """
 
-    __slots__ = ("now", "pid", "report", "running")
+    __slots__ = ("mailbox", "now", "pid", "running")
 
-    def __init__(self, now: Callable[[], float], report: Callable[[Message], None]) -> None:
+    def __init__(self, now: Callable[[], float], mailbox: Mailbox) -> None:
         self.now = now
-        self.report = report
+        self.mailbox = mailbox
         self.pid = os.getpid()
         #: ids of the calls; single operations on a dict need no lock
         self.running: dict[int, None] = {}
@@ -171,7 +172,7 @@ class BegunCall:
             calls.now(),
             ok,
         )
-        calls.report((made, None))
+        calls.mailbox.put_quietly((made, None))
 
 
 # Deal with messages one after another, in the driver's thread or in that of an engine.
@@ -238,11 +239,8 @@ class Turns:
     def bring(self, message: Message) -> None:
         """Leave a message to the driver's thread."""
         self.mailbox.put(message)
-        self._see_whether_too_late()
-
-    def bring_quietly(self, message: Message) -> None:
-        """Leave a message that nobody waits for to whoever looks next."""
-        self.mailbox.put_quietly(message)
+        if self._has_ended:  # nobody reads the mailbox any more, so whoever came too late does
+            self._turn_away()
 
     def bring_and_deal(self, message: Message) -> None:
         """Deal with a message after all that came before it, unless another thread does so."""
@@ -252,13 +250,14 @@ class Turns:
         else:
             try:
                 self._deal(MAX_DEALT)
-                is_left = self._is_over or len(self.mailbox) > 0 or self._is_before_look()
+                is_left = self._is_over or bool(self.mailbox.messages) or self._is_before_look()
             finally:
                 self._turn.release()
             # A quiet message that came while this thread had the turn is seen soon.
             if is_left:
                 self.mailbox.wake()
-        self._see_whether_too_late()
+        if self._has_ended:
+            self._turn_away()
 
     def _wait_s(self) -> float:
         if self._looks_at is None:
@@ -275,22 +274,20 @@ class Turns:
         self._owner = threading.get_ident()
         try:
             number = 0
-            while not self._is_over and number != most:
-                try:
-                    event, attached = self.mailbox.get_nowait()
-                except Empty:
-                    break
-                self._deal_with(event, attached)
+            messages = self.mailbox.messages
+            while messages and not self._is_over and number != most:
+                event, attached = messages.popleft()
+                if event is not None:
+                    self._handler.handle(event, attached, more=bool(messages))
+                else:
+                    self._answer(attached)
                 number += 1
                 # The next wait may be long: nothing of this message may stay alive with it.
                 del event, attached
         finally:
             self._owner = None
 
-    def _deal_with(self, event: Event | None, attached: Any) -> None:
-        if event is not None:
-            self._handler.handle(event, attached, more=len(self.mailbox) > 0)
-            return
+    def _answer(self, attached: Any) -> None:
         self._handler.catch_up()
         if attached is None:
             self._is_over = True
@@ -301,11 +298,6 @@ class Turns:
         wake_at = self._handler.state.wake_at
         if wake_at is not None and self._clock.now() >= wake_at and not self._is_over:
             self._handler.handle(Tick(), None)
-
-    def _see_whether_too_late(self) -> None:
-        # Nobody reads the mailbox after the driver's last look, so whoever came too late does.
-        if self._has_ended:
-            self._turn_away()
 
     def _turn_away(self) -> None:
         """Turn away what came after the driver's last look; any thread once it has ended."""

@@ -165,7 +165,8 @@ class EngineWorker:
     def start(self, step: StepId, members: Members, budget: StepBudget) -> None:
         """Ask for a step that first takes the work of new members, of some only a part."""
         self.step = step
-        self.given.update(node for node, _, _ in members)
+        for node, _, _ in members:
+            self.given.add(node)
         self._mailbox.put(_WorkerStep(step, members, budget))
 
     def cancel(self, nodes: tuple[NodeKey, ...]) -> None:

@@ -361,7 +361,7 @@ def test_a_closed_engine_holds_no_codes(metric: Metric) -> None:
 def test_the_way_that_costs_less_is_taken(metric: Metric, coded_s: float, expected: str) -> None:
     clock = ManualClock()
     engine = RetrievalEngine(make_index(metric, 100), max_threads=1, clock=clock)
-    find, by_codes = DocumentIndex.search, CodedSearches.search
+    find, by_codes = DocumentIndex.search_checked, CodedSearches.search
     ways: list[str] = []
 
     def plain(self: DocumentIndex, vectors: Any, *rest: Any) -> Any:
@@ -377,7 +377,7 @@ def test_the_way_that_costs_less_is_taken(metric: Metric, coded_s: float, expect
     with (
         all_pays(),
         mock.patch.object(CodedSearches, "search", with_codes),
-        mock.patch.object(DocumentIndex, "search", plain),
+        mock.patch.object(DocumentIndex, "search_checked", plain),
     ):
         for _ in range(20):
             search(engine, *crowd(5))

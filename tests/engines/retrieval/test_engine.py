@@ -64,13 +64,13 @@ def engine(make_index: Maker) -> RetrievalEngine:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record how many queries each search of an index gets."""
     sizes: list[int] = []
-    search = DocumentIndex.search
+    search = DocumentIndex.search_checked
 
     def record(self: DocumentIndex, vectors: Any, *rest: Any) -> Any:
         sizes.append(len(vectors))
         return search(self, vectors, *rest)
 
-    monkeypatch.setattr(DocumentIndex, "search", record)
+    monkeypatch.setattr(DocumentIndex, "search_checked", record)
     return sizes
 
 
@@ -220,13 +220,13 @@ def test_the_granted_threads_are_used_and_nobody_elses_number_changes(
     engine: RetrievalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    search = DocumentIndex.search
+    search = DocumentIndex.search_checked
 
     def record(self: DocumentIndex, *arguments: Any) -> Any:
         seen.append(faiss.omp_get_max_threads())
         return search(self, *arguments)
 
-    monkeypatch.setattr(DocumentIndex, "search", record)
+    monkeypatch.setattr(DocumentIndex, "search_checked", record)
     engine = RetrievalEngine(engine.index, max_threads=4)
 
     def step(threads: int) -> int:

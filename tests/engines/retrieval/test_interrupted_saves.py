@@ -90,7 +90,8 @@ def test_a_process_killed_while_saving_leaves_the_old_file(path: Path, call: str
 import os, signal, sys
 import numpy as np
 from rag_accel.engine_api import Document
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, files, save_index
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, save_index
+from rag_accel.system import files
 index = DocumentIndex(IndexSpec(4))
 index.add([Document("a", "")], np.ones((1, 4)))
 files.os.{call} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

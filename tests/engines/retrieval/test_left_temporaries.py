@@ -19,7 +19,8 @@ SAVER = """
 import os, signal, sys
 import numpy as np
 from rag_accel.engine_api import Document
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, files, save_index
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, save_index
+from rag_accel.system import files
 path, moment = sys.argv[1:]
 index = DocumentIndex(IndexSpec(4))
 index.add([Document("a", "saved by a process")], np.ones((1, 4)))

@@ -277,7 +277,7 @@ import sys, threading
 import numpy as np
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
-from rag_accel.engines.retrieval.lexical import LexicalIndex
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
 index = DocumentIndex(IndexSpec(1))
 index.add([Document("a", "ant")], np.ones((1, 1)))
 before = set(sys.modules)

@@ -115,7 +115,7 @@ def test_an_engines_thread_is_not_kept_from_its_next_step_for_ever(rig: Rig) -> 
 
     def fill() -> None:
         for number in range(count):
-            rig.turns.bring_quietly((Tick(), number))
+            rig.turns.mailbox.put_quietly((Tick(), number))
 
     rig.turns.bring_and_deal((Tick(), fill))
     rig.handler.wait_for(count)
@@ -165,7 +165,7 @@ def test_an_engines_thread_may_read_that_it_is_over(rig: Rig) -> None:
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_nothing_is_lost_or_dealt_with_twice_among_many(rig: Rig, count: int) -> None:
     def write(writer: int) -> None:
-        ways = (rig.turns.bring, rig.turns.bring_quietly, rig.turns.bring_and_deal)
+        ways = (rig.turns.bring, rig.turns.mailbox.put_quietly, rig.turns.bring_and_deal)
         for number in range(writer, count, 4):
             ways[(number // 4) % 3]((Tick(), number))
 

@@ -101,8 +101,11 @@ class ExtractiveReader:
 
 
 def _question_stems(question: str) -> frozenset[str]:
-    asked = (word for word in WORD.findall(question.lower()) if word not in STOPWORDS)
-    return frozenset(stem(word) for word in asked if len(word) > 1 or word.isdigit())
+    stems: set[str] = set()
+    for word in WORD.findall(question.lower()):
+        if word not in STOPWORDS and (len(word) > 1 or word.isdigit()):
+            stems.add(stem(word))
+    return frozenset(stems)
 
 
 def _candidates(terms: frozenset[str], passages: Sequence[Document]) -> list[_Candidate]:
@@ -139,7 +142,7 @@ def _weights(terms: frozenset[str], found: Sequence[_Candidate]) -> dict[str, fl
     weights: dict[str, float] = {}
     rarest = math.log(len(found) + 1.0) or 1.0
     for term in sorted(terms):
-        count = sum(term in candidate.stems for candidate in found)
+        count = [term in candidate.stems for candidate in found].count(True)
         idf = math.log((len(found) + 1.0) / (count + 1.0)) / rarest
         weights[term] = (1.0 + idf) * (_WEAK_WEIGHT if term in WEAK_STEMS else 1.0)
     return weights
@@ -207,8 +210,11 @@ def _floor(candidate: _Candidate, best: _Candidate) -> float:
 
 def _gain(candidate: _Candidate, said: frozenset[str], weights: Mapping[str, float]) -> float:
     """Return the score, lower as more of what the sentence shows was already said."""
-    shown = sum(weight for term, weight in weights.items() if term in candidate.stems)
-    new = sum(weight for term, weight in weights.items() if term in candidate.stems - said)
+    shown = new = 0.0
+    for term, weight in weights.items():
+        if term in candidate.stems:
+            shown += weight
+            new += 0.0 if term in said else weight
     share = new / shown if shown else 0.0
     return candidate.score * (_MENTIONED_SHARE + (1.0 - _MENTIONED_SHARE) * share)
 

@@ -1,12 +1,22 @@
 """Cut text into sentences and words into stems: the language side of the extractive reader.
 
-English only, rule-based and without state: nothing is cached between calls, so the cost of a call
-is the cost of its text.
+English only and without state: nothing is cached between calls, so the cost of a call is the cost
+of its text.
 """
 
 from __future__ import annotations
 
 import re
+
+try:
+    from Stemmer import Stemmer
+except ImportError as error:
+    raise ImportError(
+        "the extractive reader needs PyStemmer: pip install 'rag-accel[local]'", name="Stemmer"
+    ) from error
+
+# Without the stemmer's cache: it would keep what users ask.
+_STEMMER = Stemmer("english", 0)
 
 WORD = re.compile(r"[^\W_]+")
 _BULLET = re.compile(r"^\s*(?:[-*+\u2022]|#{1,6}|>>>|\d{1,2}[.)])\s+")
@@ -31,19 +41,6 @@ _BOUNDARY = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 
-# Longest first: the first ending that leaves a stem of at least four letters is cut.
-_ENDINGS = (
-    (7, frozenset({"ization", "isation"})),
-    (6, frozenset({"ations", "izable", "izings"})),
-    (5, frozenset({"ation", "izing", "ising", "izers", "ating", "ators", "ments", "ively"})),
-    (4, frozenset({"ings", "izes", "ises", "ized", "ised", "izer", "ates", "ated", "ator"})),
-    (4, frozenset({"ment", "able", "ible", "ally", "ness", "ions", "edly", "ence", "ance"})),
-    (3, frozenset({"ing", "ize", "ise", "ate", "ion", "ers", "ors", "ive", "als"})),
-    (2, frozenset({"ed", "es", "er", "or", "ly", "al"})),
-    (1, frozenset({"s", "e", "y"})),
-)
-_SHORT_PLURAL = re.compile(r"(?<=[a-z][^su\W])s$")
-
 
 def split_sentences(text: str) -> list[str]:
     """Cut ``text`` into sentences in reading order; list items and headings stand alone.
@@ -56,23 +53,11 @@ def split_sentences(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """Cut the grammatical ending off a lower-case English word, so that relatives compare equal.
+    """Return the Snowball stem of a lower-case English word, so that relatives compare equal.
 
-    ``serialize``, ``serialized`` and ``serialization`` all become ``serial``. Words of up to four
-    letters only lose a plural s.
+    ``serialize``, ``serialized`` and ``serialization`` all become ``serial``.
     """
-    if word[-3:] in ("ies", "ied"):
-        word = word[:-3] + "y"
-    length = len(word)
-    if length <= 4:
-        return _SHORT_PLURAL.sub("", word)
-    for size, endings in _ENDINGS:
-        if length - size >= 4 and word[-size:] in endings:
-            word = word[:-size]
-            break
-    else:
-        word = word[:-1] if word[-1] in "sey" else word
-    return word[:-1] if word[-1] == word[-2] and word[-1] not in "s" else word
+    return _STEMMER.stemWord(word)
 
 
 # Words that say how something is asked, not what is asked about.

@@ -75,15 +75,16 @@ class DocumentTable:
 
     def __init__(self) -> None:
         self._labels: dict[str, int] = {}
-        self._documents: dict[int, Document] = {}
+        #: to be read only, by those who hold the index's lock
+        self.by_label: dict[int, Document] = {}
         self._postings: dict[str, _Postings] = {}
         self._fields: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
-        return len(self._documents)
+        return len(self.by_label)
 
     def __getitem__(self, label: int) -> Document:
-        return self._documents[label]
+        return self.by_label[label]
 
     @property
     def fields(self) -> frozenset[str]:
@@ -92,7 +93,7 @@ class DocumentTable:
 
     def in_order(self) -> tuple[Document, ...]:
         """Return all documents by insertion."""
-        return tuple(self._documents[label] for label in sorted(self._documents))
+        return tuple(self.by_label[label] for label in sorted(self.by_label))
 
     def labels_of(self, ids: Iterable[str]) -> list[int]:
         """Return the labels of the ids that exist, in the order asked for."""
@@ -100,7 +101,7 @@ class DocumentTable:
 
     def labels(self) -> Labels:
         """Return all labels by insertion."""
-        return np.asarray(sorted(self._documents), dtype=np.int64)
+        return np.asarray(sorted(self.by_label), dtype=np.int64)
 
     def intake(self, documents: Sequence[Document], next_label: int = 0) -> Intake:
         """Return what ``put`` takes; changes nothing. Ids must not repeat.
@@ -117,11 +118,11 @@ class DocumentTable:
     def put(self, intake: Intake) -> None:
         """Store documents, replacing those of the same labels."""
         for label, document in zip(intake.labels.tolist(), intake.documents, strict=True):
-            old = self._documents.get(label)
+            old = self.by_label.get(label)
             if old is not None:
                 self._unpost(label, old)
             self._labels[document.id] = label
-            self._documents[label] = document
+            self.by_label[label] = document
             for name, postings in self._postings.items():
                 value = _value(document, name)
                 if value is not _MISSING:
@@ -131,11 +132,11 @@ class DocumentTable:
     def remove(self, labels: Iterable[int]) -> None:
         """Forget the documents of these labels."""
         for label in labels:
-            document = self._documents.get(label)
+            document = self.by_label.get(label)
             if document is not None:
                 self._unpost(label, document)
                 self._labels.pop(document.id, None)
-                del self._documents[label]
+                del self.by_label[label]
 
     def forget_filters(self) -> None:
         """Forget what was prepared for filters; the next ones prepare it anew."""
@@ -162,7 +163,7 @@ class DocumentTable:
         others = {
             label
             for label in postings.others
-            if _is_equal(_value(self._documents[label], name), value)
+            if _is_equal(_value(self.by_label[label], name), value)
         }
         try:
             plain = postings.by_value.get(value, set[int]())
@@ -174,7 +175,7 @@ class DocumentTable:
         # Built by the first filter on this field. Two readers may build it at once: both are
         # right, and the last one stays.
         postings = _Postings()
-        for label, document in self._documents.items():
+        for label, document in self.by_label.items():
             value = _value(document, name)
             if value is not _MISSING:
                 postings.add(label, value)

@@ -202,9 +202,18 @@ class DocumentIndex:
             EngineOutputError: a query holds NaN or an infinity.
         """
         queries = checked_vectors(vectors, self._spec.dimension, _query_name)
-        counts = _counts(k, len(queries))
         check_filter(where, nprobe)
-        with self.reading():
+        return self.search_checked(queries, _counts(k, len(queries)), where, nprobe)
+
+    def search_checked(
+        self,
+        queries: Vectors,
+        counts: Sequence[int],
+        where: Mapping[str, Any] | None,
+        nprobe: int | None,
+    ) -> list[list[ScoredDocument]]:
+        """Do as ``search`` with arguments that were checked when each query came."""
+        with self._lock.reading():
             view = self.view()
             hits = nearest(view.vectors, queries, counts, view.scope(where, nprobe))
             return [view.scored(found) for found in hits]

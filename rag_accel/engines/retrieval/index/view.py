@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rag_accel.engine_api import ScoredDocument
+from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.engines.retrieval.index.documents import DocumentTable
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import Hits
-from rag_accel.engines.retrieval.vectors.spec import copy_document
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 
 
@@ -41,5 +40,9 @@ class IndexView:
 
     def scored(self, hits: Hits) -> list[ScoredDocument]:
         """Return the documents of these hits, best first, with metadata mappings of their own."""
-        pairs = zip(hits.labels.tolist(), hits.scores.tolist(), strict=True)
-        return [ScoredDocument(copy_document(self.documents[label]), s) for label, s in pairs]
+        found: list[ScoredDocument] = []
+        at = self.documents.by_label
+        for label, score in zip(hits.labels.tolist(), hits.scores.tolist(), strict=True):
+            one = at[label]
+            found.append(ScoredDocument(Document(one.id, one.text, dict(one.metadata)), score))
+        return found

@@ -155,7 +155,11 @@ def checked_query(value: Any, dimension: int) -> Vectors:
     vector = _as_float32(value)
     if vector.shape != (dimension,):
         raise _wrong_shape(vector, f"({dimension},)")
-    return checked_vectors(vector[None, :], dimension, lambda _: "query")[0]
+    return checked_vectors(vector[None, :], dimension, _query)[0]
+
+
+def _query(row: int) -> str:
+    return "query"
 
 
 def checked_documents(documents: Sequence[Document]) -> list[Document]:
