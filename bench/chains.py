@@ -16,10 +16,10 @@ from bench.loads import batch_rows, counted, load_rows, ratio_rows, system_rows
 from bench.measure import Pairs, median, rotate
 from bench.results import Row
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.chain import build_chain
-from langchain_rag_accel.demo.compare import Comparison, compare
+from langchain_rag_accel.demo.command import build_chain
 from langchain_rag_accel.demo.load import SHAPES, Load, Shape, run_load, torch_threads
 from langchain_rag_accel.demo.material import Material
+from langchain_rag_accel.demo.report import Comparison, compare
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 

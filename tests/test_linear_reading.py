@@ -23,9 +23,8 @@ from rag_accel.graph.item_lists import ItemReader, ListForm
 from rag_accel.graph.text import format as write
 from rag_accel.graph.text import parse
 from rag_accel.sample import load_folder, load_questions, make_questions
-from rag_accel.sample.docstrings import read_sections
 from rag_accel.sample.markup import prose_paragraphs
-from rag_accel.sample.source_files import BAD_SOURCE
+from rag_accel.sample.source_files import BAD_SOURCE, read_sections
 from rag_accel.telemetry.reading import read_json_lines
 
 Read = Callable[[str], object]

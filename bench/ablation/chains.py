@@ -15,7 +15,7 @@ from bench.ablation.measured import HANG_S, Ablation, Arm, Gave, ablate, under
 from bench.ablation.switches import Lacking, Switch
 from bench.arms import bench_accelerator
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.chain import build_chain
+from langchain_rag_accel.demo.command import build_chain
 from langchain_rag_accel.demo.load import Shape, run_load
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled

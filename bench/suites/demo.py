@@ -67,7 +67,7 @@ from bench.garbage import little_garbage
 from bench.loads import p99_ratio, pooled_p99_ratio, throughput_ratio
 from bench.results import Row, SuiteResult, sizes_of
 from langchain_rag_accel.components.chat_models import ExtractiveChatModel
-from langchain_rag_accel.demo.chain import build_chain
+from langchain_rag_accel.demo.command import build_chain
 from langchain_rag_accel.demo.load import run_load, torch_threads
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
 

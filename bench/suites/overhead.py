@@ -78,10 +78,10 @@ from bench.paired import PairedTimes, Same, in_ms, time_pairs
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.unbatched.rounds import BUILDERS, Rounds, time_rounds
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.chain import build_chain
-from langchain_rag_accel.demo.compare import compare
+from langchain_rag_accel.demo.command import build_chain
 from langchain_rag_accel.demo.load import run_load, torch_threads
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from langchain_rag_accel.demo.report import compare
 from rag_accel.accelerator import Accelerator
 
 FAKE_DELAY_S = 0.1

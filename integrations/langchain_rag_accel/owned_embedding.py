@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
-from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.identity import aowned_or_plain, owned_or_plain
 from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import LeafMethod, leaf_class, plain_class
 from rag_accel.scheduler.messages import EngineName

@@ -23,9 +23,8 @@ from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes.explanation import PlanStage, explain_graph
 from rag_accel.passes.manager import passes_named
 from rag_accel.profile.profile import Profile, profile_of
-from rag_accel.requests.compiled import CompiledGraph
 from rag_accel.requests.engines import NamedEngine, is_engine, owned, role_engine
-from rag_accel.requests.execution import Execution, Graph, RunHandle
+from rag_accel.requests.execution import CompiledGraph, Execution, Graph, RunHandle
 from rag_accel.requests.kinds import check_output
 from rag_accel.requests.plan import USER_CODE
 from rag_accel.requests.streams import LIST_ITEMS

@@ -8,7 +8,16 @@ needs no locks. A *borrowed* engine is any object the user made: it is described
 Nothing here executes anything, and nothing here imports the scheduler or an engine.
 """
 
-from rag_accel.engine_api.engine import Engine, EngineBase
+from rag_accel.engine_api.engine import (
+    Engine,
+    EngineBase,
+    EngineOutput,
+    EngineRequest,
+    Handle,
+    OutputKind,
+    StepBudget,
+    WorkId,
+)
 from rag_accel.engine_api.kinds import KINDS, ROLES, HasKinds, KindSpec, PrimitiveKind
 from rag_accel.engine_api.payloads import (
     Document,
@@ -24,14 +33,6 @@ from rag_accel.engine_api.payloads import (
     TextBatch,
 )
 from rag_accel.engine_api.profile import BorrowedEngine, Capability, EngineProfile, LatencyModel
-from rag_accel.engine_api.work import (
-    EngineOutput,
-    EngineRequest,
-    Handle,
-    OutputKind,
-    StepBudget,
-    WorkId,
-)
 
 __all__ = [
     "KINDS",

@@ -1,12 +1,71 @@
-"""Define what an owned engine implements: it is stepped, and told what to forget."""
+"""Define what an owned engine implements, how it is handed work and what it reports of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NewType, Protocol, runtime_checkable
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.engine_api.profile import EngineProfile
-from rag_accel.engine_api.work import EngineOutput, EngineRequest, Handle, StepBudget, WorkId
+
+WorkId = NewType("WorkId", str)
+Handle = NewType("Handle", str)
+
+OutputKind = Literal["progress", "partial", "final", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """Hand one sub-stage to an owned engine.
+
+    Args:
+        id: unique among all work this engine has not finished.
+        request_id: the request it belongs to.
+        kind: one of the engine's ``profile.kinds``.
+        payload: the dataclass of that kind, such as ``TextBatch``.
+        namespace: tenant; an engine never lets cached results cross it.
+        handle: engine-owned state to resume from, if any.
+        size: how many items this is, for batch limits.
+        stream: whether ``partial`` outputs are wanted.
+    """
+
+    id: WorkId
+    request_id: str
+    kind: PrimitiveKind
+    payload: Any
+    namespace: str = ""
+    handle: Handle | None = None
+    size: int = 1
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOutput:
+    """Report on one sub-stage.
+
+    ``final`` and ``error`` end the work; after them the engine has forgotten its id. A ``partial``
+    carries an increment (a text delta), ``progress`` only a new handle or revision.
+    """
+
+    id: WorkId
+    kind: OutputKind
+    value: Any = None
+    error: BaseException | None = None
+    handle: Handle | None = None
+    revision: int = 0
+    speculated_on: Hashable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """Bound one step: stop starting new pieces after ``time_s``; compute on ``threads`` threads."""
+
+    time_s: float | None = None
+    threads: int = 1
+
+
+# Define what an owned engine implements: it is stepped, and told what to forget.
 
 
 @runtime_checkable

@@ -14,8 +14,7 @@ from typing import NewType, cast
 
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph, branch_targets
-from rag_accel.graph.names import listed, suggestion
-from rag_accel.graph.nodes import END, START, TURN_MARK, StageName
+from rag_accel.graph.nodes import END, START, TURN_MARK, StageName, listed, suggestion
 from rag_accel.graph.order import reachable, topological
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.stages import Branch, Stage

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from rag_accel.errors import GraphError
-from rag_accel.graph.names import listed, suggestion
+from rag_accel.graph.nodes import listed, suggestion
 
 _BARE = re.compile(r"[\w.?+/-][\w.?+/#-]*")
 _HEAD = re.compile(r"\w+[@(]")

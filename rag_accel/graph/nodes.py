@@ -1,9 +1,13 @@
-"""Name the nodes and edges of a RAGraph (HedraRAG section 4.1); the stages stand in ``stages``."""
+"""Name the nodes and edges of a RAGraph (HedraRAG section 4.1), and what is near a wrong name.
+
+The stages stand in ``stages``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final, Literal, NewType, TypeAlias
 
 from rag_accel.graph.prompt import ValueName
@@ -42,3 +46,24 @@ class Edge:
     source: StageName
     target: StageName
     kind: EdgeKind
+
+
+# Word the message for a name that does not exist: what is valid, and what is nearest to it.
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names as one line, or the word ``none``."""
+    return ", ".join(names) or "none"
+
+
+def suggestion(name: str, valid: Iterable[str]) -> str | None:
+    """Return the question ``did you mean 'x'?`` if some valid name is like ``name``."""
+    matches = get_close_matches(name, list(valid), n=1)
+    return f"did you mean {matches[0]!r}?" if matches else None
+
+
+def alternatives(name: str, valid: Iterable[str]) -> str:
+    """Return the clause ``valid: a, b; did you mean 'a'?`` for an unknown name."""
+    known = list(valid)
+    guess = suggestion(name, known)
+    return f"valid: {listed(known)}" + (f"; {guess}" if guess else "")

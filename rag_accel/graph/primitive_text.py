@@ -26,8 +26,7 @@ from rag_accel.graph.lines import (
     parse_line,
     resolve,
 )
-from rag_accel.graph.names import listed, suggestion
-from rag_accel.graph.nodes import EngineName
+from rag_accel.graph.nodes import EngineName, listed, suggestion
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 

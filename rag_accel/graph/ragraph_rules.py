@@ -9,8 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from rag_accel.engine_api.kinds import HasKinds
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.names import alternatives
-from rag_accel.graph.nodes import DEFAULT_EMBEDDER, END, START, StageName
+from rag_accel.graph.nodes import DEFAULT_EMBEDDER, END, START, StageName, alternatives
 from rag_accel.graph.order import reachable
 from rag_accel.graph.stages import Branch, Retrieval, engines_of
 from rag_accel.graph.writers import clashes_in_graph

@@ -1,21 +1,23 @@
 """Check a graph against the named rules of its stage of lowering; report all offenders at once.
 
 ``ragraph`` is what a user writes, ``p-graph`` what ``decompose`` makes of it, ``e-graph`` what the
-passes make of that. The rules themselves stand in ``ragraph_rules`` and ``primitive_rules``.
+passes make of that. The rules of user graphs stand in ``ragraph_rules``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
 
-from rag_accel.engine_api.kinds import HasKinds
+from rag_accel.engine_api.kinds import KINDS, HasKinds
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.primitive_rules import E_GRAPH_RULES, P_GRAPH_RULES
+from rag_accel.graph.nodes import alternatives, listed
+from rag_accel.graph.order import reachable, topological
 from rag_accel.graph.primitives import PrimitiveGraph
 from rag_accel.graph.ragraph import RAGraph
-from rag_accel.graph.ragraph_rules import RAGRAPH_RULES
+from rag_accel.graph.ragraph_rules import RAGRAPH_RULES, Engines, Rule
 
 GraphStage: TypeAlias = Literal["ragraph", "p-graph", "e-graph"]
 AnyGraph: TypeAlias = RAGraph | FrozenRAGraph | PrimitiveGraph
@@ -54,3 +56,84 @@ def offenders(
         found=f"a {type(graph).__name__} to verify as {stage!r}",
         valid="a RAGraph as 'ragraph', a PrimitiveGraph as 'p-graph' or 'e-graph'",
     )
+
+
+# State the rules of primitive graphs: before the passes (p-graph) and after (e-graph).
+
+
+def _unique_names(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    for name, count in Counter(primitive.name for primitive in graph.primitives).items():
+        if count > 1:
+            yield f"{count} primitives are named {name!r}"
+
+
+def _known_primitives(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    valid = (*graph.by_name, *graph.external)
+    for primitive in graph.primitives:
+        for source in primitive.after:
+            if source not in valid:
+                yield (
+                    f"{primitive.name!r} waits for {source!r}, which does not exist; "
+                    + alternatives(source, valid)
+                )
+
+
+def _acyclic(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    try:
+        topological(graph.successors)
+    except GraphError as error:
+        yield f"these wait for each other: {error.found}"
+
+
+def _whole_kinds(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    for primitive in graph.primitives:
+        if KINDS[primitive.kind].made_by_passes:
+            yield f"{primitive.name!r} is {primitive.kind}, which only passes make"
+
+
+def _known_engines(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    for primitive in graph.primitives:
+        name, engine = primitive.name, primitive.engine
+        if engine is None:
+            if KINDS[primitive.kind].has_engine:
+                yield f"{name!r} is {primitive.kind} and names no engine"
+        elif engines is not None and engine not in engines:
+            yield f"{name!r} names engine {engine!r}; {alternatives(engine, engines)}"
+        elif engines is not None and primitive.kind not in engines[engine].kinds:
+            able = listed(sorted(engines[engine].kinds))
+            yield f"{name!r} is {primitive.kind}, but engine {engine!r} executes {able}"
+
+
+def _falling_depth(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    for name, targets in graph.successors.items():
+        for target in targets:
+            depth, next_depth = graph.by_name[name].depth, graph.by_name[target].depth
+            if depth <= next_depth:
+                yield f"{name!r} has depth {depth}, {target!r} after it {next_depth}"
+
+
+def _own_inputs(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
+    writers = {(one.instance, one.output): one.name for one in graph.primitives if one.output}
+    for primitive in graph.primitives:
+        for value in primitive.inputs:
+            writer = writers.get((primitive.instance, value))
+            if writer is None or writer == primitive.name:
+                continue
+            # Who comes before the writer reads what an earlier stage wrote under the same name.
+            read_before = writer in reachable(graph.successors, [primitive.name])
+            if not read_before and primitive.name not in reachable(graph.successors, [writer]):
+                yield f"{primitive.name!r} reads {value!r} without waiting for {writer!r}"
+
+
+E_GRAPH_RULES: tuple[Rule[PrimitiveGraph], ...] = (
+    Rule("unique-names", _unique_names),
+    Rule("known-primitives", _known_primitives),
+    Rule("acyclic", _acyclic),
+    Rule("known-engines", _known_engines),
+    Rule("falling-depth", _falling_depth),
+    Rule("own-inputs", _own_inputs),
+)
+P_GRAPH_RULES: tuple[Rule[PrimitiveGraph], ...] = (
+    *E_GRAPH_RULES,
+    Rule("whole-kinds", _whole_kinds),
+)

@@ -31,8 +31,7 @@ from rag_accel.graph.lines import (
     resolve,
     shown,
 )
-from rag_accel.graph.names import listed, suggestion
-from rag_accel.graph.nodes import EngineName, Reducer, StageName
+from rag_accel.graph.nodes import EngineName, Reducer, StageName, listed, suggestion
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.stages.kind import Stage, StageKind, kind_of, kinds_by_head

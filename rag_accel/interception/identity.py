@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
@@ -212,3 +212,40 @@ class scoped(Generic[T]):  # noqa: N801 - used as a function
             # A coroutine that nobody ends is closed by the garbage collector, in whatever context
             # that happens to run; the context it was set in is gone with its task.
             return
+
+
+# Let an owned engine compute, and the plain way where the engine, not the program, failed.
+
+
+def owned_or_plain(
+    accelerator: Accelerator, owned: Callable[[], T], plain: Callable[[], T], where: str
+) -> T:
+    """Return ``owned()``; if that fails, ``plain()``, whose own error is what the program sees.
+
+    Where the plain way succeeds the failure was ours: counted and logged, raised when strict.
+    """
+    try:
+        return owned()
+    except MEANT:
+        raise
+    except Exception as error:
+        result = plain()
+        fail_open(accelerator, error, where)
+        return result
+
+
+async def aowned_or_plain(
+    accelerator: Accelerator,
+    owned: Callable[[], Awaitable[T]],
+    plain: Callable[[], Awaitable[T]],
+    where: str,
+) -> T:
+    """Do as ``owned_or_plain`` on the caller's loop."""
+    try:
+        return await owned()
+    except MEANT:
+        raise
+    except Exception as error:
+        result = await plain()
+        fail_open(accelerator, error, where)
+        return result

@@ -24,8 +24,7 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import InstanceName, StageInstance, stage_of
-from rag_accel.graph.names import alternatives, listed
-from rag_accel.graph.nodes import END, START, StageName
+from rag_accel.graph.nodes import END, START, StageName, alternatives, listed
 from rag_accel.graph.order import depths
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from rag_accel.engine_api import BorrowedEngine, EngineProfile
 from rag_accel.errors import ConfigError, PassError
-from rag_accel.graph.names import listed, suggestion
+from rag_accel.graph.nodes import listed, suggestion
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.spec import offenders, verify

@@ -34,8 +34,7 @@ from itertools import count
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ConfigError, GraphError
-from rag_accel.graph.names import listed, suggestion
-from rag_accel.graph.nodes import TURN_MARK
+from rag_accel.graph.nodes import TURN_MARK, listed, suggestion
 from rag_accel.graph.order import depths, topological
 from rag_accel.profile.recording import RecordedPrimitive, RecordedRequest, Recording
 from rag_accel.scheduler.commands import Command, EndNode, StartCall, StartStep

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.names import alternatives, listed
-from rag_accel.graph.nodes import StageName
+from rag_accel.graph.nodes import StageName, alternatives, listed
 from rag_accel.graph.order import reachable
 from rag_accel.graph.stages import Ingestion, Retrieval, Stage, engines_of
 from rag_accel.graph.stages.kind import kind_of

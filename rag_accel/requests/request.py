@@ -1,19 +1,29 @@
-"""Follow one RAGraph request: build its work, keep its values, grow it where conditions decide."""
+"""Follow one RAGraph request from its inputs to its result, stages that run in slices included."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-from rag_accel.engine_api import EngineOutput, EngineRequest, PrimitiveKind, WorkId
+from rag_accel.engine_api import (
+    EngineOutput,
+    EngineRequest,
+    PrimitiveKind,
+    RerankBatch,
+    ScoredDocument,
+    WorkId,
+)
+from rag_accel.graph.growth import InstanceName
 from rag_accel.graph.primitives import Primitive
+from rag_accel.passes.split_nodes import joined, part_of
+from rag_accel.requests.engines import plain_documents
 from rag_accel.requests.hosts import Host
-from rag_accel.requests.kinds import checked, stored, user_call
+from rag_accel.requests.kinds import checked, payload, stored, user_call
 from rag_accel.requests.plan import FOLD, USER_CODE, GraphPlan, Progress, Region
 from rag_accel.requests.prompts import Prefilled, as_text
-from rag_accel.requests.slices import SlicedWork
 from rag_accel.requests.streams import LIST_ITEMS, Due, ItemForwarding, TextStream
 from rag_accel.requests.values import Values
 from rag_accel.scheduler.driver import Driver, Result, error_for
@@ -25,6 +35,64 @@ from rag_accel.scheduler.messages import (
     RequestCancelled,
     RequestId,
 )
+
+# Run a stage in slices: give each its part of the stage's work, and join what they produced.
+#
+# The stage's work is gathered once, when its first slice begins: documents may come from an
+# iterator that gives them only once, and all slices must cut the same list. Slices of a union of
+# searches each gather their own, from lists that are there for good.
+
+_NO_DOCUMENTS = RerankBatch("", ())
+
+
+class SlicedWork:
+    """Hold what the stages of one request that run in slices are about.
+
+    ``payload`` is called by the engine that runs the slices, on its one thread; ``joined`` may be
+    called on another, once all slices of the stage have ended.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._whole: dict[InstanceName, RerankBatch] = {}
+
+    def payload(self, primitive: Primitive) -> Any:
+        """Return the payload of a primitive, or of its slice of the stage.
+
+        Raises:
+            GraphError: if a value it reads was not written.
+        """
+        if primitive.kind is PrimitiveKind.RERANKING and primitive.attribute("fn") is not None:
+            return self._added_by_last(primitive)
+        cut: tuple[int, int] | None = primitive.attribute("slice")
+        if cut is None:
+            return payload(primitive, self._values)
+        whole = self._whole.get(primitive.instance)
+        if whole is None:
+            whole = self._whole[primitive.instance] = payload(primitive, self._values)
+        place, count = cut
+        low, high = (len(whole.documents) * edge // count for edge in (place, place + 1))
+        return part_of(whole, low, high)
+
+    def joined(self, primitive: Primitive) -> tuple[ScoredDocument, ...]:
+        """Return the stage's result of those of its slices, which the primitive reads in order.
+
+        Raises:
+            EngineOutputError: if one of these is no ranking.
+        """
+        whole = self._whole.pop(primitive.instance, _NO_DOCUMENTS)
+        rankings = [self._values.read(name) for name in primitive.inputs]
+        return joined(replace(whole, top_n=primitive.attribute("top_n")), rankings, primitive.name)
+
+    def _added_by_last(self, primitive: Primitive) -> RerankBatch:
+        """Return what the last list that a reranking reads adds to the union of those before."""
+        query, *lists = (self._values.read(name) for name in primitive.inputs)
+        union: Callable[..., Sequence[Any]] = primitive.attribute("fn")
+        known = len(union(*lists[:-1])) if len(lists) > 1 else 0
+        return RerankBatch(as_text(query), plain_documents(union(*lists)[known:]), None)
+
+
+# Follow one request: build its work, keep its values, grow it where conditions decide.
 
 
 class GraphRequest:

@@ -12,8 +12,7 @@ from pathlib import Path
 from rag_accel.engine_api import Document
 from rag_accel.engines.llm.extractive.sentences import STOPWORDS
 from rag_accel.errors import ConfigError, DocumentError
-from rag_accel.sample.facts import read_facts, short_title
-from rag_accel.sample.question_forms import RULES
+from rag_accel.sample.question_forms import RULES, read_facts, short_title
 
 # Load a user's own questions from a file.
 

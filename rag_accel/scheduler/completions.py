@@ -11,8 +11,6 @@ from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
 from rag_accel.scheduler.wavefront import enter_idle, leave_feeding, leave_idle, longest_wait_s
 
-# End primitives and requests: outcomes, followers, cancellation, dependents.
-
 
 def leave_engine(
     state: SchedulerState, engine: EngineState, node: NodeRun, keep_flight: bool = False

@@ -13,7 +13,7 @@ import pytest
 
 from rag_accel import END, START, Accelerator, GraphError, RAGraph
 from rag_accel.requests import plan as planning
-from rag_accel.requests.compiled import CompiledGraph
+from rag_accel.requests.execution import CompiledGraph
 
 COMPILING = ("verify", "check_engines", "grow", "decompose", "run_passes")
 

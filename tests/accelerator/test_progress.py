@@ -27,7 +27,7 @@ from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.kinds import checked, stored, user_call
 from rag_accel.requests.plan import GraphPlan, Progress
-from rag_accel.requests.slices import SlicedWork
+from rag_accel.requests.request import SlicedWork
 from rag_accel.requests.values import Values
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.testing import FAKE_PROFILE, compute

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from rag_accel.sample.chunking import Section
-from rag_accel.sample.docstrings import read_sections
+from rag_accel.sample.source_files import read_sections
 
 LONG = " ".join(["These words explain it at some length."] * 14)
 

@@ -1,4 +1,4 @@
-"""``rag-accel demo``: the main job, from documents to a comparison."""
+"""Run ``rag-accel demo``: an ordinary chain over a corpus, plain and accelerated."""
 
 from __future__ import annotations
 
@@ -6,16 +6,53 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+from langchain_core.documents import Document as LangChainDocument
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import (
+    Runnable,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+)
 
 from langchain_rag_accel.accelerate import accelerate
-from langchain_rag_accel.demo.chain import build_chain
-from langchain_rag_accel.demo.compare import compare, total
+from langchain_rag_accel.components.chat_models import ExtractiveChatModel
 from langchain_rag_accel.demo.load import measure
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
-from langchain_rag_accel.demo.report import as_json, samples, table, time_spent
+from langchain_rag_accel.demo.report import as_json, compare, samples, table, time_spent, total
 from langchain_rag_accel.explanation import explain
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
+from rag_accel.engine_api import Document
+from rag_accel.engines.llm.extractive.prompt import format_passages
+
+TOP_K = 4
+
+
+def build_chain(store: Any, reader: Any | None = None) -> Runnable[str, dict[str, Any]]:
+    """Return question -> ``{"documents", "question", "answer"}`` over a vector store."""
+    retriever = store.as_retriever(search_kwargs={"k": TOP_K})
+    prompt = ChatPromptTemplate.from_messages(
+        [("human", "Context:\n{context}\n\nQuestion: {question}")]
+    )
+    answer = RunnableLambda(prompt_values) | prompt | (reader or ExtractiveChatModel())
+    return RunnableParallel(
+        documents=retriever, question=RunnablePassthrough()
+    ) | RunnablePassthrough.assign(answer=answer | StrOutputParser())
+
+
+def prompt_values(values: dict[str, Any]) -> dict[str, str]:
+    """Write the retrieved documents as numbered passages beside the question."""
+    documents: list[LangChainDocument] = values["documents"]
+    passages = [Document(str(one.id), one.page_content, one.metadata) for one in documents]
+    return {"context": format_passages(passages), "question": values["question"]}
+
+
+# ``rag-accel demo``: the main job, from documents to a comparison.
+
 
 HELP = "answer questions over real documents, plain and accelerated, and compare"
 

@@ -30,8 +30,8 @@ from rag_accel.engines.retrieval.search_request import (
     ingested,
 )
 from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchPlanner, Way
-from rag_accel.engines.retrieval.stepped.cost import ScanCost, ScanCosts
 from rag_accel.engines.retrieval.stepped.pool import SteppedSearches
+from rag_accel.engines.retrieval.stepped.scan import ScanCost, ScanCosts
 from rag_accel.engines.retrieval.vectors.spec import IndexKind
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.system.processor import usable_cores
@@ -63,11 +63,11 @@ class RetrievalEngine(EngineBase):
 
     Searches that are predicted to be short, and all on an index without clusters, end in the step
     that takes them: those with equal ``where`` and ``nprobe`` and a ``k`` of similar size share one
-    call. Longer ones are *stepped*, see ``stepped_pool.py``: their state stays here under their
+    call. Longer ones are *stepped*, see ``stepped/pool.py``: their state stays here under their
     work id, and newcomers join at the next step. A search that spans steps answers from the index
     as it is when it ends.
 
-    A large index with clusters keeps codes beside its vectors (``kept_codes.py``): 8-bit lists that
+    A large index with clusters keeps codes beside its vectors (``coded/kept_codes.py``): 8-bit lists that
     FAISS scans. The first crowds of each size are searched with them and without in turn, later
     ones the faster way.
 

@@ -15,7 +15,7 @@ from statistics import median
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import ScoredDocument
-from rag_accel.engines.retrieval.coded.searches import CodedSearches
+from rag_accel.engines.retrieval.coded.codes import CodedSearches
 from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.search_request import Search
 

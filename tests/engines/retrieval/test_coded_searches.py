@@ -28,9 +28,13 @@ from hypothesis import given, settings
 
 from rag_accel.engine_api import SearchQuery, StepBudget
 from rag_accel.engines.retrieval import DocumentIndex, Metric, RetrievalEngine, search_ways
-from rag_accel.engines.retrieval.coded.codes import CodedVectors, CodedVectorsEncoder
+from rag_accel.engines.retrieval.coded.codes import (
+    BYTES_BESIDE_CODES,
+    CodedSearches,
+    CodedVectors,
+    CodedVectorsEncoder,
+)
 from rag_accel.engines.retrieval.coded.kept_codes import QUIET
-from rag_accel.engines.retrieval.coded.searches import BYTES_BESIDE_CODES, CodedSearches
 from rag_accel.engines.retrieval.vectors.ivf import MOST_LABELS, IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import exact_scores, prove_nearest
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec

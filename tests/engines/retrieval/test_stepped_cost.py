@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_accel.engines.retrieval.stepped.cost import ScanCost
+from rag_accel.engines.retrieval.stepped.scan import ScanCost
 
 
 def test_a_new_cost_predicts_by_its_guesses() -> None:

@@ -15,28 +15,35 @@ computed with an error of at most ``8 u (Q + B + C)``, squared and summed with a
 ``(d + 8) u``, which its square root halves; the root of ``d`` smallest normal numbers covers
 squares that underflow.
 
-``nearest.settle`` computes the exact scores of those that come first. Who cannot reach the ``k``-th
+``nearest.prove_nearest`` computes the exact scores of those that come first. Who cannot reach the ``k``-th
 of them is dropped, strictly below, so that ties stay; whatever was not fetched is bounded by the
 last score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from rag_accel.clock import Clock
+from rag_accel.engine_api import ScoredDocument
+from rag_accel.engines.retrieval.coded.kept_codes import KeptCodes
+from rag_accel.engines.retrieval.index.contents import IndexView
 from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.index.store import DocumentIndex
+from rag_accel.engines.retrieval.search_request import Search, grouped
 from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists, made_aligned
-from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.ivf import MOST_LABELS, IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import (
     SMALLEST_NORMAL,
     UNIT_ROUNDOFF,
     Candidates,
     ExactScores,
+    nearest,
 )
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
@@ -227,3 +234,66 @@ def _empty_index(faiss: Any, vectors: IvfVectors, trained: Any) -> Callable[[], 
         return index
 
     return make
+
+
+# Search a large index with clusters by its 8-bit codes: FAISS reads a quarter of the memory.
+#
+# Results are those of ``DocumentIndex.search``, in ids, order and scores: codes only say which
+# vectors can be among the nearest, and the vectors decide.
+
+
+BYTES_BESIDE_CODES = 8 * (1 + MOST_LABELS)  # of each vector: its label, and where it lies
+
+
+class CodedLists:
+    """Encode an index as FAISS's 8-bit lists, one byte for each number; a ``CodeKind``."""
+
+    def nbytes(self, vectors: IvfVectors) -> float:
+        """Return what codes, labels and places need at most."""
+        return len(vectors) * (vectors.dimension + BYTES_BESIDE_CODES)
+
+    def encoder(self, vectors: IvfVectors) -> CodedVectorsEncoder:
+        """Return an encoder."""
+        return CodedVectorsEncoder(vectors)
+
+
+class CodedSearches:
+    """Search one by one or in crowds by codes. Used on one thread; the index may change.
+
+    Args:
+        index: what to search.
+        clock: measures what making the codes takes.
+        max_code_bytes: most memory for the codes.
+    """
+
+    def __init__(self, index: DocumentIndex, clock: Clock, max_code_bytes: int) -> None:
+        self.kept: KeptCodes[CodedVectors] = KeptCodes(index, clock, max_code_bytes, CodedLists())
+        self._index = index
+
+    def search(self, crowd: Sequence[Search]) -> list[list[ScoredDocument]] | None:
+        """Return the results of searches with equal filters; None if there are no codes now."""
+        with self._index.reading():
+            view = self._index.view()
+            codes = self.kept.codes(view)
+            if codes is None:
+                return None
+            places = {search.id: place for place, search in enumerate(crowd)}
+            found: list[list[ScoredDocument]] = [[]] * len(crowd)
+            for group in grouped(crowd, Search.group_key):
+                for search, hits in zip(group, _searched(view, codes, group), strict=True):
+                    found[places[search.id]] = hits
+            return found
+
+    def close(self) -> None:
+        """Forget the codes."""
+        self.kept.close()
+
+
+def _searched(
+    view: IndexView, codes: CodedVectors, group: Sequence[Search]
+) -> list[list[ScoredDocument]]:
+    query = group[0].query
+    queries = np.stack([search.vector for search in group])
+    scope = view.scope(query.where, query.nprobe)
+    hits = nearest(view.vectors, queries, [one.query.k for one in group], scope, codes)
+    return [view.scored(one) for one in hits]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from rag_accel.clock import Clock
+from rag_accel.engines.retrieval.index.contents import IndexView
 from rag_accel.engines.retrieval.index.store import DocumentIndex
-from rag_accel.engines.retrieval.index.view import IndexView
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 

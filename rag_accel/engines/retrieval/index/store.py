@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engine_api import Document, Engine, ScoredDocument
-from rag_accel.engines.retrieval.index.contents import ContentChange, Contents
+from rag_accel.engines.retrieval.index.contents import ContentChange, Contents, IndexView
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.locks import IndexLock
-from rag_accel.engines.retrieval.index.view import IndexView
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import nearest

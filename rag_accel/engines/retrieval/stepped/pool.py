@@ -22,14 +22,14 @@ import numpy.typing as npt
 from rag_accel.clock import Clock
 from rag_accel.engine_api import EngineOutput, WorkId
 from rag_accel.engines.retrieval.coded.codes import CodedVectors
+from rag_accel.engines.retrieval.index.contents import IndexView
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.store import DocumentIndex
-from rag_accel.engines.retrieval.index.view import IndexView
 from rag_accel.engines.retrieval.search_request import Search
-from rag_accel.engines.retrieval.stepped.cost import ScanCost
 from rag_accel.engines.retrieval.stepped.scan import (
     ClusterScan,
     PieceLimits,
+    ScanCost,
     ScanFilter,
     candidates,
     choose_clusters,
