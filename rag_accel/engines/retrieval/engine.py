@@ -67,9 +67,9 @@ class RetrievalEngine(EngineBase):
     work id, and newcomers join at the next step. A search that spans steps answers from the index
     as it is when it ends.
 
-    A large index with clusters keeps codes beside its vectors (``coded/kept_codes.py``): 8-bit lists that
-    FAISS scans. The first crowds of each size are searched with them and without in turn, later
-    ones the faster way.
+    A large index with clusters keeps codes beside its vectors (``coded/kept_codes.py``): 8-bit
+    lists that FAISS scans. The first crowds of each size are searched with them and without in
+    turn, later ones the faster way.
 
     An ingestion waits for the searches that were submitted before it or together with it: they see
     the index without it, and a search submitted after it has ended sees what was ingested.

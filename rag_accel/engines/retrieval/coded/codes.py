@@ -15,9 +15,9 @@ computed with an error of at most ``8 u (Q + B + C)``, squared and summed with a
 ``(d + 8) u``, which its square root halves; the root of ``d`` smallest normal numbers covers
 squares that underflow.
 
-``nearest.prove_nearest`` computes the exact scores of those that come first. Who cannot reach the ``k``-th
-of them is dropped, strictly below, so that ties stay; whatever was not fetched is bounded by the
-last score.
+``nearest.prove_nearest`` computes the exact scores of those that come first. Who cannot reach the
+``k``-th of them is dropped, strictly below, so that ties stay; whatever was not fetched is bounded
+by the last score.
 """
 
 from __future__ import annotations
