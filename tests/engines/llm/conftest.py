@@ -35,9 +35,11 @@ def server() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-def naps() -> Naps:
-    """Return the pauses the engines of a test have made."""
-    return Naps()
+def naps(monkeypatch: pytest.MonkeyPatch) -> Naps:
+    """Return the pauses the HTTP engines of a test have made; none of them is slept."""
+    made = Naps()
+    monkeypatch.setattr("anyio.sleep", made)
+    return made
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def make_engine(naps: Naps) -> Iterator[MakeEngine]:
     made: list[OpenAICompatibleEngine] = []
 
     def make(base_url: str = "http://server.test/v1", **fields: Any) -> OpenAICompatibleEngine:
-        engine = OpenAICompatibleEngine(base_url, "m", **{"sleep": naps, **fields})
+        engine = OpenAICompatibleEngine(base_url, "m", **fields)
         made.append(engine)
         return engine
 

@@ -83,7 +83,9 @@ class RawServer:
         lines = self.head.lower().split(b"\r\n")
         length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
         while len(body) < length:
-            body += raw.recv(65536)
+            if not (chunk := raw.recv(65536)):
+                return False
+            body += chunk
         return True
 
     def _accept(self) -> None:

@@ -187,7 +187,7 @@ def test_a_closed_engine_refuses_work(remote: OpenAICompatibleEngine) -> None:
         remote.submit([work()])
 
 
-def test_a_missing_httpx_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx2", None)
-    with pytest.raises(ImportError, match=r"rag-accel\[http\]"):
+def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(ImportError, match=r"rag-accel\[openai\]"):
         OpenAICompatibleEngine(URL, "m")

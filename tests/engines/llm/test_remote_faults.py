@@ -11,7 +11,7 @@ from chat_server import UNANSWERED, ChatServer, Fault
 from llm_harness import MakeEngine, Naps, error_of, finish, run, work
 
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
-from rag_accel.engines.llm.remote.options import RemoteOptions, RetryPolicy
+from rag_accel.engines.llm.remote.options import RemoteOptions
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -37,23 +37,12 @@ def test_retry_after_is_waited_for(
     assert 7.0 <= naps.seconds[0] <= 7.5
 
 
-def test_pauses_repeat_with_the_seed(
-    make_engine: MakeEngine, server: ChatServer, naps: Naps
-) -> None:
-    for _ in range(2):
-        server.script(Fault("drop"), Fault("drop"))
-        options = RemoteOptions(retry=RetryPolicy(seed=5))
-        run(make_engine(server.base_url, options=options), work())
-    assert naps.seconds[:2] == naps.seconds[2:]
-    assert len(set(naps.seconds)) == 2
-
-
 @pytest.mark.parametrize("status", [429, 500])
 def test_attempts_are_bounded(
     make_engine: MakeEngine, server: ChatServer, naps: Naps, status: int
 ) -> None:
     server.script(*[Fault("status", status=status, message="no luck")] * 9)
-    options = RemoteOptions(retry=RetryPolicy(max_attempts=3))
+    options = RemoteOptions(max_retries=2)
     error = error_of(run(make_engine(server.base_url, options=options), work()))
     assert server.num_calls == 3
     assert len(naps.seconds) == 2

@@ -22,12 +22,12 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote.errors import Secret
-from rag_accel.engines.llm.remote.options import RemoteOptions, RetryPolicy
+from rag_accel.engines.llm.remote.options import RemoteOptions
 from rag_accel.errors import ConfigError
 
 KEY = "sk-very-secret-0123456789"
 URL = "http://server.test/v1"
-ONCE = RemoteOptions(retry=RetryPolicy(max_attempts=1))
+ONCE = RemoteOptions(max_retries=0)
 
 Respond = Callable[[httpx2.Request], httpx2.Response]
 
@@ -109,9 +109,19 @@ def test_the_key_is_sent_and_no_log_shows_it(
     caplog.set_level(logging.DEBUG)
     output = run(OpenAICompatibleEngine(server.base_url, "m", api_key=KEY))
     assert output.kind == "final"
-    assert server.authorization == f"Bearer {KEY}"
+    assert server.headers["authorization"] == f"Bearer {KEY}"
     assert "chat/completions" in caplog.text
     assert KEY not in caplog.text
+
+
+def test_nothing_is_sent_that_was_not_given(
+    server: ChatServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID", "BASE_URL"):
+        monkeypatch.setenv(f"OPENAI_{name}", f"http://{name}.test")
+    assert run(OpenAICompatibleEngine(server.base_url, "m")).kind == "final"
+    names = {name.lower() for name in server.headers}
+    assert not names & {"authorization", "openai-organization", "openai-project"}
 
 
 def test_no_repr_shows_the_key() -> None:

@@ -113,10 +113,19 @@ def test_counts_that_come_after_the_finish_reason_are_read(make_engine: MakeEngi
     assert output.value == GenerationOutput("hi", 5, 7, "length")
 
 
-@pytest.mark.parametrize("empty", [b"data:\n\n", b"data\n\n", b"data:  \ndata:\n\n"])
-def test_an_event_without_data_says_nothing(make_engine: MakeEngine, empty: bytes) -> None:
-    answers = Answers(empty, said("hi"), empty, DONE)
-    assert run(make_engine(transport=answers.transport()), work(stream=True)).value.text == "hi"
+@pytest.mark.parametrize("bad", [b"data:\n\n", b"data: {\n\n", b"data: \xff\n\n", b"data: 1\n\n"])
+def test_an_event_that_is_no_chunk_is_a_named_error(make_engine: MakeEngine, bad: bytes) -> None:
+    answers = Answers(said("hi"), bad, DONE)
+    error = error_of(run(make_engine(transport=answers.transport()), work(stream=True)))
+    assert "not a chat chunk" in str(error)
+    assert answers.num_calls == 1
+
+
+def test_an_error_that_the_stream_reports_is_shown(make_engine: MakeEngine) -> None:
+    answers = Answers(said("hi"), event({"error": {"message": "overloaded"}}), DONE)
+    error = error_of(run(make_engine(transport=answers.transport()), work(stream=True)))
+    assert "the stream reports an error" in str(error)
+    assert "overloaded" in str(error.found)
 
 
 def reset(line: Line) -> None:

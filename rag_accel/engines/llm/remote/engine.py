@@ -24,11 +24,11 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.llm.outbox import Outbox
-from rag_accel.engines.llm.remote.client import ChatCall, ChatClient, Sleep
+from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
+from rag_accel.engines.llm.remote.completions import request_body
 from rag_accel.engines.llm.remote.errors import Secret, check_base_url
 from rag_accel.engines.llm.remote.loop_thread import LoopThread
 from rag_accel.engines.llm.remote.options import RemoteOptions
-from rag_accel.engines.llm.remote.wire import request_body
 from rag_accel.errors import ClosedError, EngineError, RemoteEngineError
 
 if TYPE_CHECKING:
@@ -57,9 +57,8 @@ class OpenAICompatibleEngine(EngineBase):
         api_key: sent as a bearer token; never shown in any repr, error or log of ours.
         options: limits, timeouts, retries.
         transport: httpx2 transport to use instead of the network's.
-        sleep: coroutine function that waits between attempts.
 
-    Raises ConfigError on a bad URL or key and ImportError without httpx2.
+    Raises ConfigError on a bad URL or key and ImportError without openai.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class OpenAICompatibleEngine(EngineBase):
         api_key: str | None = None,
         options: RemoteOptions | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._model = model
         self._options = options or RemoteOptions()
@@ -79,7 +77,6 @@ class OpenAICompatibleEngine(EngineBase):
             Secret(api_key) if api_key else None,
             self._options,
             transport=transport,
-            sleep=sleep,
         )
         self._profile = _profile(self._options.concurrency)
         self._thread = LoopThread("openai-compatible-engine")

@@ -16,7 +16,7 @@ _HINTS = {
     404: "check base_url, which usually ends in /v1, and the model name",
     413: "shorten the prompt",
     422: "check the options",
-    429: "lower concurrency, or raise RetryPolicy.max_attempts or max_retry_after_s",
+    429: "lower RemoteOptions.concurrency or raise max_retries",
 }
 
 

@@ -1,4 +1,4 @@
-"""Write chat-completion requests and read their answers, client side. Pure: bytes to values."""
+"""Write chat-completion requests and read their answers. Pure: JSON to values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.errors import ConfigError
 
 _RESERVED = frozenset({"model", "messages", "stream", "stream_options", "stop", "max_tokens", "n"})
-_END = "[DONE]"
 
 
 @dataclass(frozen=True, slots=True)
-class WireFault:
+class CompletionFault:
     """Say what is wrong with an answer, and show the text that is."""
 
     what: str
@@ -58,7 +57,7 @@ def request_body(
         ) from exc
 
 
-def parse_completion(body: bytes) -> GenerationOutput | WireFault:
+def parse_completion(body: bytes) -> GenerationOutput | CompletionFault:
     """Read a whole answer."""
     data = _load(body)
     choice = _first_choice(data)
@@ -66,64 +65,15 @@ def parse_completion(body: bytes) -> GenerationOutput | WireFault:
     content = _text(message)
     if choice is None or content is None:
         what = "the answer is not a chat completion"
-        return WireFault(what, body.decode("utf-8", "replace"))
+        return CompletionFault(what, body.decode("utf-8", "replace"))
     text = _whole_characters(content, _character_decoder())
     return _output(text, choice.get("finish_reason"), data.get("usage"))
 
 
-class SseDecoder:
-    """Split the bytes of a stream of server-sent events into the data of each event.
-
-    The text is UTF-8, with or without a byte order mark, and its lines end with CR, LF or both, as
-    the standard says; splitting as Python does would also cut at characters such as U+2028, which
-    JSON may hold unescaped. The time is linear in the bytes, however they are cut.
-    """
-
-    def __init__(self) -> None:
-        self._text = codecs.getincrementaldecoder("utf-8-sig")("replace")
-        self._ended_with_cr = False
-        self._line: list[str] = []
-        self._data: list[str] = []
-
-    def feed(self, chunk: bytes) -> list[str]:
-        """Take bytes and return the events they complete."""
-        first, *others = self._split(self._text.decode(chunk))
-        self._line.append(first)
-        events: list[str] = []
-        for start in others:
-            self._end_line(events)
-            self._line = [start]
-        return events
-
-    def _split(self, text: str) -> list[str]:
-        """Split at ends of lines; an LF right after the CR of the text before ends no other."""
-        if not text:
-            return [""]
-        new = text.removeprefix("\n") if self._ended_with_cr else text
-        self._ended_with_cr = text.endswith("\r")
-        return new.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-    def _end_line(self, events: list[str]) -> None:
-        line = "".join(self._line)
-        field, _, value = line.partition(":")
-        if field == "data":
-            self._data.append(value.removeprefix(" "))
-        elif not line and self._data:
-            events.append("\n".join(self._data))
-            self._data = []
-
-
 class StreamAssembler:
-    """Join the events of one streamed answer.
-
-    Attributes:
-        has_begun: whether any event came.
-        is_done: whether the end mark came.
-    """
+    """Join the events of one streamed answer."""
 
     def __init__(self) -> None:
-        self.is_done = False
-        self.has_begun = False
         self._texts: list[str] = []
         self._characters = _character_decoder()
         self._finish_reason: str | None = None
@@ -136,29 +86,21 @@ class StreamAssembler:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether the text is whole: the end mark or a finish reason was seen."""
-        return self.is_done or self._finish_reason is not None
+        """Tell whether the text is whole: a finish reason was seen."""
+        return self._finish_reason is not None
 
-    def add(self, event: str) -> str | WireFault:
-        """Take one event's data and return the text it adds, possibly empty."""
-        self.has_begun = True
-        mark = event.strip()
-        if mark in ("", _END):
-            self.is_done = mark == _END
-            return ""
-        data = _load(event)
-        if not isinstance(data, dict) or not isinstance(data.get("choices"), list):
-            reported = isinstance(data, dict) and "error" in data
-            what = "the stream reports an error" if reported else "an event is not a chat chunk"
-            return WireFault(what, event)
-        self._usage = data.get("usage") or self._usage
-        choice = _first_choice(data)
+    def add(self, event: Any) -> str | CompletionFault:
+        """Take one event's JSON value and return the text it adds, possibly empty."""
+        if not isinstance(event, dict) or not isinstance(event.get("choices"), list):
+            return CompletionFault("an event is not a chat chunk", json.dumps(event))
+        self._usage = event.get("usage") or self._usage
+        choice = _first_choice(event)
         if choice is None:
             return ""
         self._finish_reason = choice.get("finish_reason") or self._finish_reason
         text = _text(choice.get("delta") or {})
         if text is None:
-            return WireFault("an event holds no text", event)
+            return CompletionFault("an event holds no text", json.dumps(event))
         text = _whole_characters(text, self._characters)
         if text:
             self._texts.append(text)
