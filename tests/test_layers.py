@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -97,3 +99,15 @@ def test_a_room_must_not_import(room: str, imported: str, checkout: Path) -> Non
     with _planted(checkout / "rag_accel" / room / "planted.py", imported):
         report = _lint(checkout)
     assert f"{_contracts()['rooms']} BROKEN" in report, report
+
+
+def test_no_import_leads_back_to_where_it_came_from() -> None:
+    """An import inside a function counts, too: it only hides the circle."""
+    graph = grimp.build_graph(
+        "rag_accel",
+        "langchain_rag_accel",
+        "rag_accel_adapters",
+        exclude_type_checking_imports=True,
+    )
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    graphlib.TopologicalSorter(imports).prepare()  # raises CycleError, which shows the circle

@@ -10,8 +10,7 @@ except ImportError as error:
         "langchain_rag_accel needs langchain-core: pip install 'rag-accel[langchain]'"
     ) from error
 
-from langchain_rag_accel.accelerate import accelerate
-from langchain_rag_accel.explanation import explain
+from langchain_rag_accel.accelerate import accelerate, explain
 from rag_accel import shutdown
 from rag_accel.interception import activate
 

@@ -1,4 +1,4 @@
-"""Accelerate a LangChain object: the one verb a user needs."""
+"""Accelerate a LangChain object, and say how it runs: the verbs a user needs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import Runnable
 
+from langchain_rag_accel.explanation import explain_inside
 from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
@@ -58,6 +59,14 @@ def accelerate(
         valid="a Runnable, chat model, LLM, retriever, embeddings, vector store or compressor",
         hint=_hint(obj),
     )
+
+
+def explain(obj: Any) -> str:
+    """Return what is inside an accelerated object and how each part runs, one part a line."""
+    if isinstance(obj, AcceleratedRunnable):
+        return obj.explain()
+    own = getattr(type(obj), "__rag_accel_own__", None)
+    return explain_inside(obj, own or default_accelerator())
 
 
 def _hint(obj: Any) -> str:

@@ -8,19 +8,17 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from langchain_rag_accel.runnables import AcceleratedRunnable
-from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.accelerator import Accelerator
 from rag_accel.interception.leaf_table import leaf_base
 from rag_accel_adapters.langchain.models import adopt_embeddings
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
 
 
-def explain(obj: Any) -> str:
-    """Return what is inside an accelerated object and how each part runs, one part a line.
+def explain_inside(inner: Any, accelerator: Accelerator) -> str:
+    """Return what is inside an object that an accelerator schedules, one part a line.
 
     No saving is claimed: what a rewrite saves is shown by measurement only.
     """
-    accelerator, inner = _unwrap(obj)
     options = accelerator.options
     lines = [
         f"{type(inner).__name__} accelerated by interception: LangChain keeps the control flow,",
@@ -28,13 +26,6 @@ def explain(obj: Any) -> str:
         f" {accelerator.cores} cores).",
     ]
     return "\n".join([*lines, *leaf_lines(inner, accelerator)])
-
-
-def _unwrap(obj: Any) -> tuple[Accelerator, Any]:
-    if isinstance(obj, AcceleratedRunnable):
-        return obj.accelerator, obj.bound
-    own = getattr(type(obj), "__rag_accel_own__", None)
-    return own or default_accelerator(), obj
 
 
 def leaf_lines(inner: Any, accelerator: Accelerator) -> list[str]:

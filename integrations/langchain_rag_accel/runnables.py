@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.graph import Graph
 from pydantic import PrivateAttr
 
+from langchain_rag_accel.explanation import explain_inside
 from rag_accel.accelerator import (
     Accelerator,
     RequestIdentity,
@@ -73,9 +74,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def explain(self) -> str:
         """Return what is inside this runnable and how each part of it runs."""
-        from langchain_rag_accel.explanation import explain
-
-        return explain(self)
+        return explain_inside(self.bound, self.accelerator)
 
     @property
     def accelerator(self) -> Accelerator:

@@ -18,12 +18,11 @@ from langchain_core.runnables import (
     RunnablePassthrough,
 )
 
-from langchain_rag_accel.accelerate import accelerate
+from langchain_rag_accel.accelerate import accelerate, explain
 from langchain_rag_accel.components.chat_models import ExtractiveChatModel
 from langchain_rag_accel.demo.load import measure
 from langchain_rag_accel.demo.material import Material, default_cache, prepare
 from langchain_rag_accel.demo.report import as_json, compare, samples, table, time_spent, total
-from langchain_rag_accel.explanation import explain
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.engine_api import Document

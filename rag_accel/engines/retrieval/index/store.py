@@ -35,6 +35,7 @@ from rag_accel.engines.retrieval.vectors.spec import (
     copy_document,
 )
 from rag_accel.errors import ConfigError
+from rag_accel.registry import engine_registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,8 @@ class DocumentIndex:
         return self._contents.state.count
 
     def as_engine(self) -> Engine:
-        """Return a new ``RetrievalEngine`` that searches this index."""
-        from rag_accel.engines.retrieval.engine import RetrievalEngine  # which stands on this
-
-        return RetrievalEngine(self)
+        """Return a new engine that searches this index: what is registered as ``retrieval``."""
+        return engine_registry().get("retrieval")(self)
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
         """Take documents with ``vectors: [len(documents), dim], float32``, all or none.
