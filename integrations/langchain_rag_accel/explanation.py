@@ -7,10 +7,13 @@ import inspect
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
 
+from langchain_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.leaf_table import leaf_base
+from rag_accel.interception.leaf_table import leaf_base, plain_class, plain_method
 from rag_accel_adapters.langchain.models import adopt_embeddings
+from rag_accel_adapters.langchain.stand_ins import describe_stand_in
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
 
 
@@ -57,13 +60,18 @@ def _say(found: Found, accelerator: Accelerator) -> str | None:
 
 def _how(leaf: Any, accelerator: Accelerator) -> str:
     cls = type(leaf)
-    plain = cls.__mro__[1] if getattr(cls, "__rag_accel__", False) else cls
-    adopted = adopt_embeddings(leaf, plain) if isinstance(leaf, Embeddings) else None
+    is_embeddings = isinstance(leaf, Embeddings)
+    adopted = adopt_embeddings(leaf, plain_class(cls), plain_method) if is_embeddings else None
     if adopted is not None:
+        return adopted.describe(accelerator.options)
+    if isinstance(leaf, VectorStore) and is_recognised(cls):
         return (
-            "recognised local model: owned engine, texts of all requests share batches;"
-            f" {adopted.describe(accelerator.options)}"
+            "recognised store: an owned engine looks for its nearest vectors, searches of all"
+            " requests share steps; texts and scores are the store's own"
         )
+    stands_in = describe_stand_in(leaf, plain_class(cls), plain_method)
+    if stands_in is not None:
+        return stands_in
     if leaf_base(cls) is None:
         return "not understood: runs plainly"
     return "borrowed: admitted by the scheduler, runs where its caller is"

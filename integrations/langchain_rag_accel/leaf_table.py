@@ -6,6 +6,8 @@ Beside them stand the methods in which composite retrievers make calls that do n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.callbacks.manager import AsyncRunManager
@@ -17,9 +19,22 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.owned_embedding import recognising
+from langchain_rag_accel.owned_search import (
+    OWNED_COROUTINES,
+    UNIT,
+    is_recognised,
+    searching,
+)
 from langchain_rag_accel.side_by_side import spreading
+from langchain_rag_accel.stand_ins import may_stand_in, standing_in
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.interception.leaf_table import Framework, LeafMethod, leaf_pair
+from rag_accel.interception.leaf_table import (
+    Framework,
+    LeafMethod,
+    Method,
+    leaf_pair,
+    plain_method,
+)
 from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.models import may_be_adopted
 from rag_accel_adapters.langchain.walk import leaves
@@ -45,8 +60,20 @@ _CHAT = [
     LeafMethod("_astream_chat_model_events", DECODING, "async_generator"),
 ]
 
+
+def _owned_store(leaf: LeafMethod) -> LeafMethod:
+    """Return a store's method that runs on a copy, on a stand-in, or where its caller is."""
+    if leaf.name not in OWNED_COROUTINES:
+        return replace(leaf, owned=standing_in, within=may_stand_in)
+
+    def owned(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+        return searching(original, leaf, standing_in(original, leaf, borrowed))
+
+    return replace(leaf, owned=owned, within=lambda cls: is_recognised(cls) or may_stand_in(cls))
+
+
 _STORE = [
-    leaf
+    _owned_store(leaf)
     for name in (
         "similarity_search",
         "similarity_search_with_score",
@@ -56,6 +83,8 @@ _STORE = [
     )
     for leaf in leaf_pair(name, SEARCHING, VectorStore)
 ]
+# Where a store of LangChain's own looks at its vectors, whichever search led there.
+_UNIT = LeafMethod(UNIT, SEARCHING, owned=searching, within=is_recognised)
 # Each is known in one class of LangChain's; a method of the same name elsewhere is not touched.
 _SPREAD = [
     LeafMethod(name, SEARCHING, "composite")
@@ -88,13 +117,17 @@ LANGCHAIN = Framework(
             ),
             *_SPREAD,
         ],
-        VectorStore: [*_STORE, *_SCORED],
+        VectorStore: [*_STORE, *_SCORED, _UNIT],
         Embeddings: [
             *leaf_pair("embed_query", EMBEDDING, Embeddings, owned=recognising),
             *leaf_pair("embed_documents", EMBEDDING, Embeddings, owned=recognising),
         ],
         BaseDocumentCompressor: leaf_pair(
-            "compress_documents", RERANKING, BaseDocumentCompressor, "acompress_documents"
+            "compress_documents",
+            RERANKING,
+            BaseDocumentCompressor,
+            "acompress_documents",
+            owned=standing_in,
         ),
     },
     parts={
@@ -109,5 +142,5 @@ LANGCHAIN = Framework(
     to_sync=_to_sync,
     is_composite_call=lambda method: composite_of(method) is not None,
     spread=spreading,
-    may_be_owned=may_be_adopted,
+    may_be_owned=partial(may_be_adopted, method=plain_method),
 )

@@ -12,7 +12,12 @@ from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.interception.identity import aowned_or_plain, owned_or_plain
 from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
-from rag_accel.interception.leaf_table import LeafMethod, leaf_class, plain_class
+from rag_accel.interception.leaf_table import (
+    LeafMethod,
+    leaf_class,
+    plain_class,
+    plain_method,
+)
 from rag_accel.scheduler.messages import EngineName
 from rag_accel_adapters.langchain.models import AdoptedEmbeddings, adopt_embeddings
 
@@ -30,6 +35,11 @@ class _Call:
     obj: Any
     texts: Any
     one: bool
+
+    @property
+    def is_hosted(self) -> bool:
+        """Tell whether the engine asks a server."""
+        return self.adopted.max_texts is not None
 
     def embed(self) -> Any:
         """Compute on the engine."""
@@ -65,7 +75,9 @@ def recognising(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
             with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
                 return original(self, *args, **kwargs)
 
-        return owned_or_plain(identity.accelerator, call.embed, unscheduled, "embedding")
+        return owned_or_plain(
+            identity.accelerator, call.embed, unscheduled, "embedding", asks_others=call.is_hosted
+        )
 
     async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         call = _recognise(identity, self, leaf, args, kwargs)
@@ -76,7 +88,9 @@ def recognising(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
             with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
                 return await original(self, *args, **kwargs)
 
-        return await aowned_or_plain(identity.accelerator, call.aembed, unscheduled, "embedding")
+        return await aowned_or_plain(
+            identity.accelerator, call.aembed, unscheduled, "embedding", asks_others=call.is_hosted
+        )
 
     return coroutine if leaf.flavour == "coroutine" else sync
 
@@ -120,7 +134,7 @@ def _works(
 ) -> list[Work]:
     """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
     engine = _engine(identity, adopted, holder)
-    step = identity.accelerator.options.max_batch
+    step = adopted.max_texts or identity.accelerator.options.max_batch
     pieces = [tuple(texts[i : i + step]) for i in range(0, len(texts), step)]
     return [
         Work(engine, PrimitiveKind.EMBEDDING, TextBatch(piece, role), len(piece), (role, piece))
@@ -147,7 +161,7 @@ def _recognise(
     given = (*args, *kwargs.values())
     if len(given) != 1 or is_nested(obj):
         return None
-    adopted = adopt_embeddings(obj, plain_class(type(obj)))
+    adopted = adopt_embeddings(obj, plain_class(type(obj)), plain_method)
     if adopted is None:
         return None
     return _Call(identity, adopted, obj, given[0], leaf.name.endswith("_query"))

@@ -20,7 +20,13 @@ from rag_accel.accelerator import (
     default_accelerator,
 )
 from rag_accel.config import is_enabled
-from rag_accel.errors import BusyError, DeadlineError, ForkedError, RequestCancelledError
+from rag_accel.errors import (
+    BusyError,
+    DeadlineError,
+    ForkedError,
+    RagAccelError,
+    RequestCancelledError,
+)
 
 # Which ``activate()`` blocks are open, wherever in the process a call comes from.
 
@@ -218,17 +224,28 @@ class scoped(Generic[T]):  # noqa: N801 - used as a function
 
 
 def owned_or_plain(
-    accelerator: Accelerator, owned: Callable[[], T], plain: Callable[[], T], where: str
+    accelerator: Accelerator,
+    owned: Callable[[], T],
+    plain: Callable[[], T],
+    where: str,
+    *,
+    asks_others: bool = False,
 ) -> T:
     """Return ``owned()``; if that fails, ``plain()``, whose own error is what the program sees.
 
     Where the plain way succeeds the failure was ours: counted and logged, raised when strict.
+
+    Args:
+        asks_others: the engine runs the object itself, which asks a server: an error that is none
+            of ours is what the object said, and it is not asked again.
     """
     try:
         return owned()
     except MEANT:
         raise
     except Exception as error:
+        if asks_others and not isinstance(error, RagAccelError):
+            raise
         result = plain()
         fail_open(accelerator, error, where)
         return result
@@ -239,6 +256,8 @@ async def aowned_or_plain(
     owned: Callable[[], Awaitable[T]],
     plain: Callable[[], Awaitable[T]],
     where: str,
+    *,
+    asks_others: bool = False,
 ) -> T:
     """Do as ``owned_or_plain`` on the caller's loop."""
     try:
@@ -246,6 +265,8 @@ async def aowned_or_plain(
     except MEANT:
         raise
     except Exception as error:
+        if asks_others and not isinstance(error, RagAccelError):
+            raise
         result = await plain()
         fail_open(accelerator, error, where)
         return result

@@ -36,6 +36,8 @@ class LeafMethod:
         sync: for an async method, the method that this default runs in an executor.
         owned: returns the scheduled version that lets an owned engine compute where it can, given
             the method, this row and the version for objects which no engine runs.
+        within: tells of a class whether ``owned`` is to see calls that are part of another leaf,
+            too; it then tells them apart itself.
     """
 
     name: str
@@ -44,6 +46,7 @@ class LeafMethod:
     default: type | None = None
     sync: str | None = None
     owned: Callable[[Method, LeafMethod, Method], Method] | None = None
+    within: Callable[[type], bool] = lambda cls: False
 
 
 def leaf_pair(

@@ -102,6 +102,8 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
     if leaf.owned is not None:
         scheduled = leaf.owned(original, leaf, scheduled)
     seek = find if is_inherited else functools.partial(_leafs_run, find)
+    if leaf.within(cls):
+        seek = functools.partial(_run_within, find, seek, leaf.within)
     wrapper = mark(_LOOKING[leaf.flavour](original, scheduled, seek), original)
     setattr(wrapper, _SCHEDULED, scheduled)
     return wrapper
@@ -126,6 +128,13 @@ def _leafs_run(find: FindIdentity, obj: Any) -> RequestIdentity | None:
     if identity is None and meters and not is_composite(obj):
         note_leaf(obj, (), None)
     return identity
+
+
+def _run_within(
+    find: FindIdentity, seek: FindIdentity, within: Callable[[type], bool], obj: Any
+) -> RequestIdentity | None:
+    """Return the run of any call, unless a subclass changed what the class is known for."""
+    return find(obj) if within(type(obj)) else seek(obj)
 
 
 # Looking for the run ---------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""Recognise local models inside framework objects, so that an owned engine can run them.
+"""Recognise models inside framework objects, so that an owned engine can run them.
 
-An object is adopted only if its exact class is known and its settings are ones under which the
-engine computes the same vectors; everything else stays borrowed and runs where its caller is.
+An object is adopted only if its class is known, or changes nothing in how it embeds, and its
+settings are ones under which the engine computes the same vectors; everything else stays borrowed
+and runs where its caller is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
@@ -26,6 +28,7 @@ class AdoptedEmbeddings:
         make: builds the engine under an accelerator's options.
         prepare: what the object does to each text before the model sees it.
         describe: says what runs the model under an accelerator's options.
+        max_texts: texts in one call of a server; None for a model that computes here.
     """
 
     model: Any
@@ -33,17 +36,41 @@ class AdoptedEmbeddings:
     make: Callable[[Options], Engine]
     prepare: Callable[[str], str]
     describe: Callable[[Options], str]
+    max_texts: int | None = None
 
 
-def may_be_adopted(cls: type) -> bool:
-    """Tell whether objects that are exactly a ``cls`` may be run by an owned engine."""
-    return f"{cls.__module__}.{cls.__qualname__}" in _EMBEDDINGS
+#: returns a class's method as its program wrote it, whoever has replaced it since
+PlainMethod = Callable[[type, str], Any]
 
 
-def adopt_embeddings(obj: Any, cls: type) -> AdoptedEmbeddings | None:
-    """Return how an owned engine can run ``obj``, which is exactly a ``cls``; ``None`` if not."""
-    adopter = _EMBEDDINGS.get(f"{cls.__module__}.{cls.__qualname__}")
-    return None if adopter is None else adopter(obj)
+def _method(cls: type, name: str) -> Any:
+    return getattr(cls, name, None)
+
+
+def may_be_adopted(cls: type, method: PlainMethod = _method) -> bool:
+    """Tell whether objects of a class may be run by an owned engine."""
+    return _adopter(cls, method) is not None
+
+
+def adopt_embeddings(
+    obj: Any, cls: type, method: PlainMethod = _method
+) -> AdoptedEmbeddings | None:
+    """Return how an owned engine can run ``obj``, which is a plain ``cls``; ``None`` if not."""
+    adopter = _adopter(cls, method)
+    return None if adopter is None else adopter(obj, cls, method)
+
+
+def _adopter(cls: type, method: PlainMethod) -> _Adopter | None:
+    """Return what adopts objects of a class: a known one, or one that embeds as it does."""
+    if cls not in _adopters:
+        known = next((base for base in cls.__mro__ if _full_name(base) in _EMBEDDINGS), None)
+        same = known is not None and all(method(cls, one) is method(known, one) for one in _EMBEDS)
+        _adopters[cls] = _EMBEDDINGS[_full_name(known)] if known is not None and same else None
+    return _adopters[cls]
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def adopt_sentence_transformer(
@@ -70,7 +97,7 @@ def adopt_sentence_transformer(
     )
 
 
-def _hugging_face(obj: Any) -> AdoptedEmbeddings | None:
+def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
     if obj.multi_process:
         return None
     queries = obj.query_encode_kwargs or obj.encode_kwargs
@@ -97,13 +124,54 @@ def _sentence_transformer(
 def _described(model: Any, options: Options) -> str:
     from rag_accel.engines.embedding.shared_runtimes import describe
 
-    return describe(model, "torch" if options.reproducible else options.embedding_runtime)
+    runs = describe(model, "torch" if options.reproducible else options.embedding_runtime)
+    return f"recognised local model: owned engine, texts of all requests share batches; {runs}"
 
 
 def _one_line(text: str) -> str:
     return text.replace("\n", " ")
 
 
-_EMBEDDINGS: dict[str, Callable[[Any], AdoptedEmbeddings | None]] = {
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _openai(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
+    """Let texts of several callers share calls: its queries are documents to the server."""
+    if obj.client is None:
+        return None
+    # Another client is another engine; so are other settings, which a copy of the object keeps.
+    settings = {name: value for name, value in vars(obj).items() if "client" not in name}
+    return AdoptedEmbeddings(
+        model=obj.client,
+        variant=repr(settings),
+        make=partial(_hosted, obj, method(cls, "embed_documents")),
+        prepare=_as_it_is,
+        describe=_describe_hosted,
+        max_texts=obj.chunk_size,
+    )
+
+
+def _hosted(obj: Any, embed_documents: Callable[..., Any], options: Options) -> Engine:
+    from rag_accel.engines.embedding.hosted_engine import HostedEmbeddingEngine
+
+    return HostedEmbeddingEngine(
+        partial(embed_documents, obj.model_copy()), max_batch=obj.chunk_size
+    )
+
+
+def _describe_hosted(options: Options) -> str:
+    return "recognised server: owned engine, texts of all requests share its calls"
+
+
+_Adopter = Callable[[Any, type, PlainMethod], AdoptedEmbeddings | None]
+
+_EMBEDDINGS: dict[str, _Adopter] = {
     "langchain_huggingface.embeddings.huggingface.HuggingFaceEmbeddings": _hugging_face,
+    "langchain_openai.embeddings.base.OpenAIEmbeddings": _openai,
+    "langchain_openai.embeddings.azure.AzureOpenAIEmbeddings": _openai,
 }
+#: the methods that make them what they are
+_EMBEDS = ("_embed", "embed_documents", "embed_query", "aembed_documents", "aembed_query")
+
+_adopters: WeakKeyDictionary[type, _Adopter | None] = WeakKeyDictionary()

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from aiohttp import web
-
-from rag_accel.engines.llm.remote.loop_thread import LoopThread
+from loopback_server import LoopbackServer
 
 BROKEN_JSON = '{"choices": [{"index": 0, "mess'
 
@@ -44,7 +43,7 @@ def answer_of(num_words: int) -> str:
     return " ".join(f"word{number}" for number in range(num_words))
 
 
-class ChatServer:
+class ChatServer(LoopbackServer):
     """Answer ``POST /v1/chat/completions``; every call takes the next scripted fault, if any.
 
     Attributes:
@@ -54,54 +53,19 @@ class ChatServer:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.num_calls = 0
         self.num_running = 0
         self.headers: Mapping[str, str] = {}
         self._faults: deque[Fault] = deque()
-        self._thread = LoopThread("chat-server")
-        self._runner: web.AppRunner | None = None
-        self.base_url = ""
-
-    def __enter__(self) -> ChatServer:
-        self._thread.start()
-        self.base_url = self._thread.call(self._listen()).result()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def script(self, *faults: Fault) -> None:
         """Let the next calls meet these faults, in order, one each."""
         self._faults.extend(faults)
 
-    def close(self) -> None:
-        """Drop all connections and end the thread; idempotent."""
-        if self._runner is not None:
-            self._thread.call(self._end(self._runner)).result()
-            self._runner = None
-        self._thread.close()
-
-    async def _end(self, runner: web.AppRunner) -> None:
-        await runner.cleanup()
-        # A connection that was accepted meanwhile is known to nobody yet, and one that is being
-        # closed takes another turn of the loop.
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        if rest:
-            await asyncio.wait(rest, timeout=1.0)
-        if runner.server is not None:
-            await runner.server.shutdown(0.01)
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-    async def _listen(self) -> str:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self._count)
-        self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        return f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        """Answer chat completions."""
+        router.add_post("/v1/chat/completions", self._count)
 
     async def _count(self, request: web.Request) -> web.StreamResponse:
         self.num_calls += 1

@@ -16,6 +16,7 @@ from rag_accel.interception.patches import patches
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "retrieval"))  # how to interrupt
+sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # how to serve
 
 from lc_waiting import is_idle, wait_until
 

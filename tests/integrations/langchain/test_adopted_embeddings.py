@@ -116,7 +116,22 @@ def test_settings_an_engine_cannot_honour_stay_borrowed(
     assert _embedding_engines(accelerator) == {}
 
 
-def test_a_subclass_is_not_recognised(
+def test_a_subclass_that_changes_nothing_is_recognised(
+    plain: HuggingFaceEmbeddings, accelerator: Accelerator
+) -> None:
+    class Named(HuggingFaceEmbeddings):
+        @property
+        def title(self) -> str:
+            return "mine"
+
+    other = Named.model_construct(model_name="packaged")
+    other._client = plain._client
+    fast = accelerate(other, accelerator=accelerator)
+    assert np.allclose(fast.embed_query("x"), plain.embed_query("x"), atol=1e-6)
+    assert len(_embedding_engines(accelerator)) == 1
+
+
+def test_a_subclass_that_embeds_otherwise_is_not_recognised(
     plain: HuggingFaceEmbeddings, accelerator: Accelerator
 ) -> None:
     class Own(HuggingFaceEmbeddings):

@@ -24,7 +24,7 @@ from rag_accel.engine_api import (
 from rag_accel.engines.llm.emulated.batch import DeviceSequence, Update
 from rag_accel.engines.llm.emulated.device import EmulatedDevice
 from rag_accel.engines.llm.emulated.text import Script, count_tokens, shared_prefix_tokens
-from rag_accel.engines.llm.outbox import Outbox
+from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import ClosedError, EngineError
 
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}

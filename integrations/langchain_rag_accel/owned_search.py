@@ -1,0 +1,195 @@
+"""Run the searches of recognised vector stores on an owned engine, batched across requests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.vectorstores.utils import maximal_marginal_relevance
+
+from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
+from rag_accel.interception.identity import aowned_or_plain, owned_or_plain
+from rag_accel.interception.leaf_call import is_nested, meters, note_leaf
+from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
+from rag_accel_adapters.langchain.stores import (
+    CopiedVectors,
+    Found,
+    StoreView,
+    copy_of,
+    found_by,
+    search_query,
+    searches_as_known,
+)
+
+Method = Callable[..., Any]
+
+#: how often a search is begun again because the store was changed meanwhile
+ATTEMPTS = 3
+
+_known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+def is_recognised(cls: type) -> bool:
+    """Tell whether an owned engine may search stores of a class."""
+    known = _known.get(cls)
+    if known is None:
+        known = _known[cls] = searches_as_known(plain_class(cls), plain_method)
+    return known
+
+
+def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+    """Return the scheduled version of a store's search that uses an owned engine where it can.
+
+    ``borrowed`` is the one for stores that are not recognised. ``leaf`` is the method in which a
+    recognised store looks at its vectors, or a coroutine that would call it on the loop.
+    """
+
+    def sync(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_recognised(type(self)):
+            return borrowed(identity, self, *args, **kwargs)
+        search = _StoreSearch(identity, self, partial(original, self))
+        return search.find(*args, **kwargs)
+
+    async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_recognised(type(self)):
+            return await borrowed(identity, self, *args, **kwargs)
+        search = _StoreSearch(identity, self, _unit_of(self))
+        return await _ASYNC[leaf.name](search, *args, **kwargs)
+
+    return coroutine if leaf.flavour == "coroutine" else sync
+
+
+def _unit_of(store: Any) -> Method:
+    method = plain_method(type(store), UNIT)
+    assert method is not None, "a recognised store has it"
+    return partial(method, store)
+
+
+#: where an ``InMemoryVectorStore`` looks at its vectors
+UNIT = "_similarity_search_with_score_by_vector"
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreSearch:
+    """Search one store for one run; ``plain`` is how the store does it."""
+
+    identity: RequestIdentity
+    store: Any
+    plain: Method
+
+    def find(self, embedding: Any, k: Any = 4, filter: Any = None) -> Found:
+        """Return documents, scores and vectors, best first."""
+        plain = partial(self.plain, embedding, k, filter)
+        if filter is not None:
+            return plain()
+        return owned_or_plain(
+            self.identity.accelerator, partial(self._owned, embedding, k, plain), plain, "retrieval"
+        )
+
+    async def afind(self, embedding: Any, k: Any = 4, filter: Any = None, **_: Any) -> Found:
+        """Do as ``find`` without blocking the loop."""
+
+        async def plain() -> Found:
+            return self.plain(embedding, k, filter)
+
+        if filter is not None:
+            return await plain()
+        owned = partial(self._aowned, embedding, k, plain)
+        return await aowned_or_plain(self.identity.accelerator, owned, plain, "retrieval")
+
+    def _owned(self, embedding: Any, k: Any, plain: Callable[[], Found]) -> Found:
+        copy = copy_of(self.store)
+        for _ in range(ATTEMPTS):
+            view = copy.look(self.store)
+            query = search_query(view, embedding, k) if view is not None else None
+            if view is None or query is None:
+                break
+            hits = self.identity.accelerator.leaves.compute(self.identity, self._work(view, query))
+            if view.is_current:
+                found = found_by(view, embedding, k, hits, copy)
+                return plain() if found is None else self._noted(found)
+        return plain()
+
+    async def _aowned(self, embedding: Any, k: Any, plain: Callable[[], Awaitable[Found]]) -> Found:
+        accelerator, copy = self.identity.accelerator, copy_of(self.store)
+        for _ in range(ATTEMPTS):
+            # Copying a large store takes long; so does looking whether it is still the same.
+            view = await accelerator.calls.start(partial(copy.look, self.store))
+            query = search_query(view, embedding, k) if view is not None else None
+            if view is None or query is None:
+                break
+            hits = await accelerator.leaves.acompute(self.identity, self._work(view, query))
+            if view.is_current:
+                found = found_by(view, embedding, k, hits, copy)
+                return await plain() if found is None else self._noted(found)
+        return await plain()
+
+    def _work(self, view: StoreView, query: SearchQuery) -> Work:
+        # Never shared: an equal search that began before a change must not answer a later one.
+        copied = view.copied
+        engine = self.identity.accelerator.own(
+            copied.index, "retrieval", partial(_engine, copied), holder=copied
+        )
+        return Work(engine, PrimitiveKind.SEARCHING, query)
+
+    def _noted(self, found: Found) -> Found:
+        if meters and not is_nested(self.store):
+            note_leaf(self.store, (), "queued")
+        return found
+
+
+def _engine(copied: CopiedVectors) -> Engine:
+    return copied.index.as_engine()
+
+
+# What the coroutines of an ``InMemoryVectorStore`` do, without its search on the loop -----------
+
+
+async def _with_score(search: _StoreSearch, query: str, k: int = 4, **how: Any) -> list[Any]:
+    embedding = await search.store.embedding.aembed_query(query)
+    return [(document, score) for document, score, _ in await search.afind(embedding, k, **how)]
+
+
+async def _by_text(search: _StoreSearch, query: str, k: int = 4, **how: Any) -> list[Document]:
+    return [document for document, _ in await _with_score(search, query, k, **how)]
+
+
+async def _by_vector(
+    search: _StoreSearch, embedding: Any, k: int = 4, **how: Any
+) -> list[Document]:
+    return [document for document, _, _ in await search.afind(embedding, k, **how)]
+
+
+async def _diverse(
+    search: _StoreSearch,
+    query: str,
+    k: int = 4,
+    fetch_k: int = 20,
+    lambda_mult: float = 0.5,
+    **how: Any,
+) -> list[Document]:
+    embedding = await search.store.embedding.aembed_query(query)
+    found = await search.afind(embedding, fetch_k, **how)
+    chosen = maximal_marginal_relevance(
+        np.array(embedding, dtype=np.float32),
+        [vector for _, _, vector in found],
+        k=k,
+        lambda_mult=lambda_mult,
+    )
+    return [found[place][0] for place in chosen]
+
+
+_ASYNC: dict[str, Callable[..., Awaitable[Any]]] = {
+    "asimilarity_search": _by_text,
+    "asimilarity_search_with_score": _with_score,
+    "asimilarity_search_by_vector": _by_vector,
+    "amax_marginal_relevance_search": _diverse,
+}
+
+OWNED_COROUTINES = frozenset(_ASYNC)

@@ -1,0 +1,71 @@
+"""Run an aiohttp application on a loopback port, in a thread of its own, until it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from rag_accel.engines.llm.remote.loop_thread import LoopThread
+
+
+class LoopbackServer(ABC):
+    """Serve from ``with`` on until its end, or ``close``.
+
+    Attributes:
+        base_url: such as ``http://127.0.0.1:1234/v1``, once it serves.
+    """
+
+    def __init__(self) -> None:
+        self.base_url = ""
+        self._thread = LoopThread(type(self).__name__)
+        self._runner: web.AppRunner | None = None
+
+    @abstractmethod
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        """Say what answers below ``/v1``."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.base_url = self._thread.call(self._listen()).result()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop all connections and end the thread; idempotent."""
+        if self._runner is not None:
+            self._thread.call(self._end(self._runner)).result()
+            self._runner = None
+        self._thread.close()
+
+    async def _end(self, runner: web.AppRunner) -> None:
+        await runner.cleanup()
+        # A connection that was accepted meanwhile is known to nobody yet, and one that is being
+        # closed takes another turn of the loop.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        if rest:
+            await asyncio.wait(rest, timeout=1.0)
+        if runner.server is not None:
+            await runner.server.shutdown(0.01)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def _listen(self) -> str:
+        app = web.Application()
+        self.add_routes(app.router)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
