@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 from langchain_core.runnables import Runnable
 
 from langchain_rag_accel.explanation import explain_inside
+from langchain_rag_accel.graphs import accelerate_graph
 from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
@@ -16,6 +17,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_base
 from rag_accel.interception.twins import twin
+from rag_accel_adapters.langgraph.parts import is_graph
 
 T = TypeVar("T")
 
@@ -27,8 +29,9 @@ def accelerate(
 ) -> T:
     """Return an object usable wherever ``obj`` is, whose work is scheduled.
 
-    A chat model, LLM, retriever, embeddings object, vector store or compressor gives an instance
-    of its own class that shares its state; any other runnable gives a ``RunnableBinding``.
+    A chat model, LLM, retriever, embeddings object, vector store, compressor or compiled LangGraph
+    gives an instance of its own class that shares its state; any other runnable gives a
+    ``RunnableBinding``.
 
     Args:
         obj: the object; it stays as it is and may be used beside the result.
@@ -47,6 +50,8 @@ def accelerate(
         return obj if accelerator is None else cast("Any", obj).scheduled_by(accelerator)
     if leaf_base(type(obj)) is not None:
         return twin(obj, accelerator)
+    if is_graph(obj):
+        return accelerate_graph(obj, accelerator)
     if isinstance(obj, AcceleratedRunnable) and accelerator is None:
         return obj
     if isinstance(obj, Runnable):

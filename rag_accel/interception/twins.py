@@ -1,4 +1,4 @@
-"""Make an accelerated twin of a model, retriever, store, embeddings object or compressor.
+"""Make an accelerated twin of a model, retriever, store or another object that does work.
 
 The twin is an instance of a subclass of the object's class and shares the object's state (the same
 ``__dict__``), so whatever is changed through one is seen through the other.
@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
@@ -22,6 +22,11 @@ from rag_accel.interception.wrappers import FindIdentity, wrap
 
 #: Where a twin keeps its accelerator: in the class, since its state belongs to the original too.
 _OWN = "__rag_accel_own__"
+#: Where it keeps what made its scheduled methods.
+_MAKE = "__rag_accel_make__"
+
+#: Returns the scheduled methods of a class's twins, by name, for an accelerator or for none.
+MakeMethods = Callable[[type, Accelerator | None], dict[str, Any]]
 
 _lock = threading.RLock()  # making a class runs code of its bases, which may accelerate something
 
@@ -32,26 +37,48 @@ def _renew_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_lock)  # who held it there before is gone
-#: what a twin was made of, and the patches on what that holds, by the twin's id
-_origins: dict[int, tuple[Any, Interception | None]] = {}
+#: What a twin was made of, and the patches on what that holds: in a slot of its own, so that a
+#: program that reaches its twin is collected with it.
+_ORIGIN = "__rag_accel_origin__"
 _classes: weakref.WeakValueDictionary[tuple[int, int], type] = weakref.WeakValueDictionary()
 
 
-def twin(obj: Any, accelerator: Accelerator | None) -> Any:
-    """Return the accelerated twin of ``obj``; a twin's twin is itself if nothing else is asked."""
+def leaf_wrappers(cls: type, accelerator: Accelerator | None) -> dict[str, Any]:
+    """Return the scheduled leaf methods of a class."""
+
+    def find(obj: Any) -> RequestIdentity | None:
+        return identity_for(accelerator)
+
+    known = leaf_class(cls)
+    assert known.base is not None, "only leaf objects have leaf methods"
+    methods = {leaf.name: wrap(cls, leaf, find) for leaf in leaf_methods(cls)}
+    body = {name: method for name, method in methods.items() if method is not None}
+    if known.base in known.framework.entries:
+        names = known.framework.entries[known.base]
+        body.update(_own_entries(cls, known.base, names, find))
+    return body
+
+
+def twin(obj: Any, accelerator: Accelerator | None, make: MakeMethods = leaf_wrappers) -> Any:
+    """Return the accelerated twin of ``obj``; a twin's twin is itself if nothing else is asked.
+
+    Args:
+        obj: what does work, or has others do it.
+        accelerator: whose scheduler the twin uses; None for that of the moment.
+        make: makes the methods in which it differs from ``obj``.
+    """
     cls = type(obj)
     if plain_class(cls) is not cls:
         if accelerator is None or getattr(cls, _OWN) is accelerator:
             return obj
         obj = _original(obj)
-    made = _sharing(obj, _subclass(type(obj), accelerator))
+    made = _sharing(obj, _subclass(type(obj), accelerator, make))
     # What the object holds is scheduled too, for as long as the twin lives. So lives the object:
     # its class may free what both of them use when it goes.
     held = leaf_class(type(obj)).framework.held_by(obj)
     holds_leaves = any(leaf is not obj for leaf in held)
     inner = Interception() if holds_leaves else None
-    _origins[id(made)] = (obj, inner)
-    weakref.finalize(made, _origins.pop, id(made), None).atexit = False
+    object.__setattr__(made, _ORIGIN, (obj, inner))
     return made
 
 
@@ -76,46 +103,39 @@ def _slots(cls: type) -> Iterator[str]:
 
 def _original(made: Any) -> Any:
     """Return what a twin was made of; one made by its own class gets an equal of its base."""
-    origin = _origins.get(id(made))
-    return origin[0] if origin is not None else _sharing(made, plain_class(type(made)))
+    try:
+        return object.__getattribute__(made, _ORIGIN)[0]
+    except AttributeError:
+        return _sharing(made, plain_class(type(made)))
 
 
-def _subclass(cls: type, accelerator: Accelerator | None) -> type:
+def _subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods) -> type:
     """Return the one subclass for this class and accelerator; it goes with its last twin."""
     key = (id(cls), id(accelerator))
     with _lock:
         known = _classes.get(key)
         if known is None or known.__mro__[1] is not cls or getattr(known, _OWN) is not accelerator:
-            known = _classes[key] = _make_subclass(cls, accelerator)
+            known = _classes[key] = _make_subclass(cls, accelerator, make)
         return known
 
 
-def _make_subclass(cls: type, accelerator: Accelerator | None) -> type:
-    def find(obj: Any) -> RequestIdentity | None:
-        return identity_for(accelerator)
-
-    known = leaf_class(cls)
-    assert known.base is not None, "only leaf objects have twins"
+def _make_subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods) -> type:
+    lacking = [("__dict__", cls.__dictoffset__), ("__weakref__", cls.__weakrefoffset__)]
     body: dict[str, Any] = {
+        "__slots__": (_ORIGIN, *(name for name, offset in lacking if not offset)),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "__rag_accel__": True,
         _OWN: accelerator,
+        _MAKE: staticmethod(make),
         "__reduce_ex__": _reduce,
         "__copy__": _copy,
         "__deepcopy__": _deepcopy,
     }
     if hasattr(cls, "__del__"):
         body["__del__"] = _keep  # the original frees what they share
-    for leaf in leaf_methods(cls):
-        method = wrap(cls, leaf, find)
-        if method is not None:
-            body[leaf.name] = method
-    if known.base in known.framework.entries:
-        names = known.framework.entries[known.base]
-        body.update(_own_entries(cls, known.base, names, find))
-    return type(cls)(cls.__name__, (cls,), body)
+    return type(cls)(cls.__name__, (cls,), {**body, **make(cls, accelerator)})
 
 
 def _own_entries(
@@ -150,12 +170,17 @@ def _keep(made: Any) -> None:
 
 
 def _reduce(made: Any, protocol: int) -> tuple[Any, ...]:
-    return (twin, (_original(made), getattr(type(made), _OWN)))
+    return (twin, (_original(made), *_made_with(made)))
 
 
 def _copy(made: Any) -> Any:
-    return twin(copy.copy(_original(made)), getattr(type(made), _OWN))
+    return twin(copy.copy(_original(made)), *_made_with(made))
 
 
 def _deepcopy(made: Any, memo: dict[int, Any] | None = None) -> Any:
-    return twin(copy.deepcopy(_original(made), memo), getattr(type(made), _OWN))
+    return twin(copy.deepcopy(_original(made), memo), *_made_with(made))
+
+
+def _made_with(made: Any) -> tuple[Accelerator | None, MakeMethods]:
+    cls = type(made)
+    return getattr(cls, _OWN), getattr(cls, _MAKE)

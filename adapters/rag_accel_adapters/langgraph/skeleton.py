@@ -11,7 +11,6 @@ nothing; it gains where a subgraph runs beside them and has steps of its own to 
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,15 +71,6 @@ def called_without_context(program: Any) -> frozenset[int]:
     stores = (graph.store for graph in graphs)
     found = (getattr(store, "embeddings", None) for store in stores if store is not None)
     return frozenset(id(one) for one in found if isinstance(one, Embeddings))
-
-
-def with_streams(graph: Any, source: Any) -> Any:
-    """Return a copy of a compiled LangGraph that streams by ``source``; None of anything else."""
-    if not is_graph(graph):
-        return None
-    made = copy.copy(graph)
-    made.stream, made.astream = source.stream, source.astream
-    return made
 
 
 def skeleton(graph: Any) -> Skeleton | None:

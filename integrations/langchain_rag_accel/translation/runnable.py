@@ -207,14 +207,14 @@ class TranslatedRunnable(AcceleratedRunnable):
     ) -> TranslatedCall | None:
         accelerator = self.accelerator
         try:
-            identity = accelerator.anonymous(self._program)
+            identity = accelerator.anonymous(self.program.name)
         except Exception as error:
-            fail_open(accelerator, error, self._program)
+            fail_open(accelerator, error, self.program.name)
             return None
         return TranslatedCall(
             identity,
             translation,
-            self._program,
+            self.program.name,
             config,
             {**self.kwargs, **kwargs},
         )
