@@ -23,6 +23,7 @@ from rag_accel.errors import ConfigError
 ENGINES = "rag_accel.engines"
 ADAPTERS = "rag_accel.adapters"
 COMMANDS = "rag_accel.commands"
+AUTOMATIC = "rag_accel.automatic"
 
 T = TypeVar("T", bound=Callable[..., object])
 
@@ -135,6 +136,11 @@ def adapter_registry() -> Registry[Callable[..., Any]]:
 def command_registry() -> Registry[Callable[..., Any]]:
     """Return the registry of command-line verbs."""
     return Registry(COMMANDS)
+
+
+def automatic_registry() -> Registry[Callable[[], object]]:
+    """Return the registry of what accelerates a framework in the whole process."""
+    return Registry(AUTOMATIC)
 
 
 def _describe(entry: EntryPoint) -> str:

@@ -86,7 +86,15 @@ def test_every_extra_is_described(extra: str) -> None:
 
 @pytest.mark.parametrize(
     "group",
-    sorted({registry.ENGINES, registry.ADAPTERS, registry.COMMANDS, *PROJECT["entry-points"]}),
+    sorted(
+        {
+            registry.ENGINES,
+            registry.ADAPTERS,
+            registry.COMMANDS,
+            registry.AUTOMATIC,
+            *PROJECT["entry-points"],
+        }
+    ),
 )
 def test_every_entry_point_group_is_described(group: str) -> None:
     assert f"\n| `{group}` | " in TEXT

@@ -13,15 +13,18 @@ import pytest
 from rag_accel.errors import ConfigError
 from rag_accel.registry import (
     ADAPTERS,
+    AUTOMATIC,
     COMMANDS,
     ENGINES,
     Registry,
     adapter_registry,
+    automatic_registry,
     command_registry,
     engine_registry,
 )
 
 GROUP = "rag_accel_test.plugins"
+GROUPS = (ENGINES, ADAPTERS, COMMANDS, AUTOMATIC)
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 BUILT_IN = [
     EntryPoint(name, value, group)
@@ -152,12 +155,12 @@ def test_a_registry_made_later_sees_what_was_installed_in_between(install: Insta
     assert registry().names() == ("one",)
 
 
-def test_the_three_groups_have_their_own_registries() -> None:
-    groups = (engine_registry().group, adapter_registry().group, command_registry().group)
-    assert groups == (ENGINES, ADAPTERS, COMMANDS)
+def test_every_group_has_its_own_registry() -> None:
+    registries = (engine_registry(), adapter_registry(), command_registry(), automatic_registry())
+    assert tuple(registry.group for registry in registries) == GROUPS
 
 
 @pytest.mark.parametrize("entry", BUILT_IN, ids=lambda entry: f"{entry.group}.{entry.name}")
 def test_every_built_in_plugin_is_in_a_known_group_and_can_be_made(entry: EntryPoint) -> None:
-    assert entry.group in (ENGINES, ADAPTERS, COMMANDS)
+    assert entry.group in GROUPS
     assert callable(entry.load())

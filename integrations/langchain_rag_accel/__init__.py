@@ -10,9 +10,16 @@ except ImportError as error:
         "langchain_rag_accel needs langchain-core: pip install 'rag-accel[langchain]'"
     ) from error
 
-from langchain_rag_accel.accelerate import accelerate, explain
+from langchain_rag_accel import upstream as _upstream
 from rag_accel import shutdown
-from rag_accel.interception import activate
+
+if TYPE_CHECKING or (_missing := _upstream.missing_name()) is None:
+    from langchain_rag_accel.accelerate import accelerate, explain
+    from rag_accel.interception import activate
+else:
+    from langchain_rag_accel.plain import accelerate, activate, explain
+
+    _upstream.warn_of(_missing)
 
 if TYPE_CHECKING:
     from langchain_rag_accel.components.embeddings import RagAccelEmbeddings

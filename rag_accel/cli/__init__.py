@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from rag_accel.cli.run import run_program
 from rag_accel.errors import RagAccelError
 from rag_accel.profile.profile import profile_events
 from rag_accel.registry import command_registry
 from rag_accel.system.doctor import examine, format_examination
 from rag_accel.telemetry.reading import read_json_lines
+
+RUN = "run"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,9 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace.add_argument("--chrome", metavar="OUT", help="also write a trace for ui.perfetto.dev")
     trace.add_argument("--json", action="store_true", help="print one JSON object")
     trace.set_defaults(run=_trace)
+    run = commands.add_parser(
+        RUN, help="run a Python program with what it uses accelerated: run SCRIPT|-m MODULE ..."
+    )
+    run.add_argument("line", nargs="*", metavar="SCRIPT|-m MODULE ...")
     for name in command_registry().names():
         _add_plugin(commands, name)
-    arguments = parser.parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == [RUN] and given[1:] not in ([], ["-h"], ["--help"]):
+        return run_program(given[1:])  # whatever follows is for the program
+    arguments = parser.parse_args(given)
+    if arguments.command == RUN:
+        run.error("say which program to run")
     try:
         return arguments.run(arguments)
     except (RagAccelError, ImportError) as error:
@@ -72,7 +84,3 @@ def _trace(arguments: argparse.Namespace) -> int:
         profile.save_chrome_trace(arguments.chrome)
     print(json.dumps(profile.to_dict(), indent=2) if arguments.json else profile)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

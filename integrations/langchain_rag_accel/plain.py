@@ -1,0 +1,27 @@
+"""Be the verbs of this package where a version of LangChain is not understood: all runs plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rag_accel.accelerator import Accelerator, default_accelerator
+
+T = TypeVar("T")
+
+
+def accelerate(obj: T, *, accelerator: Any = None, options: Any = None) -> T:
+    """Return the object as it is."""
+    return obj
+
+
+@contextmanager
+def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
+    """Schedule nothing."""
+    yield accelerator or default_accelerator()
+
+
+def explain(obj: Any) -> str:
+    """Say that the object runs plainly."""
+    return f"{type(obj).__name__} runs plainly: this version of LangChain is not understood"

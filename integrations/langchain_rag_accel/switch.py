@@ -1,0 +1,30 @@
+"""Keep LangChain and LangGraph accelerated in this process once somebody asks for it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+from langchain_rag_accel import activate
+
+_lock = threading.Lock()
+_block: ExitStack | None = None
+
+
+def switch_on() -> None:
+    """Open a block of ``activate()`` that nobody closes; once is enough."""
+    global _block
+    with _lock:
+        if _block is None:
+            block = ExitStack()
+            block.enter_context(activate())
+            _block = block
+
+
+def switch_off() -> None:
+    """Close it again."""
+    global _block
+    with _lock:
+        block, _block = _block, None
+    if block is not None:
+        block.close()

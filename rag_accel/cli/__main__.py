@@ -1,0 +1,7 @@
+"""Start the command line: ``python -m rag_accel.cli``."""
+
+import sys
+
+from rag_accel.cli import main
+
+sys.exit(main())

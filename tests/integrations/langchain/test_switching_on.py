@@ -1,0 +1,195 @@
+"""A whole process is accelerated by an import or by the command line, and runs as it did."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag_accel.cli import main
+from rag_accel.cli.run import STARTUP, accelerated_environment
+
+#: a program that says what it was given and whether its model's calls were scheduled
+PROGRAM = """
+import sys
+from langchain_core.language_models import FakeListChatModel
+
+print(sys.argv[1:], __name__, sys.path[0])
+print(FakeListChatModel(responses=["fine"]).invoke("how?").content)
+from rag_accel.accelerator import default_accelerator
+
+snapshot = default_accelerator().metrics.snapshot()
+print("scheduled:", "FakeListChatModel" in str(snapshot))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Give a program in a file."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def said(*line: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python interpreter with these arguments."""
+    environment = {**os.environ, **variables}
+    command = [sys.executable, *map(str, line)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+
+
+def accelerated(*line: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the same by the command line."""
+    return said("-m", "rag_accel.cli", "run", *line, **variables)
+
+
+def test_a_program_run_by_the_command_line_is_scheduled(program: Path) -> None:
+    plain, fast = said(program, "-a", "--b"), accelerated(program, "-a", "--b")
+    assert (plain.returncode, fast.returncode) == (0, 0)
+    assert fast.stderr == plain.stderr == ""
+    assert fast.stdout == plain.stdout.replace("scheduled: False", "scheduled: True")
+    assert "scheduled: True" in fast.stdout
+
+
+def test_a_module_is_run_as_well(program: Path) -> None:
+    fast = accelerated("-m", "program", "x", PYTHONPATH=str(program.parent))
+    assert "['x'] __main__" in fast.stdout
+    assert "scheduled: True" in fast.stdout
+
+
+def test_what_a_program_starts_is_accelerated_too(program: Path, tmp_path: Path) -> None:
+    outer = tmp_path / "outer.py"
+    outer.write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, {str(program)!r}], check=True)"
+    )
+    assert "scheduled: True" in accelerated(outer).stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys; sys.exit(3)",
+        "raise SystemExit('no')",
+        "1 / 0",
+        "import os; os._exit(4)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "raise KeyboardInterrupt",
+        "x =",
+    ],
+)
+def test_a_program_ends_as_it_does_plainly(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ends.py"
+    path.write_text(text)
+    plain, fast = said(path), accelerated(path)
+    assert (fast.returncode, fast.stdout, fast.stderr) == (
+        plain.returncode,
+        plain.stdout,
+        plain.stderr,
+    )
+
+
+def test_a_program_that_is_not_there_is_pythons_error(tmp_path: Path) -> None:
+    plain, fast = said(tmp_path / "none.py"), accelerated(tmp_path / "none.py")
+    assert (fast.returncode, fast.stderr) == (plain.returncode, plain.stderr)
+    assert fast.returncode == 2
+
+
+def test_which_program_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run"])
+    assert ended.value.code == 2
+    assert "say which program to run" in capsys.readouterr().err
+
+
+def test_another_sitecustomize_runs_as_well(program: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("print('customised')")
+    fast = accelerated(program, PYTHONPATH=str(folder))
+    assert fast.stdout.startswith("customised\n")
+    assert "scheduled: True" in fast.stdout
+
+
+def test_switched_off_it_runs_plainly(program: Path) -> None:
+    fast = accelerated(program, RAG_ACCEL="0")
+    assert "scheduled: False" in fast.stdout
+    assert fast.stderr == ""
+
+
+def test_without_a_framework_a_program_runs_plainly_and_is_told(tmp_path: Path) -> None:
+    (tmp_path / "langchain_core").mkdir()
+    (tmp_path / "langchain_core" / "__init__.py").write_text("raise ImportError('broken')")
+    path = tmp_path / "program.py"
+    path.write_text("print('ran')")
+    fast = accelerated(path, PYTHONPATH=str(tmp_path))
+    assert (fast.returncode, fast.stdout) == (0, "ran\n")
+    assert "the program runs plainly" in fast.stderr
+    assert "rag-accel[langchain]" in fast.stderr
+
+
+def test_the_environment_keeps_what_was_there() -> None:
+    assert accelerated_environment({"A": "1"}) == {"A": "1", "PYTHONPATH": STARTUP}
+    assert accelerated_environment({"PYTHONPATH": "x"})["PYTHONPATH"] == f"{STARTUP}{os.pathsep}x"
+
+
+def test_an_import_is_enough(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(f"import langchain_rag_accel.auto\n{PROGRAM}")
+    done = said("-X", "dev", "-W", "error", path)
+    assert "scheduled: True" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_is_switched_on_once_and_off_again() -> None:
+    from langchain_rag_accel.switch import switch_off, switch_on
+    from rag_accel.interception.identity import open_blocks
+
+    before = open_blocks()
+    switch_on()
+    switch_on()
+    assert len(open_blocks()) == len(before) + 1
+    switch_off()
+    switch_off()
+    assert open_blocks() == before
+
+
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [
+        ("langchain_core.language_models.BaseChatModel._agenerate", "BaseChatModel._agenerate"),
+        ("langchain_core.runnables.config.var_child_runnable_config", "var_child_runnable_config"),
+    ],
+)
+def test_a_private_name_that_is_gone_is_named_and_all_runs_plainly(
+    tmp_path: Path, gone: str, named: str
+) -> None:
+    module, _, name = gone.rpartition(".")
+    package, _, attribute = module.rpartition(".")
+    path = tmp_path / "program.py"
+    path.write_text(
+        f"""
+import importlib
+try:
+    owner = importlib.import_module({module!r})
+except ImportError:
+    owner = getattr(importlib.import_module({package!r}), {attribute!r})
+import langchain_core.language_models, langchain_core.runnables
+delattr(owner, {name!r})
+import langchain_rag_accel
+from langchain_rag_accel import accelerate, activate, explain
+thing = object()
+assert accelerate(thing) is thing
+with activate():
+    print(explain(thing))
+"""
+    )
+    done = said(path)
+    assert done.returncode == 0, done.stderr
+    assert "runs plainly" in done.stdout
+    assert "nothing is accelerated" in done.stderr
+    assert named in done.stderr
