@@ -53,8 +53,13 @@ def p99_ratio(pairs: Pairs[Load]) -> float:
 
 def pooled_p99_ratio(pairs: Pairs[Load]) -> float:
     """Return accelerated / plain p99 latency, each over the calls of all runs."""
+    return pooled_ratio(pairs, 0.99)
+
+
+def pooled_ratio(pairs: Pairs[Load], share: float) -> float:
+    """Return accelerated / plain percentile of latency, each over the calls of all runs."""
     tails = (
-        percentile([seconds for load in loads for seconds in load.latencies_s], 0.99)
+        percentile([seconds for load in loads for seconds in load.latencies_s], share)
         for loads in (pairs.other, pairs.plain)
     )
     return next(tails) / next(tails)

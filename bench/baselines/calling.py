@@ -1,4 +1,4 @@
-"""Serve single texts of many callers by a runtime: one by one, a few at a time, or in batches.
+"""Serve single texts, or other items, of many callers: one by one, a few at a time, or in batches.
 
 A user writes these in a few lines each; none knows anything of ours.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 from bench.baselines.embedding_runtimes import Runtime
 
-Work = tuple[str, Future[list[float]]]
+Work = tuple[Any, Future[Any]]
 
 
 class TextEmbedder(Protocol):
@@ -55,36 +55,41 @@ class OneByOne:
         """Have nothing to end."""
 
 
-class MicroBatcher:
-    """Let ``workers`` threads embed whatever waits.
+class Batcher:
+    """Let ``workers`` threads do whatever waits, many items in one call.
 
     Args:
-        runtime: what computes.
-        most: texts that a worker takes at once.
+        run: returns what is made of each of several items.
+        most: items that a worker takes at once.
         workers: how many take at the same time.
-        part: texts of one batch.
-        by_length: whether what was taken is cut into batches by length.
+        part: items of one call.
+        order: what items are sorted by before they are cut into calls.
     """
 
     def __init__(
-        self, runtime: Runtime, most: int, workers: int, part: int, by_length: bool = True
+        self,
+        run: Callable[[list[Any]], Sequence[Any]],
+        most: int,
+        workers: int = 1,
+        part: int | None = None,
+        order: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._runtime = runtime
+        self._run = run
         self._most = most
-        self._part = part
-        self._by_length = by_length
+        self._part = part or most
+        self._order = order
         self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
         for worker in self._workers:
             worker.start()
 
-    def invoke(self, text: str) -> list[float]:
-        """Return its vector."""
-        return self._put(text).result()
+    def invoke(self, item: Any) -> Any:
+        """Return what is made of an item."""
+        return self._put(item).result()
 
-    async def ainvoke(self, text: str) -> list[float]:
-        """Return its vector."""
-        return await asyncio.wrap_future(self._put(text))
+    async def ainvoke(self, item: Any) -> Any:
+        """Return what is made of an item."""
+        return await asyncio.wrap_future(self._put(item))
 
     def close(self) -> None:
         """End the workers."""
@@ -93,18 +98,19 @@ class MicroBatcher:
         for worker in self._workers:
             worker.join()
 
-    def _put(self, text: str) -> Future[list[float]]:
-        found: Future[list[float]] = Future()
-        self._waiting.put((text, found))
+    def _put(self, item: Any) -> Future[Any]:
+        found: Future[Any] = Future()
+        self._waiting.put((item, found))
         return found
 
     def _work(self) -> None:
         while (first := self._waiting.get()) is not None:
             taken = [first, *self._rest()]
-            if self._by_length:
-                taken.sort(key=lambda work: len(work[0]))
+            order = self._order
+            if order is not None:
+                taken.sort(key=lambda work: order(work[0]))
             for start in range(0, len(taken), self._part):
-                self._embed(taken[start : start + self._part])
+                self._call(taken[start : start + self._part])
 
     def _rest(self) -> list[Work]:
         taken: list[Work] = []
@@ -119,12 +125,32 @@ class MicroBatcher:
             taken.append(work)
         return taken
 
-    def _embed(self, works: Sequence[Work]) -> None:
+    def _call(self, works: Sequence[Work]) -> None:
         try:
-            vectors = self._runtime.embed([text for text, _ in works])
+            values = self._run([item for item, _ in works])
         except BaseException as error:
             for _, found in works:
                 found.set_exception(error)
             return
-        for (_, found), vector in zip(works, vectors, strict=True):
-            found.set_result(vector.tolist())
+        for (_, found), value in zip(works, values, strict=True):
+            found.set_result(value)
+
+
+class MicroBatcher(Batcher):
+    """Let ``workers`` threads embed whatever waits.
+
+    Args:
+        runtime: what computes.
+        most: texts that a worker takes at once.
+        workers: how many take at the same time.
+        part: texts of one batch.
+        by_length: whether what was taken is cut into batches by length.
+    """
+
+    def __init__(
+        self, runtime: Runtime, most: int, workers: int, part: int, by_length: bool = True
+    ) -> None:
+        def embed(texts: list[str]) -> list[list[float]]:
+            return [vector.tolist() for vector in runtime.embed(texts)]
+
+        super().__init__(embed, most, workers, part, len if by_length else None)

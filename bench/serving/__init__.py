@@ -1,0 +1,1 @@
+"""Serve a chain by FastAPI in one process, and load it from another."""
