@@ -161,7 +161,7 @@ async def test_every_coroutine_finds_what_the_store_finds(
     assert same([await find(fast, one) for one in vectors(4)], plain[:4])
     (engine,) = measured(accelerator).values()
     assert engine["items"] == 44
-    assert engine["steps"] < 30
+    assert engine["steps"] < engine["items"]
 
 
 def test_what_is_added_and_deleted_beside_us_is_seen(
