@@ -5,13 +5,16 @@ VENV ?= .venv
 PY ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Processes that run tests; each needs up to 2 GiB.
+WORKERS ?= 2
 
 export HF_HUB_OFFLINE ?= 1
 export TRANSFORMERS_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: install demo test test-slow check conformance bench peers clean
+.PHONY: install demo test test-all check conformance bench peers clean
 
 install: $(STAMP)
 
@@ -35,10 +38,11 @@ demo: install
 	$(BIN)/rag-accel demo
 
 test: install
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not bench and not processes"
 
-test-slow: install
-	$(BIN)/python -m pytest
+# Every case of every cross product, slow tests, benchmark suites and processes included.
+test-all: install
+	$(BIN)/python -m pytest -n $(WORKERS) --every-case
 
 check: install
 	$(BIN)/ruff format --check .

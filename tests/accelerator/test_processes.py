@@ -85,6 +85,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 # Exits ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cross_product(keep=3)
 @pytest.mark.parametrize(
     "script",
     [

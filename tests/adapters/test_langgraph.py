@@ -102,6 +102,7 @@ def test_what_is_no_compiled_graph_has_no_skeleton() -> None:
     assert skeleton(None) is None
 
 
+@pytest.mark.processes
 def test_looking_for_a_skeleton_does_not_import_langgraph() -> None:
     code = (
         "import sys; from rag_accel_adapters.langgraph.skeleton import skeleton; "

@@ -95,6 +95,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
     return ablation.run(True, TINY, _material(), score, FAST, cache)
 
 
+@pytest.mark.bench
 def test_every_mechanism_is_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
     assert from_json(as_json(found), found.suite) == found
     assert len({row.key for row in found.rows}) == len(found.rows)
@@ -178,6 +179,7 @@ def test_a_gain_above_one_means_that_it_pays() -> None:
     assert rate.key == "a_pass_4_threads"
 
 
+@pytest.mark.bench
 def test_arms_take_turns_after_a_warm_up_that_does_not_count() -> None:
     went: list[str] = []
 
@@ -310,6 +312,7 @@ def test_another_vector_of_one_arm_fails_the_suite(
     assert ended(found) == 1
 
 
+@pytest.mark.bench
 def test_other_documents_of_a_switched_arm_fail_the_suite(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def model() -> Any:
     return sentence_transformers.SentenceTransformer(str(path), local_files_only=True)
 
 
+@pytest.mark.bench
 @pytest.mark.parametrize("name", LOCAL)
 def test_every_opponent_has_the_models_vectors(name: str, model: Any) -> None:
     if name in embedding.missing():

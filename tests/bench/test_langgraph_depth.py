@@ -34,6 +34,7 @@ def _medians(found: SuiteResult, workload: str, metric: str) -> dict[str, float]
     }
 
 
+@pytest.mark.bench
 def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
     assert from_json(as_json(found), found.suite) == found
     assert len({row.key for row in found.rows}) == len(found.rows)

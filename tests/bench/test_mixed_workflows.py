@@ -108,6 +108,7 @@ def _rows(found: SuiteResult, workload: str, metric: str) -> dict[str, Row]:
     }
 
 
+@pytest.mark.bench
 def test_the_result_is_valid_and_says_that_the_model_is_emulated(found: SuiteResult) -> None:
     assert from_json(as_json(found), found.suite) == found
     assert found.emulated
@@ -174,6 +175,7 @@ def test_where_generation_dominates_the_lowest_ratio_counts(found: SuiteResult) 
     assert found.ratios["generation_dominates"] == min(ratios)
 
 
+@pytest.mark.bench
 def test_other_ids_and_other_texts_fail_the_suite(
     passages: Passages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Ended
 ) -> None:

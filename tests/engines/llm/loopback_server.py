@@ -23,6 +23,7 @@ class LoopbackServer(ABC):
         self.base_url = ""
         self._thread = LoopThread(type(self).__name__)
         self._runner: web.AppRunner | None = None
+        self._not_ours: set[asyncio.Task[object]] = set()
 
     @abstractmethod
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -52,7 +53,7 @@ class LoopbackServer(ABC):
         await runner.cleanup()
         # A connection that was accepted meanwhile is known to nobody yet, and one that is being
         # closed takes another turn of the loop.
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        rest = asyncio.all_tasks() - self._not_ours - {asyncio.current_task()}
         if rest:
             await asyncio.wait(rest, timeout=1.0)
         if runner.server is not None:
@@ -61,6 +62,7 @@ class LoopbackServer(ABC):
             await asyncio.sleep(0)
 
     async def _listen(self) -> str:
+        self._not_ours = asyncio.all_tasks()  # the loop's own, which lives as long as the loop
         app = web.Application()
         self.add_routes(app.router)
         self._runner = web.AppRunner(

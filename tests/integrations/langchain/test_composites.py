@@ -125,6 +125,7 @@ async def _come(way: str, program: Any, given: list[Any], runs: Runs) -> tuple[s
         return "raised", error
 
 
+@pytest.mark.cross_product(keep=90)
 @pytest.mark.parametrize("way", [*WAYS, *BLOCKING])
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_results_types_callbacks_and_coverage(

@@ -135,6 +135,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.cross_product(keep=8)
 @pytest.mark.parametrize("way", SYNC)
 def test_every_search_finds_what_the_store_finds(
     store: FAISS, accelerator: Accelerator, way: str
@@ -149,6 +150,7 @@ def test_every_search_finds_what_the_store_finds(
     assert engine["items"] == 44
 
 
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("way", ASYNC)
 async def test_every_coroutine_finds_what_the_store_finds(
     store: FAISS, accelerator: Accelerator, way: str
@@ -182,6 +184,7 @@ def test_what_is_added_and_deleted_beside_us_is_seen(
         assert own_store.similarity_search_by_vector([1.0, 1.0, 1.0], 1)[0].id == "0"
 
 
+@pytest.mark.cross_product(keep=6)
 @pytest.mark.parametrize(
     ("one", "k"),
     [

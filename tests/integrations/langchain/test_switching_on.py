@@ -56,12 +56,14 @@ def test_a_program_run_by_the_command_line_is_scheduled(program: Path) -> None:
     assert "scheduled: True" in fast.stdout
 
 
+@pytest.mark.processes
 def test_a_module_is_run_as_well(program: Path) -> None:
     fast = accelerated("-m", "program", "x", PYTHONPATH=str(program.parent))
     assert "['x'] __main__" in fast.stdout
     assert "scheduled: True" in fast.stdout
 
 
+@pytest.mark.processes
 def test_what_a_program_starts_is_accelerated_too(program: Path, tmp_path: Path) -> None:
     outer = tmp_path / "outer.py"
     outer.write_text(
@@ -70,6 +72,7 @@ def test_what_a_program_starts_is_accelerated_too(program: Path, tmp_path: Path)
     assert "scheduled: True" in accelerated(outer).stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,0 +1,56 @@
+"""Keep a sample of each cross product, the same in every run; ``--every-case`` keeps all of it."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from hashlib import sha256
+
+import pytest
+
+# Before torch and FAISS are imported: threads that spin while they wait take the cores of others.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-case",
+        action="store_true",
+        help="run every case of the tests marked cross_product, not a sample of each",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what the samples leave out; the order of the others stays."""
+    if config.getoption("--every-case"):
+        return
+    products: dict[tuple[object, int], list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("cross_product")
+        if mark is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            products[item.function, mark.kwargs["keep"]].append(item)
+    left_out = {
+        item
+        for (_, keep), cases in products.items()
+        for item in set(cases) - set(sample(cases, keep))
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def sample(cases: Iterable[pytest.Function], keep: int) -> list[pytest.Function]:
+    """Return ``keep`` cases: first those with a value that no other has brought, then any.
+
+    The hash of a case's id decides which come first, so every run and every machine keeps the same
+    ones, and tests that share parameters share their cases.
+    """
+    shuffled = sorted(cases, key=lambda case: sha256(case.callspec.id.encode()).digest())
+    seen: set[tuple[int, str]] = set()
+    fresh, others = [], []
+    for case in shuffled:
+        values = set(enumerate(case.callspec.id.split("-")))
+        (others if values <= seen else fresh).append(case)
+        seen |= values
+    return [*fresh, *others][:keep]
