@@ -19,7 +19,6 @@ from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.retrieval.coded import codes
-from rag_accel.engines.retrieval.search_ways import SearchPlanner, Way
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.engines.retrieval.vectors.ivf import RowPlaces
 from rag_accel.interception import wrappers
@@ -108,11 +107,6 @@ def split_cache_lines() -> AbstractContextManager[None]:
         return kept[-1]
 
     return _instead(codes, "made_aligned", made)
-
-
-def always_by_codes() -> AbstractContextManager[None]:
-    """Search by codes wherever there are some, whatever was measured."""
-    return _instead(SearchPlanner, "way", lambda self, crowd, compared: Way.CODED)
 
 
 # The scheduler and its driver ------------------------------------------------------------------

@@ -129,11 +129,7 @@ Ratios:
     depth_order_program_4_users: against ours with depth order off (ageing_s=0.001): mean latency, 4
         users.
     codes_b1_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b1_least_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     codes_b16_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b16_least_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     clusters_product_b16_least_nprobe: against ours with a product with the centroids off: latency.
     candidates_in_place_b16_least_nprobe: against ours with copying candidates from where they lie
         off (FAISS's hash map): latency.
@@ -141,8 +137,6 @@ Ratios:
         off: latency.
     searching_together_b16_least_nprobe: against ours with one call for all searches off: latency.
     codes_b64_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b64_least_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     clusters_product_b64_least_nprobe: against ours with a product with the centroids off: latency.
     candidates_in_place_b64_least_nprobe: against ours with copying candidates from where they lie
         off (FAISS's hash map): latency.
@@ -150,29 +144,17 @@ Ratios:
         off: latency.
     searching_together_b64_least_nprobe: against ours with one call for all searches off: latency.
     codes_b1_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b1_4x_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     codes_b16_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b16_4x_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     whole_cache_lines_b16_4x_nprobe: against ours with a decoder that reads whole cache lines
         off: latency.
     codes_b64_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b64_4x_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     whole_cache_lines_b64_4x_nprobe: against ours with a decoder that reads whole cache lines
         off: latency.
     codes_b1_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b1_256_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     codes_b16_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b16_256_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     whole_cache_lines_b16_256_nprobe: against ours with a decoder that reads whole cache lines
         off: latency.
     codes_b64_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b64_256_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     whole_cache_lines_b64_256_nprobe: against ours with a decoder that reads whole cache lines
         off: latency.
     batching_16_threads_searching: against ours with batching off: searches/s of 16 threads, least
