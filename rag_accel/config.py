@@ -163,15 +163,6 @@ class Options:
         "installed, `torch` never does; `bf16` and `int8` compile them with fewer bits: "
         "vectors are near, not the same, and `explain()` names the smallest cosine",
     )
-    profile_dir: str = _option(
-        "",
-        "directory of measured profiles, for example `~/.cache/rag_accel/profiles`: a model "
-        "of ours that embeds or reranks is measured when it first joins (some seconds, once "
-        "for each kind of model and machine); the largest batch that still makes an item "
-        "cheaper then replaces 64. Empty: nothing is measured or written. The suite "
-        "`ablation` has a row for it (`measured_profile`): for MiniLM it costs more than it "
-        "brings",
-    )
     trace_events: int = _option(
         8192,
         "trace entries kept in memory; a borrowed call that did not wait is one",

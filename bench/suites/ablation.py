@@ -28,7 +28,6 @@ distinct text of a reranking encoded once). What later work stands on stays, wha
 
 - searching in steps and time budgets: for a driver that grants a step less time than a search takes
   (so far no engine of ours says ``ends_in_time``);
-- measured profiles: for engines whose largest efficient batch is far from the default;
 - split prefill and handles: for a server that resumes prompts; so far only the emulated one does;
 - speculation fields: for a scheduler that starts work whose need is not certain;
 - sharing cores: option ``threads`` holds by it;
@@ -75,10 +74,6 @@ Ratios:
     starting_together_16_threads_torch: against ours with taking in what is in the mailbox before
         anything is started off: texts/s, both on torch.
     single_flight_64_threads_repeated: against ours with single_flight off: texts/s.
-    measured_profile_16_threads: against ours with profile_dir off, as by default: texts/s, 16
-        threads.
-    measured_profile_64_threads: against ours with profile_dir off, as by default: texts/s, 64
-        threads.
     split_nodes_queries_beside_an_upload: against ours with split_nodes off: median latency of a
         query while 128 passages are embedded.
     batching_16_threads_chain: against ours with batching off: answers/s, 16 threads.

@@ -72,8 +72,6 @@ class EngineProfile:
         speculatable: whether it may run work whose need is not certain.
         pure: whether equal payloads give equal results, so that runs may be shared.
         capabilities: its optional abilities, each a ``Capability``.
-        speed_key: names all that decides how fast it is on a given machine; what was measured of
-            one engine holds for another with the same. Empty where that is not known.
     """
 
     kinds: frozenset[PrimitiveKind]
@@ -85,7 +83,6 @@ class EngineProfile:
     speculatable: bool = False
     pure: bool = False
     capabilities: frozenset[Capability] = frozenset()
-    speed_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
