@@ -23,7 +23,7 @@ _is_in_environment = getattr(
     getattr(os.environ, "_data", None), "__contains__", lambda key: MASTER_SWITCH in os.environ
 )
 
-Mode = Literal["auto", "intercept", "translate"]
+Mode = Literal["auto", "translate"]
 OnFull = Literal["wait", "raise"]
 EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
 Origin = Literal["argument", "environment", "default"]
@@ -44,7 +44,8 @@ class Options:
 
     mode: Mode = _option(  # noqa: RUF009 - a dataclass field, never shared
         "auto",
-        "how a program is accelerated: `auto`, `intercept` or `translate`",
+        "how a program is accelerated: `auto` intercepts its calls, `translate` makes a graph of "
+        "its steps",
     )
     strict: bool = _option(
         False,
@@ -74,12 +75,6 @@ class Options:
         "the step is another",
         0.0,
         1000.0,
-    )
-    ageing_s: float = _option(
-        0.5,
-        "waiting time that outweighs one level of depth, so that nothing starves",
-        0.001,
-        3600.0,
     )
     deadline_s: float | None = _option(
         None,
@@ -111,12 +106,6 @@ class Options:
         1,
         4096,
     )
-    stream_items: int = _option(
-        256,
-        "items buffered per stream before they are merged",
-        1,
-        1_000_000,
-    )
     single_flight: bool = _option(
         True,
         "share one run among equal concurrent calls of an engine of ours",
@@ -136,18 +125,6 @@ class Options:
     use_skeleton: bool = _option(
         True,
         "start the calls of a compiled LangGraph's nodes by how far they are from its end",
-    )
-    slice_min_ms: float = _option(
-        8.0,
-        "shortest time budget of a step while others may be waiting",
-        0.1,
-        10_000.0,
-    )
-    slice_max_ms: float = _option(
-        250.0,
-        "longest time budget of a step while others may be waiting",
-        0.1,
-        10_000.0,
     )
     namespace: str = _option(
         "",

@@ -10,11 +10,13 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
 from langchain_rag_accel import side_by_side
+from rag_accel.accelerator import accelerator
+from rag_accel.config import Options
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.under_way import UnderWay
@@ -28,17 +30,18 @@ from rag_accel.scheduler import dispatch
 from rag_accel.scheduler.driver import Driver, handling
 from rag_accel.scheduler.driver.handling import LoopWakeups
 from rag_accel.scheduler.driver.turns import Mailbox, Turns
-from rag_accel.scheduler.state import EngineState, SchedulerState
+from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
 
 Switch = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Say how an arm lacks one mechanism: by options, or by a switch while it runs."""
+    """How an arm lacks one mechanism: by options, or by a switch while it is made or runs."""
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     switch: Switch = nullcontext
+    made_under: Switch = nullcontext
 
 
 @contextmanager
@@ -110,6 +113,19 @@ def split_cache_lines() -> AbstractContextManager[None]:
 
 
 # The scheduler and its driver ------------------------------------------------------------------
+
+#: Waiting time that outweighs one level of depth where depth is to count for as good as nothing.
+BLIND_AGEING_S = 0.001
+
+
+def blind_to_depth() -> AbstractContextManager[None]:
+    """Let accelerators that are made meanwhile start work by age, whatever depends on it."""
+    make = accelerator._core_options
+
+    def blind(options: Options, cores: int) -> CoreOptions:
+        return replace(make(options, cores), ageing_s=BLIND_AGEING_S)
+
+    return _instead(accelerator, "_core_options", blind)
 
 
 def all_cores_to_each() -> AbstractContextManager[None]:

@@ -111,18 +111,16 @@ Ratios:
         without upload, 6 requests at once.
     join_prefill_6_at_once: against ours with join_prefill off: median latency, tree without upload,
         6 requests at once.
-    depth_order_6_at_once: against ours with depth order (ageing_s=0.001) off: median latency, tree
-        without upload, 6 requests at once.
+    depth_order_6_at_once: against ours with depth order (1 ms of waiting outweighs a level)
+        off: median latency, tree without upload, 6 requests at once.
     joining_waiting_steps_6_at_once: against ours with interrupting a step that waits for the device
         off: median latency, tree without upload, 6 requests at once.
     shared_cores_6_at_once: against ours with sharing cores among engines off: median latency, tree
         without upload, 6 requests at once.
     use_skeleton_program_1_user: against ours with use_skeleton off: mean latency, 1 user.
-    depth_order_program_1_user: against ours with depth order off (ageing_s=0.001): mean latency, 1
-        user.
+    depth_order_program_1_user: against ours with depth order off: mean latency, 1 user.
     use_skeleton_program_4_users: against ours with use_skeleton off: mean latency, 4 users.
-    depth_order_program_4_users: against ours with depth order off (ageing_s=0.001): mean latency, 4
-        users.
+    depth_order_program_4_users: against ours with depth order off: mean latency, 4 users.
     codes_b1_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
     codes_b16_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
     clusters_product_b16_least_nprobe: against ours with a product with the centroids off: latency.

@@ -372,10 +372,7 @@ def _core_options(options: Options, cores: int) -> CoreOptions:
         max_requests=options.max_requests,
         max_batch=options.max_batch,
         batch_wait_s=options.batch_wait_ms / 1000,
-        ageing_s=options.ageing_s,
         hang_s=options.hang_s,
         cores=cores,
-        slice_min_s=options.slice_min_ms / 1000,
-        slice_max_s=options.slice_max_ms / 1000,
         split_nodes=passes is None or "split_nodes" in passes,
     )

@@ -326,3 +326,14 @@ def test_one_group_can_be_measured_alone() -> None:
 def test_the_scripted_groups_lack_what_they_say() -> None:
     assert set(order.LACKING) == {"use_skeleton", "depth_order"}
     assert interception.LACKING["beginning_at_once"] is switches.every_call_waits_for_its_permit
+
+
+def test_without_depth_order_waiting_decides_in_accelerators_that_are_made_meanwhile() -> None:
+    def ageing_s() -> float:
+        with Accelerator() as made:
+            return made._driver._handler.state.options.ageing_s
+
+    usual = ageing_s()
+    with switches.blind_to_depth():
+        assert ageing_s() == switches.BLIND_AGEING_S < usual
+    assert ageing_s() == usual
