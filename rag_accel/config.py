@@ -96,7 +96,8 @@ class Options:
     )
     threads: int | None = _option(
         None,
-        "cores our engines may use; by default the affinity mask, cut to the container's quota",
+        "cores a step of our engines may use; by default the affinity mask, cut to the "
+        "container's quota",
         1,
         4096,
     )

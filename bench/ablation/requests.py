@@ -226,7 +226,6 @@ LACKING: Mapping[str, Lacking] = {
     **{name: Lacking({"passes": all_but(name)}) for name in OF_TREE[1:]},
     "depth_order": Lacking(made_under=switches.blind_to_depth),
     "joining_waiting_steps": Lacking(switch=switches.no_interrupts),
-    "shared_cores": Lacking(switch=switches.all_cores_to_each),
 }
 
 

@@ -30,7 +30,7 @@ from rag_accel.scheduler import dispatch
 from rag_accel.scheduler.driver import Driver, handling
 from rag_accel.scheduler.driver.handling import LoopWakeups
 from rag_accel.scheduler.driver.turns import Mailbox, Turns
-from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
+from rag_accel.scheduler.state import CoreOptions
 
 Switch = Callable[[], AbstractContextManager[None]]
 
@@ -126,15 +126,6 @@ def blind_to_depth() -> AbstractContextManager[None]:
         return replace(make(options, cores), ageing_s=BLIND_AGEING_S)
 
     return _instead(accelerator, "_core_options", blind)
-
-
-def all_cores_to_each() -> AbstractContextManager[None]:
-    """Grant every step all cores, whatever else computes."""
-
-    def grant(state: SchedulerState, engine: EngineState) -> int:
-        return max(1, min(engine.max_threads, state.options.cores))
-
-    return _instead(dispatch, "grant_threads", grant)
 
 
 def one_event_at_a_time() -> AbstractContextManager[None]:

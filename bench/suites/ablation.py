@@ -30,7 +30,6 @@ distinct text of a reranking encoded once). What later work stands on stays, wha
   (so far no engine of ours says ``ends_in_time``);
 - split prefill and handles: for a server that resumes prompts; so far only the emulated one does;
 - speculation fields: for a scheduler that starts work whose need is not certain;
-- sharing cores: option ``threads`` holds by it;
 - replay (``explain``): for choosing passes by what a recording says they would save.
 
 Ratios:
@@ -115,8 +114,6 @@ Ratios:
         off: median latency, tree without upload, 6 requests at once.
     joining_waiting_steps_6_at_once: against ours with interrupting a step that waits for the device
         off: median latency, tree without upload, 6 requests at once.
-    shared_cores_6_at_once: against ours with sharing cores among engines off: median latency, tree
-        without upload, 6 requests at once.
     use_skeleton_program_1_user: against ours with use_skeleton off: mean latency, 1 user.
     depth_order_program_1_user: against ours with depth order off: mean latency, 1 user.
     use_skeleton_program_4_users: against ours with use_skeleton off: mean latency, 4 users.

@@ -45,6 +45,13 @@ class Capability(enum.StrEnum):
     noticed.
     """
 
+    SHARES_CORES = "shares_cores"
+    """An engine that keeps cores busy for long, such as an LLM that computes in this process.
+
+    While it has work, the cores are shared among all engines that compute here. Without one, each
+    step may use all of them.
+    """
+
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:

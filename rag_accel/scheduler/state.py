@@ -31,6 +31,7 @@ class EngineState:
     ends_in_time: bool = False
     itemwise: bool = False
     bounds_its_work: bool = False
+    shares_cores: bool = False
     #: borrowed engines only; None is unbounded
     max_concurrency: int | None = None
     queue: NodeQueue = field(default_factory=NodeQueue)

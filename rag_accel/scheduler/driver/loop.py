@@ -89,6 +89,7 @@ def owned_engine_added(name: EngineName, profile: EngineProfile) -> OwnedEngineA
         Capability.ENDS_IN_TIME in profile.capabilities,
         Capability.ITEMWISE in profile.capabilities,
         Capability.BOUNDS_ITS_WORK in profile.capabilities,
+        Capability.SHARES_CORES in profile.capabilities,
     )
 
 
