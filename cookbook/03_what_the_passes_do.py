@@ -54,7 +54,7 @@ def owned(*kinds):
 
 def of_langchain(chain, why):
     """Print a chain intercepted and translated, and compare its results."""
-    for title, mode in (("Before: intercepted", "intercept"), ("After: translated", "translate")):
+    for title, mode in (("Before: intercepted", "auto"), ("After: translated", "translate")):
         with Accelerator(threads=2, mode=mode) as accelerator:  # 2: to print the same everywhere
             fast = accelerate(chain, accelerator=accelerator)
             same = fast.invoke(INPUTS) == chain.invoke(INPUTS)

@@ -23,7 +23,7 @@ _is_in_environment = getattr(
     getattr(os.environ, "_data", None), "__contains__", lambda key: MASTER_SWITCH in os.environ
 )
 
-Mode = Literal["auto", "intercept", "translate"]
+Mode = Literal["auto", "translate"]
 OnFull = Literal["wait", "raise"]
 EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
 Origin = Literal["argument", "environment", "default"]
@@ -44,7 +44,8 @@ class Options:
 
     mode: Mode = _option(  # noqa: RUF009 - a dataclass field, never shared
         "auto",
-        "how a program is accelerated: `auto`, `intercept` or `translate`",
+        "how a program is accelerated: `auto` intercepts its calls, `translate` makes a graph of "
+        "its steps",
     )
     strict: bool = _option(
         False,
@@ -75,12 +76,6 @@ class Options:
         0.0,
         1000.0,
     )
-    ageing_s: float = _option(
-        0.5,
-        "waiting time that outweighs one level of depth, so that nothing starves",
-        0.001,
-        3600.0,
-    )
     deadline_s: float | None = _option(
         None,
         "deadline of a request that names none",
@@ -101,7 +96,8 @@ class Options:
     )
     threads: int | None = _option(
         None,
-        "cores our engines may use; by default the affinity mask, cut to the container's quota",
+        "cores a step of our engines may use; by default the affinity mask, cut to the "
+        "container's quota",
         1,
         4096,
     )
@@ -110,12 +106,6 @@ class Options:
         "threads for sync-only calls of async callers",
         1,
         4096,
-    )
-    stream_items: int = _option(
-        256,
-        "items buffered per stream before they are merged",
-        1,
-        1_000_000,
     )
     single_flight: bool = _option(
         True,
@@ -137,18 +127,6 @@ class Options:
         True,
         "start the calls of a compiled LangGraph's nodes by how far they are from its end",
     )
-    slice_min_ms: float = _option(
-        8.0,
-        "shortest time budget of a step while others may be waiting",
-        0.1,
-        10_000.0,
-    )
-    slice_max_ms: float = _option(
-        250.0,
-        "longest time budget of a step while others may be waiting",
-        0.1,
-        10_000.0,
-    )
     namespace: str = _option(
         "",
         "tenant; results are never shared with another's",
@@ -162,15 +140,6 @@ class Options:
         "what runs recognised models on the CPU: `auto` compiles them where OpenVINO is "
         "installed, `torch` never does; `bf16` and `int8` compile them with fewer bits: "
         "vectors are near, not the same, and `explain()` names the smallest cosine",
-    )
-    profile_dir: str = _option(
-        "",
-        "directory of measured profiles, for example `~/.cache/rag_accel/profiles`: a model "
-        "of ours that embeds or reranks is measured when it first joins (some seconds, once "
-        "for each kind of model and machine); the largest batch that still makes an item "
-        "cheaper then replaces 64. Empty: nothing is measured or written. The suite "
-        "`ablation` has a row for it (`measured_profile`): for MiniLM it costs more than it "
-        "brings",
     )
     trace_events: int = _option(
         8192,

@@ -194,3 +194,8 @@ def test_every_option_is_documented() -> None:
 )
 def test_the_master_switch_is_on_unless_turned_off(environ: dict[str, str], enabled: bool) -> None:
     assert is_enabled(environ) is enabled
+
+
+def test_a_mode_that_is_gone_is_refused_with_what_is_valid() -> None:
+    with pytest.raises(ConfigError, match=r"auto \| translate"):
+        Options.load(mode="intercept")

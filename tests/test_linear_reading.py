@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.measuring import ProfileStore
 from rag_accel.errors import RagAccelError
 from rag_accel.graph import RAGraph
 from rag_accel.graph.item_lists import ItemReader, ListForm
@@ -153,17 +152,6 @@ def _format(folder: Path) -> Read:
     return read
 
 
-def _profile(folder: Path) -> Read:
-    store = ProfileStore(folder, "here")
-    path = store._path("key")
-
-    def read(text: str) -> None:
-        path.write_text(text)
-        store.find("key")
-
-    return read
-
-
 # A page whose contents are what is tried; the cross-reference table is missing and is made anew.
 _PDF = (
     "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
@@ -193,7 +181,6 @@ READERS: dict[str, Reader] = {
     "graph": lambda folder: lambda text: parse(f"ragraph(input)\n{text}", {"f": len}),
     "graph text": _format,
     "trace": _trace,
-    "profile": _profile,
 }
 
 #: texts made to be read slowly: what reads them and what they are, by length
@@ -291,7 +278,6 @@ PATTERNS: dict[str, tuple[str, Make]] = {
     "functions of one name": ("graph text", lambda n: "a" * n),
     "deep events": ("trace", lambda n: "[" * n),
     "events in events": ("trace", lambda n: '{"event":' * n),
-    "deep profiles": ("profile", lambda n: '{"format":' * n),
     "shown texts": ("pdf contents", lambda n: "(a) Tj " * n),
     "arrays in contents": ("pdf contents", lambda n: "[" * n),
     "brackets in texts": ("pdf contents", lambda n: "(" * n + ")" * n + " Tj"),

@@ -129,7 +129,7 @@ class TestMakefile:
         assert "venv --clear" not in planned
 
     @pytest.mark.parametrize(
-        "target", ["install", "demo", "test", "test-slow", "check", "conformance", "bench"]
+        "target", ["install", "demo", "test", "test-all", "check", "conformance", "bench"]
     )
     def test_a_target_has_something_to_do(self, target: str, tmp_path: Path) -> None:
         assert self._plan(target, tmp_path / "env").strip()

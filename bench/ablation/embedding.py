@@ -6,7 +6,6 @@ Each caller embeds one text a call, the next as soon as it has a vector. The mod
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -46,7 +45,6 @@ LACKING: Mapping[str, Lacking] = {
     "starting_together": Lacking(switch=switches.one_event_at_a_time),
     "compiled_model": Lacking(ON_TORCH),
     "one_in_line": Lacking(switch=switches.no_micro_batch_in_line),
-    "direct_tokens": Lacking(switch=switches.tokens_by_preprocess),
     "joining_waiting_steps": Lacking(switch=switches.no_interrupts),
     "own_reports": Lacking(switch=switches.reports_to_the_driver),
     "sorting_by_length": Lacking(switch=switches.lengths_mixed),
@@ -82,12 +80,12 @@ class Crowd:
 
 #: Callers that fit into few micro-batches: there it matters most when each of them begins.
 _FEW = 4
-_COMPILED = ("compiled_model", "one_in_line", "direct_tokens")
+_COMPILED = ("compiled_model", "one_in_line")
 _SCHEDULED = ("batching", "starting_together")
 _FOR_TORCH = ("waiting_for_newcomers", "starting_together")
 CROWDS = (
     Crowd(1, "threads", ("compiled_model", "own_reports")),
-    Crowd(4, "threads", ("batching", "one_in_line", "direct_tokens", "joining_waiting_steps")),
+    Crowd(4, "threads", ("batching", "one_in_line", "joining_waiting_steps")),
     Crowd(4, "tasks", ("one_in_line", "joining_waiting_steps")),
     Crowd(
         16,
@@ -144,7 +142,7 @@ def measure(embeddings: Any, texts: Texts, turns: int, each: int) -> list[Ablati
             if not crowd.is_on_torch:
                 found += _against(crowd, texts.of(crowd, each), on, arms, turns)
         found += _without_compiling(open_arm, texts, turns, each)
-        return [*found, *_with_more(stack, open_arm, on, texts, turns, each)]
+        return [*found, *_with_more(open_arm, on, texts, turns, each)]
 
 
 def _without_compiling(
@@ -175,27 +173,26 @@ def _against(
 
 
 def _with_more(
-    stack: ExitStack,
     open_arm: Callable[[Mapping[str, Any]], EmbedQuery],
     plain: EmbedQuery,
     texts: Texts,
     turns: int,
     each: int,
 ) -> list[Ablation]:
-    """Measure what no arm has by itself: shared runs, measured profiles, uploads in parts."""
-    found: list[Ablation] = []
+    """Measure what no arm has by itself: shared runs, uploads in parts."""
     crowd = Crowd(64, "threads", ())
     distinct = texts.of(crowd, each)
     repeated = [text for text in distinct[: len(distinct) // REPEATED] for _ in range(REPEATED)]
-    folder = stack.enter_context(tempfile.TemporaryDirectory())
-    sharing, profiled = open_arm({"single_flight": True}), open_arm({"profile_dir": folder})
-    same = partial(ablate, metric=RATE, turns=turns, same=same_vectors)
-    load, regime = partial(_load, asked=repeated, crowd=crowd), f"{crowd.regime} repeated"
-    found += same(regime, on=load(sharing), off={"single_flight": load(plain)})
-    for one in (Crowd(16, "threads", ()), crowd):
-        load = partial(_load, asked=texts.of(one, each), crowd=one)
-        found += same(one.regime, on=load(profiled), off={"measured_profile": load(plain)})
-    return [*found, *_uploads(open_arm, plain, texts, turns)]
+    load = partial(_load, asked=repeated, crowd=crowd)
+    shared = ablate(
+        f"{crowd.regime} repeated",
+        RATE,
+        load(open_arm({"single_flight": True})),
+        {"single_flight": load(plain)},
+        turns,
+        same=same_vectors,
+    )
+    return [*shared, *_uploads(open_arm, plain, texts, turns)]
 
 
 def _uploads(

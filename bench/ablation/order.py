@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
+from bench.ablation import switches
 from bench.ablation.measured import HANG_S, LATENCY, Ablation, Arm, Gave, ablate
-from bench.advanced.ours import BLIND_AGEING_S
+from bench.ablation.switches import Lacking
 from bench.arms import bench_accelerator
 from bench.depth_program import Program, Scheduled, Sizes
 from bench.loads import counted
 from bench.paired import in_ms
 from langchain_rag_accel import accelerate
 
-LACKING: Mapping[str, Mapping[str, Any]] = {
-    "use_skeleton": {"use_skeleton": False},
-    "depth_order": {"ageing_s": BLIND_AGEING_S},
+LACKING: Mapping[str, Lacking] = {
+    "use_skeleton": Lacking({"use_skeleton": False}),
+    "depth_order": Lacking(made_under=switches.blind_to_depth),
 }
 
 
@@ -26,8 +26,8 @@ def measure(sizes: Sizes) -> list[Ablation]:
     """Measure the order of a program's calls, for one user and for four at once."""
     found: list[Ablation] = []
     with ExitStack() as stack, asyncio.Runner() as runner:
-        on = _program(stack, sizes, {})
-        off = {name: _program(stack, sizes, options) for name, options in LACKING.items()}
+        on = _program(stack, sizes, Lacking())
+        off = {name: _program(stack, sizes, one) for name, one in LACKING.items()}
         for users in (1, 4):
             arm = partial(_arm, runner, users)
             lacking = {name: arm(program) for name, program in off.items()}
@@ -36,8 +36,9 @@ def measure(sizes: Sizes) -> list[Ablation]:
     return found
 
 
-def _program(stack: ExitStack, sizes: Sizes, options: Mapping[str, Any]) -> Program:
-    accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
+def _program(stack: ExitStack, sizes: Sizes, lacking: Lacking) -> Program:
+    with lacking.made_under():
+        accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **lacking.options))
     return Program(
         Scheduled(accelerator, sizes), sizes, partial(accelerate, accelerator=accelerator)
     )

@@ -25,7 +25,7 @@ from bench.ablation.measured import (
     under,
 )
 from bench.ablation.switches import Lacking, Switch
-from bench.advanced.ours import BLIND_AGEING_S, Ours
+from bench.advanced.ours import Ours
 from bench.advanced.workload import LEADING, LOADED, LOADED_TOP_K, Setting, Variant, open_setting
 from bench.measure import median
 from bench.paired import in_ms
@@ -224,9 +224,8 @@ def _line(names: Sequence[str]) -> list[tuple[str, str]]:
 
 LACKING: Mapping[str, Lacking] = {
     **{name: Lacking({"passes": all_but(name)}) for name in OF_TREE[1:]},
-    "depth_order": Lacking({"ageing_s": BLIND_AGEING_S}),
+    "depth_order": Lacking(made_under=switches.blind_to_depth),
     "joining_waiting_steps": Lacking(switch=switches.no_interrupts),
-    "shared_cores": Lacking(switch=switches.all_cores_to_each),
 }
 
 
@@ -243,7 +242,10 @@ def _together(setting: Setting, turns: int) -> list[Ablation]:
     with ExitStack() as stack:
         open_arm = _opener(stack, setting, setting.loaded_device, top_k=LOADED_TOP_K)
         on = arm(open_arm({}))
-        off = {name: arm(open_arm(one.options), one.switch) for name, one in LACKING.items()}
+        off: dict[str, Arm] = {}
+        for name, one in LACKING.items():
+            with one.made_under():
+                off[name] = arm(open_arm(one.options), one.switch)
         return ablate(f"{TOGETHER} at once", LATENCY, on, off, turns)
 
 

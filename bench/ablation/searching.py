@@ -106,7 +106,6 @@ class _Lacking:
 
 LACKING: Mapping[str, _Lacking] = {
     "codes": _Lacking({"max_code_bytes": 0}),
-    "learned_way": _Lacking(switch=switches.always_by_codes),
     "clusters_product": _Lacking(
         switch=switches.clusters_one_by_one, least_count=16, is_least_only=True
     ),

@@ -10,17 +10,17 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
 from langchain_rag_accel import side_by_side
+from rag_accel.accelerator import accelerator
+from rag_accel.config import Options
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
-from rag_accel.engines.embedding.fast_tokens import FastTokens
 from rag_accel.engines.embedding.under_way import UnderWay
 from rag_accel.engines.retrieval.coded import codes
-from rag_accel.engines.retrieval.search_ways import SearchPlanner, Way
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.engines.retrieval.vectors.ivf import RowPlaces
 from rag_accel.interception import wrappers
@@ -30,17 +30,18 @@ from rag_accel.scheduler import dispatch
 from rag_accel.scheduler.driver import Driver, handling
 from rag_accel.scheduler.driver.handling import LoopWakeups
 from rag_accel.scheduler.driver.turns import Mailbox, Turns
-from rag_accel.scheduler.state import EngineState, SchedulerState
+from rag_accel.scheduler.state import CoreOptions
 
 Switch = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Say how an arm lacks one mechanism: by options, or by a switch while it runs."""
+    """How an arm lacks one mechanism: by options, or by a switch while it is made or runs."""
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     switch: Switch = nullcontext
+    made_under: Switch = nullcontext
 
 
 @contextmanager
@@ -55,11 +56,6 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 def no_micro_batch_in_line() -> AbstractContextManager[None]:
     """Have at most one micro-batch under way."""
     return _instead(UnderWay, "_most", lambda self, threads: 1)
-
-
-def tokens_by_preprocess() -> AbstractContextManager[None]:
-    """Let the model's own ``preprocess`` tokenise, images and messages in mind."""
-    return _instead(FastTokens, "of", lambda *_: None)
 
 
 def lengths_mixed() -> AbstractContextManager[None]:
@@ -116,21 +112,20 @@ def split_cache_lines() -> AbstractContextManager[None]:
     return _instead(codes, "made_aligned", made)
 
 
-def always_by_codes() -> AbstractContextManager[None]:
-    """Search by codes wherever there are some, whatever was measured."""
-    return _instead(SearchPlanner, "way", lambda self, crowd, compared: Way.CODED)
-
-
 # The scheduler and its driver ------------------------------------------------------------------
 
+#: Waiting time that outweighs one level of depth where depth is to count for as good as nothing.
+BLIND_AGEING_S = 0.001
 
-def all_cores_to_each() -> AbstractContextManager[None]:
-    """Grant every step all cores, whatever else computes."""
 
-    def grant(state: SchedulerState, engine: EngineState) -> int:
-        return max(1, min(engine.max_threads, state.options.cores))
+def blind_to_depth() -> AbstractContextManager[None]:
+    """Let accelerators that are made meanwhile start work by age, whatever depends on it."""
+    make = accelerator._core_options
 
-    return _instead(dispatch, "grant_threads", grant)
+    def blind(options: Options, cores: int) -> CoreOptions:
+        return replace(make(options, cores), ageing_s=BLIND_AGEING_S)
+
+    return _instead(accelerator, "_core_options", blind)
 
 
 def one_event_at_a_time() -> AbstractContextManager[None]:

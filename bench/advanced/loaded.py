@@ -6,10 +6,12 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
+from bench.ablation.switches import blind_to_depth
 from bench.advanced.alone import OURS, Measured, same_rows
-from bench.advanced.ours import BLIND_AGEING_S, Ours
+from bench.advanced.ours import Ours
 from bench.advanced.stages import Notes
 from bench.advanced.workload import LOADED, LOADED_TOP_K, TOP_K, Setting
 from bench.measure import Pairs, alternate, median, ratios
@@ -84,10 +86,10 @@ def run_loaded(
     device = setting.loaded_device
     rate = share * _capacity(device.table, alone.notes)
     questions = [setting.request(place).question for place in range(requests)]
-    with (
-        Ours.opened(setting, device, top_k=LOADED_TOP_K, ageing_s=BLIND_AGEING_S) as blind,
-        Ours.opened(setting, device, top_k=LOADED_TOP_K) as ours,
-    ):
+    with ExitStack() as stack:
+        with blind_to_depth():
+            blind = stack.enter_context(Ours.opened(setting, device, top_k=LOADED_TOP_K))
+        ours = stack.enter_context(Ours.opened(setting, device, top_k=LOADED_TOP_K))
 
         def under_load(arm: Ours) -> Callable[[int], Load]:
             return lambda turn: Load(

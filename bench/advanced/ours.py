@@ -20,9 +20,6 @@ from rag_accel.graph import FrozenRAGraph
 from rag_accel.server import Server
 from rag_accel.workflows import advanced_document_qa
 
-#: How long depth counts for more than waiting; at the least the option allows, as good as never.
-BLIND_AGEING_S = 0.001
-
 _DRIVER = "rag-accel-driver"
 _CALLS = "rag-accel-call-"
 

@@ -28,10 +28,8 @@ distinct text of a reranking encoded once). What later work stands on stays, wha
 
 - searching in steps and time budgets: for a driver that grants a step less time than a search takes
   (so far no engine of ours says ``ends_in_time``);
-- measured profiles: for engines whose largest efficient batch is far from the default;
 - split prefill and handles: for a server that resumes prompts; so far only the emulated one does;
 - speculation fields: for a scheduler that starts work whose need is not certain;
-- sharing cores: option ``threads`` holds by it;
 - replay (``explain``): for choosing passes by what a recording says they would save.
 
 Ratios:
@@ -40,8 +38,6 @@ Ratios:
         texts/s, 1 thread.
     batching_4_threads: against ours with batching off (max_batch=1): texts/s, 4 threads.
     one_in_line_4_threads: against ours with one more micro-batch in line off: texts/s, 4 threads.
-    direct_tokens_4_threads: against ours with calling the tokenizer directly off: texts/s, 4
-        threads.
     joining_waiting_steps_4_threads: against ours with interrupting a step that waits off: texts/s,
         4 threads.
     one_in_line_4_tasks: against ours with one more micro-batch in line off: texts/s, 4 tasks.
@@ -53,16 +49,12 @@ Ratios:
         is started off: texts/s, 16 threads.
     compiled_model_16_threads: against ours with the compiled model off: texts/s, 16 threads.
     one_in_line_16_threads: against ours with one more micro-batch in line off: texts/s, 16 threads.
-    direct_tokens_16_threads: against ours with calling the tokenizer directly off: texts/s, 16
-        threads.
     joining_waiting_steps_16_threads: against ours with interrupting a step that waits off: texts/s,
         16 threads.
     own_reports_16_threads: against ours with dealing with a report where the step ended
         off: texts/s, 16 threads.
     batching_64_threads: against ours with batching off: texts/s, 64 threads.
     compiled_model_64_threads: against ours with the compiled model off: texts/s, 64 threads.
-    direct_tokens_64_threads: against ours with calling the tokenizer directly off: texts/s, 64
-        threads.
     one_in_line_64_threads: against ours with one more micro-batch in line off: texts/s, 64 threads.
     batching_64_tasks: against ours with batching off: texts/s, 64 tasks.
     starting_together_64_tasks: against ours with taking in what is in the mailbox before anything
@@ -81,10 +73,6 @@ Ratios:
     starting_together_16_threads_torch: against ours with taking in what is in the mailbox before
         anything is started off: texts/s, both on torch.
     single_flight_64_threads_repeated: against ours with single_flight off: texts/s.
-    measured_profile_16_threads: against ours with profile_dir off, as by default: texts/s, 16
-        threads.
-    measured_profile_64_threads: against ours with profile_dir off, as by default: texts/s, 64
-        threads.
     split_nodes_queries_beside_an_upload: against ours with split_nodes off: median latency of a
         query while 128 passages are embedded.
     batching_16_threads_chain: against ours with batching off: answers/s, 16 threads.
@@ -122,24 +110,16 @@ Ratios:
         without upload, 6 requests at once.
     join_prefill_6_at_once: against ours with join_prefill off: median latency, tree without upload,
         6 requests at once.
-    depth_order_6_at_once: against ours with depth order (ageing_s=0.001) off: median latency, tree
-        without upload, 6 requests at once.
+    depth_order_6_at_once: against ours with depth order (1 ms of waiting outweighs a level)
+        off: median latency, tree without upload, 6 requests at once.
     joining_waiting_steps_6_at_once: against ours with interrupting a step that waits for the device
         off: median latency, tree without upload, 6 requests at once.
-    shared_cores_6_at_once: against ours with sharing cores among engines off: median latency, tree
-        without upload, 6 requests at once.
     use_skeleton_program_1_user: against ours with use_skeleton off: mean latency, 1 user.
-    depth_order_program_1_user: against ours with depth order off (ageing_s=0.001): mean latency, 1
-        user.
+    depth_order_program_1_user: against ours with depth order off: mean latency, 1 user.
     use_skeleton_program_4_users: against ours with use_skeleton off: mean latency, 4 users.
-    depth_order_program_4_users: against ours with depth order off (ageing_s=0.001): mean latency, 4
-        users.
+    depth_order_program_4_users: against ours with depth order off: mean latency, 4 users.
     codes_b1_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b1_least_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     codes_b16_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b16_least_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     clusters_product_b16_least_nprobe: against ours with a product with the centroids off: latency.
     candidates_in_place_b16_least_nprobe: against ours with copying candidates from where they lie
         off (FAISS's hash map): latency.
@@ -147,8 +127,6 @@ Ratios:
         off: latency.
     searching_together_b16_least_nprobe: against ours with one call for all searches off: latency.
     codes_b64_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b64_least_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     clusters_product_b64_least_nprobe: against ours with a product with the centroids off: latency.
     candidates_in_place_b64_least_nprobe: against ours with copying candidates from where they lie
         off (FAISS's hash map): latency.
@@ -156,29 +134,17 @@ Ratios:
         off: latency.
     searching_together_b64_least_nprobe: against ours with one call for all searches off: latency.
     codes_b1_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b1_4x_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     codes_b16_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b16_4x_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     whole_cache_lines_b16_4x_nprobe: against ours with a decoder that reads whole cache lines
         off: latency.
     codes_b64_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b64_4x_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     whole_cache_lines_b64_4x_nprobe: against ours with a decoder that reads whole cache lines
         off: latency.
     codes_b1_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b1_256_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     codes_b16_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b16_256_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     whole_cache_lines_b16_256_nprobe: against ours with a decoder that reads whole cache lines
         off: latency.
     codes_b64_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    learned_way_b64_256_nprobe: against ours with learning where codes pay off (always codes):
-        latency.
     whole_cache_lines_b64_256_nprobe: against ours with a decoder that reads whole cache lines
         off: latency.
     batching_16_threads_searching: against ours with batching off: searches/s of 16 threads, least

@@ -29,9 +29,9 @@ cores and device can take, the same number in every run: one at a time (Poisson,
 come), or 8 together (a program that asks for several users at once). The device then runs few
 sequences at once and a query finds 4 passages, or nothing would ever queue for the device. A
 latency counts from when the request was due, not from when it could be started. Both arms are ours.
-The blind one is ours with the option ``ageing_s`` at its least: after a few milliseconds depth
-counts for nothing, and after 10 ms what was queued first goes before everything, whichever request
-it belongs to.
+In the blind one 1 ms of waiting outweighs a level of depth: after a few milliseconds depth counts
+for nothing, and after 10 ms what was queued first goes before everything, whichever request it
+belongs to.
 
 Ratios:
     vs_hand_parallel_langgraph: against a LangGraph program made parallel by hand (branches, Send,
@@ -45,15 +45,15 @@ Ratios:
         is the longest chain of device and CPU time of a request whose stages take what they took in
         the sequential program, one core lane, everything else hidden. Below 1 our stages were
         faster than its, above 1 something was not hidden.
-    topology_vs_blind_together: against ours made blind to topology (option ageing_s at 1 ms, so
-        that work goes in the order in which it was queued, whatever request it belongs to): blind
-        p50 / ours p50 of a request's latency from its due time under load, each within a run, 8
-        arriving together; median over pairs of runs.
-    topology_vs_blind_single: against ours made blind to topology (option ageing_s at 1 ms): blind
-        p50 / ours p50 of a request's latency from its due time under load, each within a run,
-        arriving one at a time; median over pairs of runs.
-    topology_vs_blind: against ours made blind to topology (option ageing_s at 1 ms): the lower of
-        topology_vs_blind_together and topology_vs_blind_single.
+    topology_vs_blind_together: against ours made blind to topology (1 ms of waiting outweighs a
+        level of depth, so that work goes in the order in which it was queued, whatever request it
+        belongs to): blind p50 / ours p50 of a request's latency from its due time under load, each
+        within a run, 8 arriving together; median over pairs of runs.
+    topology_vs_blind_single: against ours made blind to topology: blind p50 / ours p50 of a
+        request's latency from its due time under load, each within a run, arriving one at a time;
+        median over pairs of runs.
+    topology_vs_blind: against ours made blind to topology: the lower of topology_vs_blind_together
+        and topology_vs_blind_single.
     overhead_share: against nothing, ours alone: CPU time of the scheduler's thread, of starting a
         request (checks, lowering, passes) and of growth at branches / CPU time of the process for a
         request, tree with upload; median over requests.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from rag_accel.accelerator.engine_table import EngineProfiler, EngineTable
+from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
 from rag_accel.engine_api import ROLES, BorrowedEngine, Engine, PrimitiveKind
@@ -76,7 +76,6 @@ class Accelerator:
     ) -> None:
         self.options = options.merged(**arguments) if options else Options.load(**arguments)
         self.cores = self.options.threads or usable_cores()
-        self._profiler = EngineProfiler(self.options.profile_dir, self.cores)
         self._metrics = Metrics()
         self.tracer = Tracer(self.options.trace_events)
         self._driver = Driver(
@@ -87,7 +86,7 @@ class Accelerator:
         self.leaves = Leaves(self._driver, self.options)
         self.calls = CallPool(self.options.call_threads)
         self._lock = threading.Lock()
-        self._adoption = EngineTable(self._driver, self._profiler)
+        self._adoption = EngineTable(self._driver)
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, NamedEngine] = {}
         self._driver.add_borrowed(
@@ -132,9 +131,7 @@ class Accelerator:
         """
         taken = role_engine(name, engine)
         if is_engine(taken):
-            profile = self._profiler.profile_of(taken)
-            joined = self._driver.add_engine(name, taken, profile)
-            self._keep_engine(name, owned(joined, taken, profile))
+            self._keep_engine(name, owned(self._driver.add_engine(name, taken), taken))
             return
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))
@@ -375,10 +372,7 @@ def _core_options(options: Options, cores: int) -> CoreOptions:
         max_requests=options.max_requests,
         max_batch=options.max_batch,
         batch_wait_s=options.batch_wait_ms / 1000,
-        ageing_s=options.ageing_s,
         hang_s=options.hang_s,
         cores=cores,
-        slice_min_s=options.slice_min_ms / 1000,
-        slice_max_s=options.slice_max_ms / 1000,
         split_nodes=passes is None or "split_nodes" in passes,
     )

@@ -45,6 +45,13 @@ class Capability(enum.StrEnum):
     noticed.
     """
 
+    SHARES_CORES = "shares_cores"
+    """An engine that keeps cores busy for long, such as an LLM that computes in this process.
+
+    While it has work, the cores are shared among all engines that compute here. Without one, each
+    step may use all of them.
+    """
+
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:
@@ -72,8 +79,6 @@ class EngineProfile:
         speculatable: whether it may run work whose need is not certain.
         pure: whether equal payloads give equal results, so that runs may be shared.
         capabilities: its optional abilities, each a ``Capability``.
-        speed_key: names all that decides how fast it is on a given machine; what was measured of
-            one engine holds for another with the same. Empty where that is not known.
     """
 
     kinds: frozenset[PrimitiveKind]
@@ -85,7 +90,6 @@ class EngineProfile:
     speculatable: bool = False
     pure: bool = False
     capabilities: frozenset[Capability] = frozenset()
-    speed_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

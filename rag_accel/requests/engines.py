@@ -98,8 +98,9 @@ def _registered(name: str, plugin: str) -> Engine:
     return make()
 
 
-def owned(name: EngineName, engine: Engine, profile: EngineProfile) -> NamedEngine:
-    """Return an owned engine that has joined the driver under this name, driven by ``profile``."""
+def owned(name: EngineName, engine: Engine) -> NamedEngine:
+    """Return an owned engine that has joined the driver under this name."""
+    profile = engine.profile
     index: Any = getattr(engine, "index", None)
     if not isinstance(getattr(index, "fields", None), frozenset):
         return NamedEngine(name, profile)

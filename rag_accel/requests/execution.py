@@ -204,7 +204,7 @@ class Execution:
             inputs,
             self._driver,
             namespace=self._options.namespace,
-            stream_items=self._options.stream_items if stream else None,
+            stream=stream,
         )
 
     def plan(self, graph: Graph) -> GraphPlan:

@@ -109,12 +109,12 @@ class GraphRequest:
         driver: Driver,
         *,
         namespace: str,
-        stream_items: int | None = None,
+        stream: bool = False,
     ) -> None:
         self.id: RequestId = driver.new_request()
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
-        self.stream = TextStream(stream_items) if stream_items is not None else None
+        self.stream = TextStream() if stream else None
         self.host: Host | None = None
         self._plan = plan
         self._driver = driver

@@ -200,22 +200,24 @@ def _check_forwarded(found: _List, value: Any) -> None:
 
 # Hold a request's text between its engine and its caller.
 
+#: Items that a stream buffers before further ones are merged.
+STREAM_ITEMS = 256
+
 
 class TextStream:
     """Buffer text between the thread that makes it and the one that takes it, bounded by merging.
 
-    No text is lost and decoding never waits: past ``limit`` items new text joins the last one.
+    No text is lost and decoding never waits: past ``STREAM_ITEMS`` new text joins the last item.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._items: deque[str] = deque()
         self._lock = Lock()
 
     def put(self, text: str) -> None:
         """Add text; any thread."""
         with self._lock:
-            if len(self._items) >= self._limit:
+            if len(self._items) >= STREAM_ITEMS:
                 self._items[-1] += text
             else:
                 self._items.append(text)

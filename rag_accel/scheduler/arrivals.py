@@ -66,6 +66,7 @@ def owned_added(
         ends_in_time=event.stepped and event.ends_in_time,
         itemwise=event.itemwise,
         bounds_its_work=event.stepped and event.bounds_its_work,
+        shares_cores=event.shares_cores,
         base_s=event.base_s,
         per_item_s=event.per_item_s,
     )

@@ -106,26 +106,26 @@ def select_calls(engine: EngineState, now: float, ageing_s: float) -> list[NodeR
     return list(islice(engine.queue.by_urgency(now, ageing_s), free))
 
 
-# Share the machine's cores among the engines that compute on them (the core ledger).
+# Say how many of the machine's cores a step may use.
 
 
 def grant_threads(state: SchedulerState, engine: EngineState) -> int:
     """Return how many threads the engine's next step may use; at least one.
 
-    An engine that is alone gets all it can use. While other engines that compute here have work,
-    each gets an equal share, and never a thread that somebody already holds, except that a
-    runnable step is never held back for want of a core: it then runs on one.
+    That is all it can use: short steps on all cores end sooner than at the same time on some of
+    them. Only while an engine with work ``shares_cores``, each that computes here gets an equal
+    share, and never a thread that another holds, except that a runnable step is never held back
+    for want of a core: it then runs on one.
     """
     if engine.max_threads <= 0:
         return 1
-    held = claimants = 0
-    for other in state.owned.values():
-        if other is engine or other.max_threads <= 0:
-            continue
-        if other.step is not None:
-            held += other.threads
-        if other.step is not None or other.queue.nodes:
-            claimants += 1
-    fair = max(1, state.options.cores // (claimants + 1))
-    free = state.options.cores - held
-    return max(1, min(engine.max_threads, fair if claimants else free, max(free, 1)))
+    cores = state.options.cores
+    others = [one for one in state.owned.values() if one is not engine and _claims_cores(one)]
+    if others and any(one.shares_cores for one in (engine, *others)):
+        free = cores - sum(one.threads for one in others if one.step is not None)
+        cores = min(cores // (len(others) + 1), free)
+    return max(1, min(engine.max_threads, cores))
+
+
+def _claims_cores(engine: EngineState) -> bool:
+    return engine.max_threads > 0 and (engine.step is not None or bool(engine.queue.nodes))

@@ -73,6 +73,7 @@ class OwnedEngineAdded:
     ends_in_time: bool = False
     itemwise: bool = False
     bounds_its_work: bool = False
+    shares_cores: bool = False
 
 
 @dataclass(frozen=True, slots=True)

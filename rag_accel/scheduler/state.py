@@ -31,6 +31,7 @@ class EngineState:
     ends_in_time: bool = False
     itemwise: bool = False
     bounds_its_work: bool = False
+    shares_cores: bool = False
     #: borrowed engines only; None is unbounded
     max_concurrency: int | None = None
     queue: NodeQueue = field(default_factory=NodeQueue)
@@ -70,6 +71,12 @@ class EngineState:
         return self.step_mean_s if self.step_mean_s > 0 else self.base_s + self.per_item_s * items
 
 
+#: Waiting time that outweighs one level of depth, so that nothing starves.
+AGEING_S = 0.5
+#: Time budget of a step while others may be waiting, at the least and at the most.
+SLICE_MIN_S, SLICE_MAX_S = 0.008, 0.25
+
+
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
     """Bound what the core may do; all times in seconds."""
@@ -77,12 +84,12 @@ class CoreOptions:
     max_requests: int = 4096
     max_batch: int = 64
     batch_wait_s: float = 0.003
-    ageing_s: float = 0.5
+    ageing_s: float = AGEING_S
     hang_s: float = 120.0
     cores: int = 1
     #: bounds of a step's time budget, and whether nodes may enter in parts
-    slice_min_s: float = 0.008
-    slice_max_s: float = 0.25
+    slice_min_s: float = SLICE_MIN_S
+    slice_max_s: float = SLICE_MAX_S
     split_nodes: bool = True
 
 

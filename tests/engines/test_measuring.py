@@ -1,4 +1,4 @@
-"""What batches cost: the fitted line, the largest efficient batch and how both are measured."""
+"""What batches cost: the fitted line, and how it is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rag_accel.engine_api import LatencyModel, PrimitiveKind, StepBudget, TextBatch
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.measuring import Measurements, fit_latency, measure
+from rag_accel.engines.measuring import fit_latency, measure
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.testing import ManualClock
 
@@ -91,21 +91,6 @@ def test_the_fastest_run_of_each_size_counts() -> None:
     found = measure(engine, PrimitiveKind.EMBEDDING, texts, sizes=(4, 2, 4), clock=clock)
     assert found.points == ((2, 1.0), (4, 1.0))
     assert calls == [4, 2, 2, 2, 4, 4, 4]
-
-
-def test_the_largest_efficient_batch_is_where_items_stop_getting_cheaper() -> None:
-    falling = Measurements(((1, 1.0), (2, 1.2), (4, 1.8), (8, 3.1), (16, 6.2)))
-    assert falling.max_batch == 8
-    assert Measurements(((1, 1.0), (2, 2.0), (4, 4.0))).max_batch == 1
-    assert Measurements(((1, 1.0), (2, 1.0), (4, 1.0))).max_batch == 4
-
-
-@given(points=points)
-def test_no_larger_batch_is_much_cheaper_an_item(points: Any) -> None:
-    known = tuple(sorted({items: s + 1e-3 for items, s in points}.items()))
-    found = Measurements(known).max_batch
-    each = {items: s / items for items, s in known}
-    assert each[found] <= 1.05 * min(each.values())
 
 
 def test_measuring_raises_the_error_of_a_text_and_leaves_the_engine_empty() -> None:

@@ -37,7 +37,9 @@ from rag_accel.scheduler.transitions import handle
 
 HANG_S = 10.0
 ENGINES: tuple[OwnedEngineAdded | BorrowedEngineAdded, ...] = (
-    OwnedEngineAdded(EngineName("embed"), max_batch=6, max_threads=4, base_s=0.05),
+    OwnedEngineAdded(
+        EngineName("embed"), max_batch=6, max_threads=4, base_s=0.05, shares_cores=True
+    ),
     OwnedEngineAdded(EngineName("search"), max_batch=3, max_threads=2, per_item_s=0.01),
     OwnedEngineAdded(
         EngineName("llm"),

@@ -1,8 +1,8 @@
 """Compile one graph by OpenVINO for each number of threads that it is run on.
 
 How many threads a compiled graph computes on is fixed when it is compiled, and its weights are laid
-out anew each time. So it is compiled for all threads and for one, which is what a step is granted
-beside others on few cores; for numbers between once they are asked for.
+out anew each time. So it is compiled for all threads and for one, which a step may be granted
+beside an engine that shares the cores; for numbers between once they are asked for.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from typing import Any, get_args
 import torch
 
 from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino, to_eight_bits
-from rag_accel.engines.embedding.fast_tokens import fast_tokens, tables_of
 from rag_accel.engines.embedding.model_watch import ModelWatch
 from rag_accel.engines.embedding.runtime import Output, Tables
 
@@ -73,7 +72,6 @@ class CompiledTransformer:
         rest = _rest_of(model)
         self._excludes_prompts = not all(getattr(one, "include_prompt", True) for one in rest)
         self._inputs = _inputs_of(model)
-        self._tokens = fast_tokens(model)
         graph = _converted(transformer, rest, embedding, self._inputs)
         if precision == "int8":
             to_eight_bits(graph)
@@ -88,9 +86,8 @@ class CompiledTransformer:
         """Tokenise texts for ``start``; None where the model itself has to run them."""
         if prompt and self._excludes_prompts:
             return None
-        found = self._tokens.of(texts, prompt) if self._tokens is not None else None
-        if found is None:
-            found = tables_of(self._model.preprocess(list(texts), prompt=prompt))
+        features = self._model.preprocess(list(texts), prompt=prompt)
+        found = {name: one.numpy() for name, one in features.items() if getattr(one, "ndim", 0) > 0}
         is_known = found.keys() == {"input_ids", *self._inputs}
         return found if is_known and len({one.shape for one in found.values()}) == 1 else None
 

@@ -52,7 +52,6 @@ from rag_accel.engines.embedding.under_way import (
     is_checked,
     usual_dimension,
 )
-from rag_accel.engines.measuring import model_speed_key
 from rag_accel.errors import EngineError, EngineOutputError
 
 # Describe engines that embed.
@@ -66,7 +65,6 @@ def embedding_profile(
     pure: bool,
     speculatable: bool,
     capabilities: frozenset[Capability] = frozenset(),
-    speed_key: str = "",
     interruptible: bool = False,
 ) -> EngineProfile:
     """Describe an engine that embeds."""
@@ -80,7 +78,6 @@ def embedding_profile(
         speculatable=speculatable,
         pure=pure,
         capabilities=capabilities,
-        speed_key=speed_key,
     )
 
 
@@ -309,9 +306,6 @@ class SentenceTransformerEngine(EmbeddingEngine):
                 speculatable=True,
                 capabilities=frozenset({Capability.ITEMWISE}),
                 interruptible=encoder.runtime is not None,
-                speed_key=model_speed_key(
-                    *(loaded, "embedding", limits, reproducible, document_kwargs)
-                ),
             ),
             limits,
             alone=reproducible,

@@ -19,8 +19,8 @@ from torch.nn.modules import module as torch_modules
 # Remember the settings of an object, and tell whether they are still the same.
 
 _PLAIN = (str, int, float, bool, type(None))
-#: Whether it trains is looked at elsewhere; the others say nothing about results.
-_NO_SETTINGS = frozenset({"training", "verbose", "deprecation_warnings"})
+#: Whether it trains is looked at elsewhere.
+_NO_SETTINGS = frozenset({"training"})
 #: Larger collections are tables, such as a vocabulary: too long to compare each time.
 _MOST = 64
 
@@ -33,15 +33,14 @@ class Settings:
 
     Args:
         owner: the object.
-        with_private: whether names with an underscore count.
     """
 
-    def __init__(self, owner: Any, with_private: bool = False) -> None:
+    def __init__(self, owner: Any) -> None:
         self._own = vars(owner)
         kept = {
             name: value
             for name, value in list(self._own.items())
-            if name not in _NO_SETTINGS and (with_private or not name.startswith("_"))
+            if name not in _NO_SETTINGS and not name.startswith("_")
         }
         self._values = {name: _copied(one) for name, one in kept.items() if _is_plain(one)}
         self._objects = {name: one for name, one in kept.items() if name not in self._values}

@@ -36,7 +36,6 @@ from rag_accel.engines.batching import (
     micro_batches,
 )
 from rag_accel.engines.embedding.models import default_threads
-from rag_accel.engines.measuring import model_speed_key
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import EngineError, EngineOutputError
@@ -113,7 +112,6 @@ class RerankEngine(EngineBase):
             speculatable=ours,
             pure=is_pure,
             capabilities=frozenset({Capability.ITEMWISE} if is_itemwise else ()),
-            speed_key=_speed_key(self._scorer, self._limits, reproducible),
         )
 
     @property
@@ -202,12 +200,6 @@ def _estimate(pair: Pair) -> int:
 
 def _threads(scorer: PairScorer) -> int:
     return default_threads(scorer.on_cpu) if isinstance(scorer, MaxSimScorer) else 1
-
-
-def _speed_key(scorer: PairScorer, *settings: object) -> str:
-    """Name what decides the speed of a scorer with a model, or that is a model's method."""
-    model = getattr(scorer, "model", None) or getattr(scorer, "__self__", None)
-    return model_speed_key(model, "reranking", type(scorer).__qualname__, *settings)
 
 
 def _not_finite(slot: Slot[Pair], score: float) -> EngineOutputError:

@@ -29,7 +29,7 @@ from rag_accel.engines.retrieval.search_request import (
     grouped,
     ingested,
 )
-from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchPlanner, Way
+from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchPlanner
 from rag_accel.engines.retrieval.stepped.pool import SteppedSearches
 from rag_accel.engines.retrieval.stepped.scan import ScanCost, ScanCosts
 from rag_accel.engines.retrieval.vectors.spec import IndexKind
@@ -225,7 +225,7 @@ class RetrievalEngine(EngineBase):
         return [ingested(self._index, request, VALID_WORK) for request in ripe]
 
 
-# Search for all that were submitted in one go, those that can together, the fastest way.
+# Search for all that were submitted in one go, those that can together.
 
 _logger = logging.getLogger(__name__)
 
@@ -264,22 +264,19 @@ class WholeSearches:
         return [output for crowd in crowds for output in self._crowd(crowd, threads)]
 
     def _crowd(self, crowd: list[Search], threads: int) -> list[EngineOutput]:
-        """Search for those with equal filters the way that was measured to be the fastest."""
+        """Search for those with equal filters by codes where that pays and there are some."""
         if not self._index.is_trained:
             return self._each(crowd, threads)
         compared = self._compared_by(crowd)
         if not self._ways.pays(len(crowd), compared):
             return self._each(crowd, threads)
-        way = self._ways.way(crowd, compared)
-        self._ways.see(crowd)
         started = self._clock.now()
-        outputs = self._by_codes(crowd) if way is Way.CODED else None
+        outputs = self._by_codes(crowd)
         if outputs is None:
-            way, outputs = Way.EACH, self._each(crowd, threads)
-        taken_s = self._clock.now() - started
-        self._ways.observe(crowd, compared, way, taken_s)
-        if way is Way.CODED:
-            self._cost(threads).observe(compared, taken_s, 0.0)
+            outputs = self._each(crowd, threads)
+        else:
+            self._cost(threads).observe(compared, self._clock.now() - started, 0.0)
+        self._ways.see(crowd)  # last: making codes takes cores from the search
         return outputs
 
     def _by_codes(self, crowd: list[Search]) -> list[EngineOutput] | None:

@@ -89,6 +89,7 @@ def owned_engine_added(name: EngineName, profile: EngineProfile) -> OwnedEngineA
         Capability.ENDS_IN_TIME in profile.capabilities,
         Capability.ITEMWISE in profile.capabilities,
         Capability.BOUNDS_ITS_WORK in profile.capabilities,
+        Capability.SHARES_CORES in profile.capabilities,
     )
 
 
@@ -134,10 +135,8 @@ class Driver:
         self._require_own_process()
         return RequestId(next(self._ids))
 
-    def add_engine(
-        self, name: str, engine: Engine, profile: EngineProfile | None = None
-    ) -> EngineName:
-        """Take over an owned engine and start its worker; ``profile`` stands for its own.
+    def add_engine(self, name: str, engine: Engine) -> EngineName:
+        """Take over an owned engine and start its worker.
 
         Raises:
             ConfigError: if the name is taken, or the engine takes no work at all.
@@ -145,7 +144,7 @@ class Driver:
             ForkedError: in a forked child.
         """
         self._require_usable()
-        profile = profile or engine.profile
+        profile = engine.profile
         if profile.max_batch < 1:
             raise ConfigError(
                 "an engine takes no work", where=name, found=profile.max_batch, valid="from 1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
@@ -27,7 +27,7 @@ from rag_accel.engines.retrieval import (
     RetrievalEngine,
     search_ways,
 )
-from rag_accel.engines.retrieval.search_ways import SearchPlanner, Way, WayChooser
+from rag_accel.engines.retrieval.search_ways import SearchPlanner
 from rag_accel.testing import ManualClock
 
 DIMENSION = 4
@@ -99,7 +99,9 @@ def crowd(count: int = 6, seed: int = 7, **rest: Any) -> list[SearchQuery]:
 
 def all_pays() -> AbstractContextManager[Any]:
     """Let indexes of some vectors be large; codes are made at once."""
-    return mock.patch.multiple(search_ways, MIN_NUMBERS=1, MIN_READ=1, MIN_SEARCHES=1)
+    return mock.patch.multiple(
+        search_ways, MIN_NUMBERS=1, MIN_READ=1, MIN_CROWD_READ=1, MIN_SEARCHES=1
+    )
 
 
 @contextmanager
@@ -114,15 +116,8 @@ def coded(index: DocumentIndex, **options: Any) -> Iterator[tuple[RetrievalEngin
             sizes.append(len(crowd))
         return found
 
-    def choose(self: WayChooser, kind: Any, size: int, ways: Sequence[Way]) -> Way:
-        return Way.CODED if Way.CODED in ways else Way.EACH
-
     engine = RetrievalEngine(index, max_threads=1, clock=ManualClock(), **options)
-    with (
-        all_pays(),
-        mock.patch.object(SearchPlanner, "search", record),
-        mock.patch.object(WayChooser, "choose", choose),
-    ):
+    with all_pays(), mock.patch.object(SearchPlanner, "search", record):
         yield engine, sizes
         engine.close()
 

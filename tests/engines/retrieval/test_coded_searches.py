@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
-from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
@@ -14,7 +13,6 @@ import pytest
 from code_harness import (
     DIMENSION,
     QUERIES,
-    all_pays,
     check,
     coded,
     crowd,
@@ -27,7 +25,7 @@ from code_harness import (
 from hypothesis import given, settings
 
 from rag_accel.engine_api import SearchQuery, StepBudget
-from rag_accel.engines.retrieval import DocumentIndex, Metric, RetrievalEngine, search_ways
+from rag_accel.engines.retrieval import DocumentIndex, Metric, search_ways
 from rag_accel.engines.retrieval.coded.codes import (
     BYTES_BESIDE_CODES,
     CodedSearches,
@@ -40,7 +38,6 @@ from rag_accel.engines.retrieval.vectors.nearest import exact_scores, prove_near
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope, thread_count
 from rag_accel.errors import ConfigError
-from rag_accel.testing import ManualClock
 
 STYLES = st.sampled_from(["whole", "normal", "duplicates", "adversarial"])
 
@@ -320,9 +317,9 @@ def test_small_indexes_and_flat_ones_are_left_alone(metric: Metric) -> None:
         prepare(engine, sizes)
         check(engine, *crowd())
         assert not sizes
-    for limit in ("MIN_NUMBERS", "MIN_READ"):
+    for limit in ("MIN_NUMBERS", "MIN_READ", "MIN_CROWD_READ"):
         with coded(make_index(metric, 100)) as (engine, sizes):
-            with mock.patch.object(search_ways, limit, 100 * DIMENSION + 1):
+            with mock.patch.object(search_ways, limit, 600 * DIMENSION + 1):
                 prepare(engine, sizes)
                 check(engine, *crowd())
             assert engine._ways.coded.kept._worker is None
@@ -361,35 +358,15 @@ def test_a_closed_engine_holds_no_codes(metric: Metric) -> None:
             assert engine._ways.coded.kept.codes(engine.index.view()) is None
 
 
-@pytest.mark.parametrize(("coded_s", "expected"), [(0.8, "coded"), (1.25, "each")])
-def test_the_way_that_costs_less_is_taken(metric: Metric, coded_s: float, expected: str) -> None:
-    clock = ManualClock()
-    engine = RetrievalEngine(make_index(metric, 100), max_threads=1, clock=clock)
-    find, by_codes = DocumentIndex.search_checked, CodedSearches.search
-    ways: list[str] = []
-
-    def plain(self: DocumentIndex, vectors: Any, *rest: Any) -> Any:
-        ways.append("each")
-        clock.advance(len(vectors))
-        return find(self, vectors, *rest)
-
-    def with_codes(self: CodedSearches, crowd: Any) -> Any:
-        ways.append("coded")
-        clock.advance(coded_s * len(crowd))
-        return by_codes(self, crowd)
-
-    with (
-        all_pays(),
-        mock.patch.object(CodedSearches, "search", with_codes),
-        mock.patch.object(DocumentIndex, "search_checked", plain),
-    ):
-        for _ in range(20):
-            search(engine, *crowd(5))
-            engine._ways.coded.kept.wait()
-        ways.clear()
-        search(engine, *crowd(5))
-    engine.close()
-    assert ways == [expected]
+def test_crowds_that_read_enough_together_go_by_codes(metric: Metric) -> None:
+    with coded(make_index(metric, 100)) as (engine, sizes):
+        prepare(engine, sizes)
+        index = engine.index
+        read = DIMENSION * index.num_compared(None, 8)
+        with mock.patch.object(search_ways, "MIN_CROWD_READ", 3 * read):
+            for count in (1, 2, 3, 4):
+                check(engine, *crowd(count, nprobe=8))
+        assert sizes == [3, 4]
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 24, 256, 262, 384, 1024])

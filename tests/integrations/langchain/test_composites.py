@@ -106,7 +106,7 @@ BLOCKING: dict[str, Way] = {
 }
 
 
-@pytest.fixture(params=["intercept", "translate"])
+@pytest.fixture(params=["auto", "translate"])
 def either(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
     """Give a strict accelerator of each mode; afterwards nothing was bypassed."""
     with Accelerator(strict=True, mode=request.param) as made:

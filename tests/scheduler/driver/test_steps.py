@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from driver_harness import Gate, Rig, held_back
 
 from rag_accel.engine_api import (
+    Capability,
     EngineBase,
     EngineOutput,
     EngineRequest,
@@ -51,6 +53,23 @@ def test_a_batch_forms_while_the_engine_is_busy() -> None:
         for n, call in enumerate(calls):
             np.testing.assert_array_equal(call.value(), [vector_of(f"text {n}")])
         assert [len(batch) for batch in rig.engine.batches] == [1, 20]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_steps_get_a_share_of_the_cores_only_beside_an_engine_that_says_so(shares: bool) -> None:
+    gate = Gate()
+    able = FAKE_PROFILE.capabilities | ({Capability.SHARES_CORES} if shares else set())
+    llm = FakeEngine(replace(FAKE_PROFILE, max_threads=2, capabilities=able), compute=gate)
+    other = FakeEngine(replace(FAKE_PROFILE, max_threads=4))
+    with Rig(llm, cores=4) as rig, held_back(gate):
+        rig.driver.add_engine("other", other)
+        held = rig.leaf("held")
+        gate.wait_until_entered()
+        rig.leaf("beside", "other").value()
+        gate.open()
+        held.value()
+        rig.leaf("alone", "other").value()
+    assert other.threads_granted == [2 if shares else 4, 4]
 
 
 def test_a_batch_never_exceeds_what_the_engine_takes() -> None:
