@@ -171,7 +171,7 @@ def _run_suite(name: str, arguments: argparse.Namespace) -> SuiteResult | None:
                 return None
             found += load(path)
     result = combined(found)
-    if result.processes:
+    if result.num_processes > 1:
         print(report(result), flush=True)
     return result
 

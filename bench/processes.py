@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,12 @@ def combined(results: Sequence[SuiteResult]) -> SuiteResult:
     Raises:
         ConfigError: if they measured different code or sizes, or in different surroundings.
     """
-    each = [one for result in results for one in (result.processes or (result,))]
-    first = each[0]
-    for number, one in enumerate(each):
+    first = results[0]
+    for number, one in enumerate(results):
         where = f"{first.suite}: process {number}"
         _require_same(where, _surroundings(first.environment, one.environment))
         _require_same(where, {"sizes": (dict(first.sizes), dict(one.sizes))})
-    if len(each) == 1:
-        return first
-    found = over_processes(each)
-    return replace(found, environment={**found.environment, "num_processes": len(each)})
+    return over_processes(results) if len(results) > 1 else first
 
 
 def appendable(path: Path, suite: str, environment: Mapping[str, Any]) -> SuiteResult | None:

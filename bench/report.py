@@ -1,24 +1,45 @@
-"""Write a result for people: its surroundings, its ratios with their meaning, its rows."""
+"""Write a result for people: its surroundings, its ratios with their meaning, its rows.
+
+``python -m bench.report FILE`` prints all that a result file holds.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
-from bench.results import Row, SuiteResult
+from bench.results import Row, SuiteResult, load
 from bench.suites import ratio_definitions
 from rag_accel.engines.llm.emulated.table import MODELLED
+from rag_accel.errors import RagAccelError
 
 EMULATED = f"with an emulated accelerator ({MODELLED})"
 SCRIPTED = "with engines and models that sleep as a script says"
 _HEAD = ("workload", "metric", "system", "median", "p99", "n")
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print every result of a file; return 2 if there is none."""
+    parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
+    parser.add_argument("file", type=Path)
+    arguments = parser.parse_args(argv)
+    try:
+        results = load(arguments.file)
+    except RagAccelError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    print("\n\n".join(map(report, results)))
+    return 0
+
+
 def report(result: SuiteResult) -> str:
     """Return the whole result as text."""
     title = " ".join([result.suite, *labels(result)])
     lines = [title, "=" * len(title), surroundings(result), ""]
-    if result.processes:
+    if result.num_processes > 1:
         lines += [f"Ratios and figures: {medians(result)}.", ""]
     definitions = ratio_definitions(result.suite)
     for name, value in result.ratios.items():
@@ -46,14 +67,14 @@ def surroundings(result: SuiteResult) -> str:
     ]
     if commit := found.get("commit"):
         parts.append(f"commit {commit[:10]}{' with changes' if found.get('is_dirty') else ''}")
-    if result.processes:
-        parts.append(f"the first of {len(result.processes)} processes")
+    if result.num_processes > 1:
+        parts.append(f"the first of {result.num_processes} processes")
     return ", ".join(parts)
 
 
 def medians(result: SuiteResult) -> str:
     """Say what the ratios of several processes are."""
-    return f"median (lowest to highest) of {len(result.processes)} processes"
+    return f"median (lowest to highest) of {result.num_processes} processes"
 
 
 def spread(result: SuiteResult, ratio: str) -> str:
@@ -64,9 +85,10 @@ def spread(result: SuiteResult, ratio: str) -> str:
 
 def range_text(row: Row) -> str:
     """Return the range of a row over several processes, in brackets; nothing for one process."""
-    if row.low is None or row.high is None or row.low == row.high:
+    found = row.range
+    if found is None or found.low == found.high:
         return ""
-    return f" [{figure(row.low)} to {figure(row.high)}]"
+    return f" [{figure(found.low)} to {figure(found.high)}]"
 
 
 def figure(value: float | None) -> str:
@@ -94,3 +116,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         *(row.workload, row.metric, row.system),
         *(f"{figure(row.median)}{range_text(row)}", figure(row.p99), str(row.n)),
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

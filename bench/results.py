@@ -1,21 +1,21 @@
-"""Hold the result of a suite, and read and write it as JSON.
+"""Results of suites, and their files: summaries, without what was measured call by call.
 
 A file holds one result or a list of them. One result is
 ``{"suite", "environment", "emulated", "scripted", "sizes", "rows", "ratios"}``, a row is
-``{"system", "workload", "metric", "median", "p99", "n", "low", "high", "samples"}``; ``p99`` is
-null where it means nothing, ``low`` and ``high`` where one process ran. Where several did,
-``"processes"`` lists what each of them found, whole, samples included; ratios and rows are medians
-of theirs, ``"ranges"`` has the lowest and the highest value of each ratio, and sizes and
-environment are those of the first. Files from before these fields existed can be read.
+``{"system", "workload", "metric", "median", "n", "p99"}``, without ``p99`` where it means nothing.
+
+Where several processes ran (``num_processes`` of the environment), every median is that of the
+processes' medians, ``"ranges"`` has the lowest and the highest value of each ratio,
+``"by_process"`` its value in each process, in the order in which they ran; a row also has ``low``,
+``high``, ``medians`` and ``p99s``, the figures of each process. So a process can join a file
+later. Sizes and environment are those of the first. Rows are written in ten digits.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,8 @@ from bench.json_values import RERUN, check, check_keys
 from bench.measure import Interval, median, percentile
 from rag_accel.errors import ConfigError
 
-#: Most samples that a row keeps.
-MAX_SAMPLES = 100
-
-_PROCESSES, _RANGES, _WRONG = "processes", "ranges", "wrong"
-# A list without strings, objects or lists in it: numbers, which may stand on one line.
-_NUMBERS = re.compile(r'\[\n([^\[\]{}"]*)\n\s*\]')
-_UNKNOWN: Mapping[str, Any] = {"low": None, "high": None, "samples": []}
+_BY_PROCESS, _RANGES, _WRONG = "by_process", "ranges", "wrong"
+_ROW, _DERIVED = ("system", "workload", "metric", "median", "n"), ("low", "high")
 
 Key = tuple[str, str, str]
 """What a row is about: system, workload, metric."""
@@ -38,19 +33,17 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Hold one figure of one system.
+    """One figure of one system.
 
     Args:
-        system: who was measured, such as ``plain`` or ``accelerated``.
+        system: what was measured, such as ``plain`` or ``accelerated``.
         workload: what it did.
         metric: what was measured, with its unit at the end of the name.
         median: the median, or the figure itself where ``n`` things gave one figure.
         p99: the 99th percentile, None where it means nothing.
         n: how many measurements or things the figure rests on.
-        low: the lowest of several processes; None where one ran.
-        high: the highest of them.
-        samples: at most ``MAX_SAMPLES`` of the measurements, in order; empty where the figure is
-            no summary, and where several processes ran: each of them keeps its own.
+        medians: the median of each process, where several ran.
+        p99s: the 99th percentile of each of them, as far as there is one.
     """
 
     system: str
@@ -59,27 +52,31 @@ class Row:
     median: float
     p99: float | None
     n: int
-    low: float | None = None
-    high: float | None = None
-    samples: tuple[float, ...] = ()
+    medians: tuple[float, ...] = ()
+    p99s: tuple[float, ...] = ()
 
     @property
     def key(self) -> Key:
         """Return what the row is about."""
         return self.system, self.workload, self.metric
 
+    @property
+    def range(self) -> Interval | None:
+        """Return the lowest and the highest median of a process; None where one process ran."""
+        return _range(self.medians)
+
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """Hold what one run of a suite found.
+    """What one run of a suite found, in one process or in several.
 
     Args:
         suite: its name.
         rows: every figure.
         ratios: the figures that claims rest on; the suite's docstring defines them.
         emulated: whether an emulated accelerator took part.
-        environment: where and when it ran; filled by whoever runs the suite.
-        processes: what each process found, where several ran the suite; figures are medians.
+        environment: where and when it ran; filled by the command that runs the suite.
+        by_process: the value of each ratio in every process, where several ran.
         scripted: whether engines or models were sleeps of a scripted length.
         sizes: how much was measured, as JSON values; see ``sizes_of``.
         wrong: answers that are not what they must be (``bench.answers``); such a result is never
@@ -91,15 +88,23 @@ class SuiteResult:
     ratios: Mapping[str, float]
     emulated: bool = False
     environment: Mapping[str, Any] = field(default_factory=dict)
-    processes: tuple[SuiteResult, ...] = ()
+    by_process: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     scripted: bool = False
     sizes: Mapping[str, Any] = field(default_factory=dict)
     wrong: tuple[str, ...] = ()
 
+    @property
+    def num_processes(self) -> int:
+        """Return how many processes ran the suite."""
+        return int(self.environment.get("num_processes", 1))
+
     def range_of(self, ratio: str) -> Interval | None:
         """Return the lowest and the highest value of a ratio; None where one process ran."""
-        found = [one.ratios[ratio] for one in self.processes]
-        return Interval(min(found), max(found)) if found else None
+        return _range(self.by_process.get(ratio, ()))
+
+
+def _range(values: Sequence[float]) -> Interval | None:
+    return Interval(min(values), max(values)) if values else None
 
 
 def row_of(system: str, workload: str, metric: str, values: Sequence[float]) -> Row:
@@ -109,14 +114,7 @@ def row_of(system: str, workload: str, metric: str, values: Sequence[float]) -> 
 
 def median_row(system: str, workload: str, metric: str, values: Sequence[float]) -> Row:
     """Summarise measurements whose 99th percentile would mean nothing, such as ratios."""
-    n, kept = len(values), sampled(values)
-    return Row(system, workload, metric, median(values), None, n, samples=kept)
-
-
-def sampled(values: Sequence[float]) -> tuple[float, ...]:
-    """Return the values in six digits; of too many every second, third, ... in order."""
-    step = math.ceil(len(values) / MAX_SAMPLES)
-    return tuple(float(f"{value:.6g}") for value in values[:: max(1, step)])
+    return Row(system, workload, metric, median(values), None, len(values))
 
 
 def sizes_of(sizes: Any) -> dict[str, Any]:
@@ -127,34 +125,47 @@ def sizes_of(sizes: Any) -> dict[str, Any]:
 def over_processes(results: Sequence[SuiteResult]) -> SuiteResult:
     """Return what several processes found that ran the same suite, as one result.
 
-    Rows that one of them lacks (the rates that a search for a limit tried) stay with the others.
+    Each result is that of one process, or already of several. Rows that one of them lacks (the
+    rates that a search for a limit tried) are left out.
 
     Raises:
         ConfigError: if they do not have the same ratios.
     """
     first = results[0]
-    _check_same_ratios(results, first.ratios, f"{first.suite} in several processes")
-    medians = {name: median([one.ratios[name] for one in results]) for name in first.ratios}
+    for number, one in enumerate(results):
+        check_keys(one.ratios, first.ratios, f"{first.suite}: process {number}: ratios")
+    values = {
+        name: tuple(
+            value for one in results for value in one.by_process.get(name, (one.ratios[name],))
+        )
+        for name in first.ratios
+    }
     by_key = [{row.key: row for row in one.rows} for one in results]
     rows = tuple(
         _merged([one[row.key] for one in by_key])
         for row in first.rows
         if all(row.key in one for one in by_key)
     )
-    return replace(first, rows=rows, ratios=medians, processes=tuple(results))
+    num_processes = sum(one.num_processes for one in results)
+    return replace(
+        first,
+        rows=rows,
+        ratios={name: median(each) for name, each in values.items()},
+        by_process=values,
+        environment={**first.environment, "num_processes": num_processes},
+    )
 
 
 def _merged(rows: Sequence[Row]) -> Row:
-    medians = [row.median for row in rows]
-    tails = [row.p99 for row in rows if row.p99 is not None]
+    medians = [value for row in rows for value in row.medians or (row.median,)]
+    p99s = [value for row in rows for value in row.p99s or (() if row.p99 is None else (row.p99,))]
     return replace(
         rows[0],
         median=median(medians),
-        p99=median(tails) if tails else None,
+        p99=median(p99s) if p99s else None,
         n=sum(row.n for row in rows),
-        low=min(medians),
-        high=max(medians),
-        samples=(),
+        medians=tuple(medians),
+        p99s=tuple(p99s),
     )
 
 
@@ -166,13 +177,24 @@ def as_json(result: SuiteResult) -> dict[str, Any]:
         "emulated": result.emulated,
         "scripted": result.scripted,
         "sizes": dict(result.sizes),
-        "rows": [asdict(row) | {"samples": list(row.samples)} for row in result.rows],
+        "rows": [_row_as_json(row) for row in result.rows],
         "ratios": dict(result.ratios),
     }
-    if result.processes:
+    if result.by_process:
         ranges = ((name, result.range_of(name)) for name in result.ratios)
         data[_RANGES] = {name: [found.low, found.high] for name, found in ranges if found}
-        data[_PROCESSES] = [as_json(one) for one in result.processes]
+        data[_BY_PROCESS] = {name: list(each) for name, each in result.by_process.items()}
+    return data
+
+
+def _row_as_json(row: Row) -> dict[str, Any]:
+    data: dict[str, Any] = {name: getattr(row, name) for name in _ROW}
+    if row.p99 is not None:
+        data["p99"] = row.p99
+    if found := row.range:
+        data |= {"low": found.low, "high": found.high, "medians": list(row.medians)}
+    if row.p99s:
+        data["p99s"] = list(row.p99s)
     return data
 
 
@@ -183,29 +205,25 @@ def from_json(data: Any, where: str) -> SuiteResult:
         ConfigError: if something is missing, unknown or of the wrong type.
     """
     check(data, dict, where)
-    # One process alone leaves the list out, an old file what did not exist; ranges follow.
-    data = {_PROCESSES: [], "scripted": False, "sizes": {}, **data}
+    # One process alone leaves both out; the ranges follow from the values.
+    data = {_BY_PROCESS: {}, **data}
     data.pop(_RANGES, None)
     check_keys(data, {one.name for one in fields(SuiteResult)} - {_WRONG}, where)
-    check(data["suite"], str, f"{where}: suite")
-    check(data["environment"], dict, f"{where}: environment")
-    check(data["emulated"], bool, f"{where}: emulated")
-    check(data["scripted"], bool, f"{where}: scripted")
-    check(data["sizes"], dict, f"{where}: sizes")
-    check(data["rows"], list, f"{where}: rows")
-    check(data["ratios"], dict, f"{where}: ratios")
+    for name, kind in (("suite", str), ("emulated", bool), ("scripted", bool), ("rows", list)):
+        check(data[name], kind, f"{where}: {name}")
+    for name in ("environment", "sizes", "ratios", _BY_PROCESS):
+        check(data[name], dict, f"{where}: {name}")
+    check(data["environment"].get("num_processes", 1), int, f"{where}: num_processes")
     for name, value in data["ratios"].items():
         check(value, float, f"{where}: ratio {name}")
-    check(data[_PROCESSES], list, f"{where}: {_PROCESSES}")
-    rows = [_row(one, f"{where}: row {index}") for index, one in enumerate(data["rows"])]
-    processes = [
-        from_json(one, f"{where}: process {index}") for index, one in enumerate(data[_PROCESSES])
-    ]
-    _check_same_ratios(processes, data["ratios"], where)
-    found = SuiteResult(**{**data, "rows": tuple(rows), _PROCESSES: tuple(processes)})
-    if processes and all(row.low is None for row in rows):  # once they were those of the first
-        return replace(found, rows=over_processes(processes).rows)
-    return found
+    if data[_BY_PROCESS]:
+        check_keys(data[_BY_PROCESS], data["ratios"], f"{where}: {_BY_PROCESS}")
+    values = {
+        name: _numbers(each, f"{where}: {_BY_PROCESS}: ratio {name}")
+        for name, each in data[_BY_PROCESS].items()
+    }
+    rows = tuple(_row(one, f"{where}: row {index}") for index, one in enumerate(data["rows"]))
+    return SuiteResult(**{**data, "rows": rows, _BY_PROCESS: values})
 
 
 def save(path: Path, results: Sequence[SuiteResult]) -> None:
@@ -218,10 +236,44 @@ def save(path: Path, results: Sequence[SuiteResult]) -> None:
     for result in results:
         _require_right(result)
         _require_distinct(result)
-    data = [as_json(result) for result in results]
-    text = json.dumps(data[0] if len(data) == 1 else data, indent=1, allow_nan=False)
+    texts = [_text(result) for result in results]
+    text = texts[0] if len(texts) == 1 else _listed("[", texts, "]")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_NUMBERS.sub(_on_one_line, text) + "\n", encoding="utf-8")
+    path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _text(result: SuiteResult) -> str:
+    """Return a result as JSON in which every row, ratio and setting stands on one line."""
+    data = as_json(result)
+    data["rows"] = [
+        {name: _in_ten_digits(value) for name, value in row.items()} for row in data["rows"]
+    ]
+    return _listed("{", [f"{_dumps(name)}: {_spread(value)}" for name, value in data.items()], "}")
+
+
+def _spread(value: Any) -> str:
+    if isinstance(value, dict) and value:
+        return _listed("{", [f" {_dumps(name)}: {_dumps(one)}" for name, one in value.items()], "}")
+    if isinstance(value, list) and value:
+        return _listed("[", [f" {_dumps(one)}" for one in value], "]")
+    return _dumps(value)
+
+
+def _listed(opening: str, lines: Sequence[str], closing: str) -> str:
+    return "\n".join([opening, ",\n".join(lines), closing])
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def _in_ten_digits(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_in_ten_digits(one) for one in value]
+    if not isinstance(value, float):
+        return value
+    rounded = float(f"{value:.10g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def _require_right(result: SuiteResult) -> None:
@@ -245,10 +297,6 @@ def _require_distinct(result: SuiteResult) -> None:
             valid="each system, workload and metric once",
             hint="name the system after what it was measured beside",
         )
-
-
-def _on_one_line(match: re.Match[str]) -> str:
-    return f"[{' '.join(match[1].split())}]"
 
 
 def load(path: Path) -> list[SuiteResult]:
@@ -277,21 +325,23 @@ def load_folder(folder: Path) -> list[SuiteResult]:
 
 def _row(data: Any, where: str) -> Row:
     check(data, dict, where)
-    data = {**_UNKNOWN, **data}
+    # The range follows from the medians; what else is left out does not exist.
+    data = {"p99": None, "medians": [], "p99s": [], **data}
+    for name in _DERIVED:
+        data.pop(name, None)
     check_keys(data, {one.name for one in fields(Row)}, where)
     for name in ("system", "workload", "metric"):
         check(data[name], str, f"{where}: {name}")
     check(data["median"], float, f"{where}: median")
-    for name in ("p99", "low", "high"):
-        if data[name] is not None:
-            check(data[name], float, f"{where}: {name}")
+    if data["p99"] is not None:
+        check(data["p99"], float, f"{where}: p99")
     check(data["n"], int, f"{where}: n")
-    check(data["samples"], list, f"{where}: samples")
-    for value in data["samples"]:
-        check(value, float, f"{where}: samples")
-    return Row(**{**data, "samples": tuple(data["samples"])})
+    each = {name: _numbers(data[name], f"{where}: {name}") for name in ("medians", "p99s")}
+    return Row(**{**data, **each})
 
 
-def _check_same_ratios(processes: Iterable[SuiteResult], wanted: Iterable[str], where: str) -> None:
-    for number, one in enumerate(processes):
-        check_keys(one.ratios, wanted, f"{where}: process {number}: ratios")
+def _numbers(values: Any, where: str) -> tuple[float, ...]:
+    check(values, list, where)
+    for value in values:
+        check(value, float, where)
+    return tuple(values)

@@ -1,8 +1,8 @@
 """Write the results into the documents from result files: ``python -m bench.table``.
 
-All of them stand in ``docs/results.md`` between ``<!-- results -->`` and ``<!-- /results -->``,
-what the README claims stands there between ``<!-- headlines -->`` and ``<!-- /headlines -->``; the
-rest of both files stays.
+Each suite has a page of its own in ``docs/results``. ``docs/results.md`` lists them between
+``<!-- results -->`` and ``<!-- /results -->``, the README has its claims between
+``<!-- headlines -->`` and ``<!-- /headlines -->``; the rest of both files stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.report import figure, labels, medians, range_text, spread, surroundings
 from bench.results import Row, SuiteResult, load_folder
-from bench.suites import ratio_definitions
+from bench.suites import ratio_definitions, suite_summary
 from rag_accel.errors import ConfigError, RagAccelError
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
@@ -40,19 +40,22 @@ CLAIMS: Mapping[tuple[str, str], str] = {
         "nothing_helps_16_mean",
     ): "latency where nothing helps, 16 users (lower is better)",
 }
+#: Most lines of figures on a page; ``python -m bench.report`` prints all.
+MAX_LINES = 40
+
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Rewrite the table in place."""
+    """Rewrite the pages, the list of them and the claims."""
     parser = argparse.ArgumentParser(prog="python -m bench.table", description=__doc__)
-    parser.add_argument("page", type=Path, nargs="?", default=_ROOT / "docs" / "results.md")
+    parser.add_argument("index", type=Path, nargs="?", default=_ROOT / "docs" / "results.md")
     parser.add_argument("--readme", type=Path, default=_ROOT / "README.md")
     parser.add_argument("--results", type=Path, default=_ROOT / "bench" / "results")
     arguments = parser.parse_args(argv)
     try:
         results = load_folder(arguments.results)
-        write_table(arguments.page, results)
+        write_pages(arguments.index, results)
         write_between(arguments.readme, HEADLINES, headlines(results))
     except (RagAccelError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -60,15 +63,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_table(page: Path, results: Sequence[SuiteResult]) -> None:
-    """Replace what stands between the markers.
+def write_pages(index: Path, results: Sequence[SuiteResult]) -> None:
+    """Write a page for each result, into the folder named like the index, and list them there.
 
     Raises:
-        ConfigError: if there are no results, or the markers are not there once and in order.
+        ConfigError: if there are no results, or the index lacks its markers, once and in order.
     """
     if not results:
         raise ConfigError("no results to write", hint="python -m bench SUITE --json FILE first")
-    write_between(page, (BEGIN, END), table(results))
+    folder = index.with_suffix("")
+    write_between(index, (BEGIN, END), list_of_pages(results, folder.name))
+    folder.mkdir(exist_ok=True)
+    for result in results:
+        (folder / f"{result.suite}.md").write_text(page(result), encoding="utf-8")
 
 
 def write_between(page: Path, marks: tuple[str, str], written: str) -> None:
@@ -104,39 +111,40 @@ def headlines(results: Sequence[SuiteResult]) -> str:
     return "\n".join(lines)
 
 
-def table(results: Sequence[SuiteResult]) -> str:
-    """Return all results as Markdown: the ratios in view, the figures behind them folded."""
-    return "\n\n".join(_suite(result) for result in results)
-
-
-def _suite(result: SuiteResult) -> str:
-    label = "".join(f", {one}" for one in labels(result))
-    whose = f" of {len(result.processes)} processes" if result.processes else ""
+def list_of_pages(results: Sequence[SuiteResult], folder: str) -> str:
+    """Return a table of the suites that were measured: what each measures, when, and its page."""
     return "\n".join(
         [
-            f"**{result.suite}**{label}: {_cell(surroundings(result))}",
-            "",
-            *_ratios(result),
-            "",
-            f"<details><summary>All figures{whose}: {_what(result)}</summary>",
-            "",
-            *_figures(result.rows),
-            "",
-            "</details>",
+            "| suite | what it measures | measured |",
+            "| --- | --- | --- |",
+            *(
+                f"| [{one.suite}]({folder}/{one.suite}.md) | {_cell(suite_summary(one.suite))} "
+                f"| {_cell(_when(one))} |"
+                for one in results
+            ),
         ]
     )
 
 
-def _what(result: SuiteResult) -> str:
-    if result.processes:
-        return "median [lowest to highest] (99th percentile)"
-    return "median (99th percentile)"
+def _when(result: SuiteResult) -> str:
+    found = result.environment
+    run = "quick" if found.get("quick") else "full"
+    processes = f"{result.num_processes} process{'es' * (result.num_processes > 1)}"
+    return f"{str(found.get('date', 'no date'))[:10]}, {processes}, {run}"
+
+
+def page(result: SuiteResult) -> str:
+    """Return the page of a suite: what it measures and where, its ratios, the figures behind."""
+    surrounded = f"Measured {', '.join([*labels(result), surroundings(result)])}."
+    ratios = ["", *_ratios(result)] if result.ratios else []
+    lines = [f"# {result.suite}", "", suite_summary(result.suite), "", surrounded, *ratios]
+    return "\n".join([*lines, *_figures(result), "", "[All results](../results.md)", ""])
 
 
 def _ratios(result: SuiteResult) -> list[str]:
     meanings = ratio_definitions(result.suite)
     return [
-        f"| ratio | {medians(result) if result.processes else 'value'} | what it is |",
+        f"| ratio | {medians(result) if result.num_processes > 1 else 'value'} | what it is |",
         "| --- | ---: | --- |",
         *(
             f"| `{name}` | {figure(value)}{spread(result, name)} | {_cell(meaning)} |"
@@ -146,20 +154,83 @@ def _ratios(result: SuiteResult) -> list[str]:
     ]
 
 
-def _figures(rows: Sequence[Row]) -> list[str]:
-    """Return a table for each set of systems that were measured alike, one column per system."""
+def _figures(result: SuiteResult) -> list[str]:
+    """Return the section of figures: of metrics that say more than the ratios, the first lines."""
+    if not result.rows:
+        return []
+    zero, repeated = _zero_metrics(result), _repeated_metrics(result)
+    lines = _lines([row for row in result.rows if row.metric not in {*zero, *repeated}])
+    shown = dict(list(lines.items())[:MAX_LINES])
+    told = [_what(result)]
+    if zero:
+        told.append(f"Zero in every workload: {_names(zero)}.")
+    if repeated:
+        told.append(f"Left out, because they repeat the ratios: {_names(repeated)}.")
+    if len(shown) < len(lines):
+        told.append(f"These are {len(shown)} of {len(lines)} lines.")
+    told.append(f"`python -m bench.report bench/results/{result.suite}.json` prints all figures.")
+    return ["", "## Figures", "", " ".join(told), *_tables(shown)]
+
+
+def _what(result: SuiteResult) -> str:
+    if result.num_processes > 1:
+        processes = f"{result.num_processes} processes"
+        return (
+            f"Each figure: median of {processes} [lowest to highest] (99th percentile), n in all."
+        )
+    return "Each figure: median (99th percentile), n."
+
+
+def _names(metrics: Sequence[str]) -> str:
+    return ", ".join(f"`{one}`" for one in metrics)
+
+
+def _by_metric(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.metric, []).append(row)
+    return found
+
+
+def _zero_metrics(result: SuiteResult) -> list[str]:
+    """Return what was counted and never happened in any process, such as different answers."""
+    return [
+        metric
+        for metric, rows in _by_metric(result.rows).items()
+        if not any(value for row in rows for value in (row.median, *row.medians))
+    ]
+
+
+def _repeated_metrics(result: SuiteResult) -> list[str]:
+    """Return the metrics all of whose figures are ratios of the result, by four digits."""
+    ratios = {figure(value) for value in result.ratios.values() if not float(value).is_integer()}
+    return [
+        metric
+        for metric, rows in _by_metric(result.rows).items()
+        if {figure(row.median) for row in rows} <= ratios
+    ]
+
+
+_Lines = Mapping[tuple[str, str], Mapping[str, str]]
+"""The cells of each workload and metric, by system."""
+
+
+def _lines(rows: Sequence[Row]) -> _Lines:
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         p99 = "" if row.p99 is None else f" ({figure(row.p99)})"
         line = lines.setdefault((row.workload, row.metric), {})
         line[row.system] = f"{figure(row.median)}{range_text(row)}{p99}, n={row.n}"
+    return lines
+
+
+def _tables(lines: _Lines) -> list[str]:
+    """Return a table for each set of systems that were measured alike, one column per system."""
     blocks: dict[tuple[str, ...], list[str]] = {}
     for (workload, metric), line in lines.items():
         cells = " | ".join([_cell(workload), _cell(metric), *line.values()])
         blocks.setdefault(tuple(line), []).append(f"| {cells} |")
-    return [text for systems, block in blocks.items() for text in [*_head(systems), *block, ""]][
-        :-1
-    ]
+    return [text for systems, block in blocks.items() for text in ["", *_head(systems), *block]]
 
 
 def _head(systems: Sequence[str]) -> list[str]:

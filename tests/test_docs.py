@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "changes").glob("*.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 SHOWN = [*DOCUMENTS, *sorted((ROOT / "cookbook").glob("*"))]
 README = (ROOT / "README.md").read_text()

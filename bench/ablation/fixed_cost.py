@@ -41,8 +41,6 @@ STEP_S = 0.01
 #: What a task computes in Python before each call, as a framework does.
 OWN_S = 0.0005
 _DIMENSION = 8
-#: Texts of a run for each caller.
-_EACH = 12
 
 LACKING: Mapping[str, Lacking] = {
     "waiting_for_newcomers": Lacking({"batch_wait_ms": 0.0}),
@@ -62,11 +60,15 @@ CROWDS: Mapping[tuple[int, Shape], tuple[str, ...]] = {
 _AT_A_SERVER: tuple[int, Shape] = (4, "threads")
 
 
-def measure(turns: int) -> list[Ablation]:
-    """Measure what brings callers into one step, and what need not wait for one."""
+def measure(turns: int, each: int) -> list[Ablation]:
+    """Measure what brings callers into one step, and what need not wait for one.
+
+    A run has ``each`` texts for each caller.
+    """
+    server = {_AT_A_SERVER: tuple(OF_SERVER)}
     return [
-        *_measure(lambda: CallableEmbeddingEngine(_embed), "fixed cost", CROWDS, LACKING, turns),
-        *_measure(_Server, "a server", {_AT_A_SERVER: tuple(OF_SERVER)}, OF_SERVER, turns),
+        *_measure(_sleeping, "fixed cost", CROWDS, LACKING, turns, each),
+        *_measure(_Server, "a server", server, OF_SERVER, turns, each),
     ]
 
 
@@ -76,6 +78,7 @@ def _measure(
     crowds: Mapping[tuple[int, Shape], tuple[str, ...]],
     lacking: Mapping[str, Lacking],
     turns: int,
+    each: int,
 ) -> list[Ablation]:
     found: list[Ablation] = []
     with ExitStack() as stack:
@@ -83,14 +86,17 @@ def _measure(
         arms = {name: _Caller(stack, engine, one.options) for name, one in lacking.items()}
         for (callers, shape), names in crowds.items():
             off = {
-                name: under(lacking[name].switch, _load(arms[name], callers, shape))
+                name: under(lacking[name].switch, _load(arms[name], callers, shape, each))
                 for name in names
             }
             regime = f"{callers} {shape} {where}"
-            found += ablate(
-                *(regime, RATE, _load(on, callers, shape), off, turns), same=same_vectors
-            )
+            arm = _load(on, callers, shape, each)
+            found += ablate(regime, RATE, arm, off, turns, same=same_vectors)
     return found
+
+
+def _sleeping() -> Engine:
+    return CallableEmbeddingEngine(_embed)
 
 
 def _embed(texts: Sequence[str]) -> list[list[float]]:
@@ -175,8 +181,8 @@ class _Caller:
         return Work(self._engine, PrimitiveKind.EMBEDDING, TextBatch((text,), "query"))
 
 
-def _load(caller: _Caller, callers: int, shape: Shape) -> Arm:
-    asked = ["x" * number for number in range(_EACH * callers)]
+def _load(caller: _Caller, callers: int, shape: Shape, each: int) -> Arm:
+    asked = ["x" * number for number in range(each * callers)]
 
     def run(turn: int) -> Gave:
         load = run_load(caller, asked, callers, shape)

@@ -33,6 +33,8 @@ class Sizes:
         requests: of the passes and of what orders requests.
         program: of LangGraph programs.
         searching: of the large index.
+        fixed_cost_each: texts of a run for each caller of an engine of a fixed cost.
+        no_op_each: calls of a run for each caller of a leaf that does nothing.
         groups: what is measured at all; all where it is empty.
     """
 
@@ -41,6 +43,8 @@ class Sizes:
     requests: requests.Sizes
     program: ProgramSizes
     searching: searching.Sizes
+    fixed_cost_each: int = 12
+    no_op_each: int = 4
     groups: tuple[str, ...] = ()
 
 
@@ -110,11 +114,11 @@ class Groups:
 
     def fixed_cost(self) -> list[Ablation]:
         """Measure what brings callers into one step, and what need not wait for one."""
-        return fixed_cost.measure(self.sizes.turns)
+        return fixed_cost.measure(self.sizes.turns, self.sizes.fixed_cost_each)
 
     def interception(self) -> list[Ablation]:
         """Measure leaves that do nothing, or sleep."""
-        return interception.measure(self.sizes.turns)
+        return interception.measure(self.sizes.turns, self.sizes.no_op_each)
 
 
 MEASURES: Mapping[str, Callable[[Groups], list[Ablation]]] = {

@@ -30,6 +30,8 @@ from rag_accel.accelerator import Accelerator
 RATE = "answers_per_s"
 #: Calls in a row of one run, which gives their mean.
 ROW = 20
+#: Tasks that call at once.
+CALLERS = 64
 FIND_S = 0.01
 _NODES = 10
 
@@ -46,9 +48,12 @@ class Sleeping(BaseRetriever):
         return [Document(f"{self.name_of_it} about {query}")]
 
 
-def measure(turns: int) -> list[Ablation]:
-    """Measure calls of no-op chains, sync-only and composite retrievers, and a graph."""
-    return [*_no_op_chains(turns), *_sleeping(turns), *_graphs(turns)]
+def measure(turns: int, each: int) -> list[Ablation]:
+    """Measure calls of no-op chains, sync-only and composite retrievers, and a graph.
+
+    A run of many callers has ``each`` calls for each of them.
+    """
+    return [*_no_op_chains(turns, each), *_sleeping(turns, each), *_graphs(turns, each)]
 
 
 # A chain whose model does nothing --------------------------------------------------------------
@@ -59,7 +64,7 @@ LACKING: Mapping[str, Switch] = {
 }
 
 
-def _no_op_chains(turns: int) -> list[Ablation]:
+def _no_op_chains(turns: int, each: int) -> list[Ablation]:
     with ExitStack() as stack:
         chain = one_shot_chain()
         on = _accelerated(stack, chain)
@@ -72,23 +77,25 @@ def _no_op_chains(turns: int) -> list[Ablation]:
         asked = {"question": "?"}
         alone, lacking = arms(lambda fast: _row(lambda: fast.invoke(asked)))
         found = ablate("no op chain", LATENCY, alone, lacking, 4 * turns)
-        crowd, lacking = arms(lambda fast: _load(fast, [asked] * 256, 64, "tasks"))
+        crowd, lacking = arms(
+            lambda fast: _load(fast, [asked] * (CALLERS * each), CALLERS, "tasks")
+        )
         return [*found, *ablate("no op chain 64 tasks", RATE, crowd, lacking, turns)]
 
 
 # Retrievers that sleep -------------------------------------------------------------------------
 
 
-def _sleeping(turns: int) -> list[Ablation]:
+def _sleeping(turns: int, each: int) -> list[Ablation]:
     with ExitStack() as stack:
-        asked = [f"question {number}" for number in range(256)]
+        asked = [f"question {number}" for number in range(CALLERS * each)]
         fast = _accelerated(stack, Sleeping())
-        arm = _load(fast, asked, 64, "tasks")
+        arm = _load(fast, asked, CALLERS, "tasks")
         off = {"call_threads": under(switches.the_loops_own_threads, arm)}
         found = ablate("sync retriever 64 tasks", RATE, arm, off, turns)
         composite = _accelerated(stack, _composite(), mode="translate")
         for callers in (1, 16):
-            arm = _load(composite, asked[: 8 * callers], callers, "threads")
+            arm = _load(composite, asked[: 2 * each * callers], callers, "threads")
             off = {"composite_calls": under(switches.one_call_after_another, arm)}
             regime = f"three retrievers {callers} thread{'s' * (callers > 1)}"
             found += ablate(regime, RATE, arm, off, turns)
@@ -121,14 +128,17 @@ class _Graph:
         self.ainvoke = lambda value: accelerator.arun(graph, input=value)
 
 
-def _graphs(turns: int) -> list[Ablation]:
+def _graphs(turns: int, each: int) -> list[Ablation]:
     with Accelerator(engines={ENGINE: NoOpEngine()}, hang_s=HANG_S) as accelerator:
         graph = _Graph(accelerator, _NODES)
 
         def lacking(arm: Arm) -> dict[str, Arm]:
             return {name: under(switch, arm) for name, switch in GRAPHS_LACKING.items()}
 
-        alone, crowd = _row(partial(graph.invoke, "?")), _load(graph, ["?"] * 256, 64, "tasks")
+        alone, crowd = (
+            _row(partial(graph.invoke, "?")),
+            _load(graph, ["?"] * (CALLERS * each), CALLERS, "tasks"),
+        )
         regime = f"{_NODES} no op stages"
         return [
             *ablate(regime, LATENCY, alone, lacking(alone), 4 * turns),

@@ -38,7 +38,6 @@ QUERY_SEED = 1 << 41
 SENSIBLE_S = 0.008
 #: Searches over all clusters that run beside others.
 HEAVY = 24
-_WARM_UP = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,7 @@ class Sizes:
         caller_turns: runs of each arm that callers load.
         searches: of such a run.
         recall_queries: queries that find the least ``nprobe``.
+        warm_up: runs of each arm before those that count.
     """
 
     index: IndexSize
@@ -58,6 +58,7 @@ class Sizes:
     caller_turns: int = 3
     searches: int = 192
     recall_queries: int = 256
+    warm_up: int = 12
 
 
 def measure(sizes: Sizes, cache: Path) -> list[Ablation]:
@@ -132,7 +133,7 @@ def _handed_over(index: DocumentIndex, sizes: Sizes, least: int) -> list[Ablatio
                 names = [name for name in LACKING if _matters(name, count, regime)]
                 arms = {name: off[name] for name in names}
                 asked = [_queries(sizes, count, number) for number in range(turns)]
-                for number in range(_WARM_UP):
+                for number in range(sizes.warm_up):
                     queries = _queries(sizes, count, turns + number)
                     for arm in (on, *arms.values()):
                         arm(queries, nprobe)

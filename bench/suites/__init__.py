@@ -54,11 +54,19 @@ def ratio_definitions(name: str) -> dict[str, str]:
     further lines are indented deeper. A definition begins with the opponent, ``against ...``, and
     the strongest opponent comes first. An unknown suite defines nothing: results outlive suites.
     """
+    return parse_definitions(_docstring(name))
+
+
+def suite_summary(name: str) -> str:
+    """Return the first line of a suite's docstring: what it measures; nothing if it is unknown."""
+    return _docstring(name).partition("\n")[0]
+
+
+def _docstring(name: str) -> str:
     path = Path(__path__[0]) / f"{name}.py"
     if not path.is_file():
-        return {}
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return parse_definitions(text)
+        return ""
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
 
 
 def parse_definitions(docstring: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,10 @@ from bench import command
 from bench.results import Row, SuiteResult, over_processes
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document
+
+# Idle OpenMP threads spin for work by default: where other processes need the cores, small calls
+# of FAISS wait for them and take ten times as long. It is read when FAISS or torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 TEXTS = {
     "sea": "The sea is salty because rivers carry minerals into it.",

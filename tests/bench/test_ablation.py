@@ -59,7 +59,10 @@ TINY = ablation.Sizes(
         caller_turns=1,
         searches=64,
         recall_queries=20,
+        warm_up=1,
     ),
+    fixed_cost_each=1,
+    no_op_each=1,
 )
 
 

@@ -11,7 +11,13 @@ import pytest
 from bench import command
 from bench.command import main
 from bench.results import SuiteResult, load, save
-from bench.suites import load_suite, parse_definitions, ratio_definitions, suite_names
+from bench.suites import (
+    load_suite,
+    parse_definitions,
+    ratio_definitions,
+    suite_names,
+    suite_summary,
+)
 from rag_accel.errors import ConfigError, EngineError
 
 
@@ -81,13 +87,13 @@ def test_processes_of_different_times_join_one_file(
     line = ["demo", "--quick", "--append", "--json", str(path)]
     suite.result = replace(result, suite="demo")
     assert main(line) == 0
-    assert load(path)[0].processes == ()
+    assert load(path)[0].by_process == {}
     suite.result = replace(suite.result, ratios={**result.ratios, "sample_p99_64": 0.9})
     assert main(line) == 0
     monkeypatch.setattr(command, "_run_suite", lambda *_: load(path)[0])
     assert main([*line, "--processes", "2"]) == 0
     (kept,) = load(path)
-    assert [one.ratios["sample_p99_64"] for one in kept.processes] == [0.5, 0.9, 0.5, 0.9]
+    assert kept.by_process["sample_p99_64"] == (0.5, 0.9, 0.5, 0.9)
     assert kept.environment["num_processes"] == 4
 
 
@@ -246,7 +252,7 @@ def test_one_suite_is_run_in_several_fresh_processes(
     assert all("--quick" in line and "--processes" not in line for line in lines)
     (kept,) = load(path)
     assert kept.ratios == {"sample_p99_64": 3.0}
-    assert [one.ratios["sample_p99_64"] for one in kept.processes] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert kept.by_process == {"sample_p99_64": (1.0, 2.0, 3.0, 4.0, 5.0)}
     assert "sample_p99_64 = 3 (1 to 5)" in capsys.readouterr().out
 
 
@@ -297,3 +303,9 @@ def test_a_docstring_without_ratios_defines_none() -> None:
 
 def test_a_suite_that_is_gone_defines_nothing() -> None:
     assert ratio_definitions("nothing") == {}
+    assert suite_summary("nothing") == ""
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_a_suite_says_in_one_line_what_it_measures(name: str) -> None:
+    assert suite_summary(name).endswith(".")

@@ -44,7 +44,7 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) ->
     arms = {*PLAIN, "skeleton off", "skeleton on"}
     assert set(_medians(found, "1 user", "latency_ms")) == arms | {"skeleton off again"}
     assert set(_medians(found, "4 users", "latency_ms")) == arms
-    assert all(len(row.samples) == TINY.turns for row in found.rows if row.metric == "latency_ms")
+    assert all(row.n == TINY.turns for row in found.rows if row.metric == "latency_ms")
 
 
 def test_the_ratios_are_against_the_faster_of_the_plain_programs(found: SuiteResult) -> None:

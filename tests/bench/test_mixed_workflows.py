@@ -43,16 +43,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:`langchain-community` is being:D
 Ended = Callable[[SuiteResult], int]
 
 DIMENSION = 24
-TABLE = DeviceTable("tiny", 0.02, 0.0, 0.0, 1e6)
+TABLE = DeviceTable("tiny", 0.005, 0.0, 0.0, 1e6)
 SIZE = IndexSize(vectors=600, clusters=8, nprobe=3, dimension=16, passage_words=20)
-BRIEF = Window(0, 0.3, 20)
+BRIEF = Window(0, 0.15, 20)
 TINY = Sizes(
     heavy=Setting("retrieval-bound", SIZE, TABLE),
     light=Setting("generation dominates", SIZE, TABLE),
     requests=20,
     warm=Window(0, 0.1, 20),
     warm_rps=20,
-    unloaded=Window(0, 0.4, 20),
+    unloaded=Window(0, 0.2, 20),
     unloaded_rps=60,
     window=BRIEF,
     start_rps=40,

@@ -37,9 +37,9 @@ def test_processes_are_put_together_however_they_came(result: SuiteResult) -> No
     first, second, third = (_at(result, speed) for speed in (1.0, 5.0, 2.0))
     found = combined([combined([first, second]), third])
     assert found.ratios == {"speed": 2.0}
-    assert [one.ratios["speed"] for one in found.processes] == [1.0, 5.0, 2.0]
-    assert all(not one.processes for one in found.processes)
-    assert found.environment["num_processes"] == 3
+    assert found.by_process == {"speed": (1.0, 5.0, 2.0)}
+    assert found == combined([first, second, third])
+    assert found.num_processes == found.environment["num_processes"] == 3
 
 
 def test_a_process_is_added_to_a_file(
@@ -49,7 +49,11 @@ def test_a_process_is_added_to_a_file(
     old = appendable(kept, "sample", later)
     assert old is not None
     found = combined([old, replace(result, environment=later, sizes={"repeats": 3})])
-    assert [one.environment["date"][:10] for one in found.processes] == ["2026-01-01", "2026-01-02"]
+    assert found.environment == {**here, "num_processes": 2}
+    assert {row.key: row.n for row in found.rows} == {row.key: 2 * row.n for row in result.rows}
+    save(kept, [found])
+    again = appendable(kept, "sample", later)
+    assert again == found
 
 
 def test_without_a_file_there_is_nothing_to_add_to(here: dict[str, Any], tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bench.report import EMULATED, SCRIPTED, figure, report, surroundings
-from bench.results import SuiteResult
+from bench.report import EMULATED, SCRIPTED, figure, main, report, surroundings
+from bench.results import SuiteResult, save
 
 
 def test_the_report_holds_ratios_with_their_meaning_and_every_row() -> None:
@@ -52,7 +53,7 @@ def test_the_ratios_of_several_processes_stand_with_their_range(of_three: SuiteR
 
 
 def test_figures_of_several_processes_stand_with_their_range(result: SuiteResult) -> None:
-    rows = (replace(result.rows[0], low=11.0, high=14.0),)
+    rows = (replace(result.rows[0], medians=(11.0, 12.5, 14.0)),)
     last = report(replace(result, rows=rows)).splitlines()[-1]
     assert last.split()[-6:] == ["12.5", "[11", "to", "14]", "40", "256"]
 
@@ -63,3 +64,13 @@ def test_figures_of_several_processes_stand_with_their_range(result: SuiteResult
 )
 def test_figures_have_four_significant_digits(value: float | None, text: str) -> None:
     assert figure(value) == text
+
+
+def test_the_command_prints_all_that_a_file_holds(
+    result: SuiteResult, of_three: SuiteResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "all.json", [result, of_three])
+    assert main([str(tmp_path / "all.json")]) == 0
+    assert capsys.readouterr().out == f"{report(result)}\n\n{report(of_three)}\n"
+    assert main([str(tmp_path / "none.json")]) == 2
+    assert "no result file" in capsys.readouterr().err

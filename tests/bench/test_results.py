@@ -9,7 +9,6 @@ import pytest
 
 from bench.measure import Interval
 from bench.results import (
-    MAX_SAMPLES,
     Row,
     SuiteResult,
     as_json,
@@ -18,7 +17,6 @@ from bench.results import (
     load_folder,
     over_processes,
     row_of,
-    sampled,
     save,
 )
 from rag_accel.errors import ConfigError
@@ -29,9 +27,8 @@ def test_the_json_has_exactly_the_agreed_fields(result: SuiteResult) -> None:
     assert list(data) == [
         *("suite", "environment", "emulated", "scripted", "sizes", "rows", "ratios")
     ]
-    assert list(data["rows"][0]) == [
-        *("system", "workload", "metric", "median", "p99", "n", "low", "high", "samples")
-    ]
+    assert list(data["rows"][0]) == ["system", "workload", "metric", "median", "n", "p99"]
+    assert list(data["rows"][2]) == ["system", "workload", "metric", "median", "n"]
     assert data["ratios"] == {"sample_p99_64": 0.5, "sample_throughput_64": 2.0}
 
 
@@ -60,35 +57,21 @@ def test_a_folder_is_read_in_the_order_of_its_file_names(
 def test_a_row_summarises_its_values() -> None:
     values = [float(value) for value in range(1, 201)]
     row = row_of("plain", "1 user", "latency_ms", values)
-    assert row == Row(
-        *("plain", "1 user", "latency_ms", 100.5, 198.0, 200), samples=tuple(values[::2])
-    )
+    assert row == Row("plain", "1 user", "latency_ms", 100.5, 198.0, 200)
+    assert row.range is None
 
 
-def test_samples_are_few_in_six_digits_and_in_order() -> None:
-    values = [2.123456789, 1.0, 3.0]
-    assert sampled(values) == (2.12346, 1.0, 3.0)
-    for count in (99, 100, 101, 1234):
-        kept = sampled([float(value) for value in range(count)])
-        assert MAX_SAMPLES / 2 < len(kept) <= MAX_SAMPLES
-        assert list(kept) == sorted(kept)
-
-
-def test_samples_survive_a_file_and_stand_on_one_line(tmp_path: Path) -> None:
-    rows = (row_of("plain", "[\n 1, 2\n]", "latency_ms", [3.0, 1.5]),)
-    save(tmp_path / "sample.json", [SuiteResult("sample", rows, {})])
-    assert load(tmp_path / "sample.json")[0].rows == rows
-    assert '"samples": [3.0, 1.5]' in (tmp_path / "sample.json").read_text()
-
-
-def test_a_file_from_before_samples_and_ranges_can_be_read(of_three: SuiteResult) -> None:
-    data = as_json(of_three)
-    for one in (data, *data["processes"]):
-        del one["scripted"], one["sizes"]
-        for row in one["rows"]:
-            del row["low"], row["high"], row["samples"]
-    del data["ranges"]
-    assert from_json(data, "here") == of_three
+def test_a_row_stands_on_one_line_in_ten_digits_and_a_ratio_is_whole(tmp_path: Path) -> None:
+    row = Row("plain", "1 user", "latency_ms", 2.1234567894, 12345678901.0, 3)
+    save(tmp_path / "sample.json", [SuiteResult("sample", (row,), {"speed": 1.123456789})])
+    (line,) = [
+        line for line in (tmp_path / "sample.json").read_text().splitlines() if "plain" in line
+    ]
+    assert json.loads(line) == {
+        **{"system": "plain", "workload": "1 user", "metric": "latency_ms"},
+        **{"median": 2.123456789, "n": 3, "p99": 12345678900},
+    }
+    assert load(tmp_path / "sample.json")[0].ratios == {"speed": 1.123456789}
 
 
 def test_two_rows_about_the_same_are_refused(result: SuiteResult, tmp_path: Path) -> None:
@@ -111,6 +94,7 @@ def test_a_result_with_a_wrong_answer_is_never_written(result: SuiteResult, tmp_
     [
         ({"suite": 3}, "suite"),
         ({"environment": []}, "environment"),
+        ({"environment": {"num_processes": "5"}}, "num_processes"),
         ({"emulated": "no"}, "emulated"),
         ({"scripted": 1}, "scripted"),
         ({"sizes": []}, "sizes"),
@@ -135,7 +119,7 @@ def test_a_bad_result_is_refused_and_named(
     ("field", "value"),
     [
         *(("system", None), ("median", "1"), ("median", float("inf")), ("p99", "1"), ("n", 1.5)),
-        *(("low", "1"), ("high", True), ("samples", None), ("samples", [1.0, "2"])),
+        *(("medians", None), ("medians", [1.0, "2"]), ("p99s", 3), ("p99s", [True])),
     ],
 )
 def test_a_bad_row_is_refused_and_named(result: SuiteResult, field: str, value: Any) -> None:
@@ -167,36 +151,45 @@ def test_the_ratios_of_several_processes_are_medians_with_a_range(of_three: Suit
 
 def test_the_rows_of_several_processes_are_medians_with_a_range() -> None:
     processes = [
-        SuiteResult(
-            "sample", (Row("plain", "1 user", "latency_ms", low, p99, 10, None, None, (low,)),), {}
-        )
-        for low, p99 in ((3.0, 9.0), (1.0, 7.0), (2.0, 30.0))
+        SuiteResult("sample", (Row("plain", "1 user", "latency_ms", median, p99, 10),), {})
+        for median, p99 in ((3.0, 9.0), (1.0, None), (2.0, 30.0))
     ]
     (row,) = over_processes(processes).rows
-    assert row == Row("plain", "1 user", "latency_ms", 2.0, 9.0, 30, low=1.0, high=3.0)
+    assert row == Row(
+        *("plain", "1 user", "latency_ms", 2.0, 19.5, 30),
+        medians=(3.0, 1.0, 2.0),
+        p99s=(9.0, 30.0),
+    )
+    assert row.range == Interval(1.0, 3.0)
 
 
-def test_a_row_that_one_process_lacks_stays_with_the_others() -> None:
+def test_a_row_that_one_process_lacks_is_left_out() -> None:
     shared = Row("ours", "sweep", "limit_rps", 5.0, None, 1)
     tried = Row("ours", "sweep, 5/s", "latency_s", 1.0, 2.0, 9)
     found = over_processes(
         [SuiteResult("sample", (shared, tried), {}), SuiteResult("sample", (shared,), {})]
     )
     assert [row.key for row in found.rows] == [shared.key]
-    assert found.processes[0].rows == (shared, tried)
 
 
 def test_one_process_has_no_range(result: SuiteResult) -> None:
     assert result.range_of("sample_p99_64") is None
 
 
-def test_what_each_process_found_survives_a_file(of_three: SuiteResult, tmp_path: Path) -> None:
+def test_what_several_processes_found_survives_a_file(
+    of_three: SuiteResult, tmp_path: Path
+) -> None:
     save(tmp_path / "sample.json", [of_three])
     assert load(tmp_path / "sample.json") == [of_three]
     data = as_json(of_three)
-    assert list(data)[-2:] == ["ranges", "processes"]
+    assert list(data)[-2:] == ["ranges", "by_process"]
     assert data["ranges"] == {"sample_p99_64": [0.5, 0.5], "sample_throughput_64": [1.5, 4.0]}
-    assert [one["ratios"]["sample_throughput_64"] for one in data["processes"]] == [2.0, 1.5, 4.0]
+    assert data["by_process"]["sample_throughput_64"] == [2.0, 1.5, 4.0]
+    assert data["rows"][0] == {
+        **{"system": "plain", "workload": "64 users", "metric": "latency_ms"},
+        **{"median": 12.5, "n": 768, "p99": 40.0, "low": 12.5, "high": 12.5},
+        **{"medians": [12.5, 12.5, 12.5], "p99s": [40.0, 40.0, 40.0]},
+    }
 
 
 def test_processes_with_different_ratios_are_refused(result: SuiteResult) -> None:
@@ -205,25 +198,19 @@ def test_processes_with_different_ratios_are_refused(result: SuiteResult) -> Non
 
 
 @pytest.mark.parametrize(
-    ("process", "where"),
+    ("by_process", "where"),
     [
-        (3, "process 1"),
-        ({"ratios": {}}, "process 1: ratios"),
-        ({"rows": {}}, "process 1: rows"),
-        (
-            {"ratios": {"sample_p99_64": 0.5, "sample_throughput_64": "2"}},
-            "process 1: ratio sample",
-        ),
+        (3, "here: by_process"),
+        ({"sample_p99_64": [0.5]}, "here: by_process"),
+        ({"sample_p99_64": 0.5, "sample_throughput_64": [2.0]}, "ratio sample_p99_64"),
+        ({"sample_p99_64": [0.5], "sample_throughput_64": ["2"]}, "ratio sample_throughput_64"),
     ],
 )
-def test_a_bad_process_is_refused_and_named(
-    of_three: SuiteResult, process: Any, where: str
+def test_bad_ratios_of_processes_are_refused_and_named(
+    of_three: SuiteResult, by_process: Any, where: str
 ) -> None:
-    data = as_json(of_three)
-    whole = data["processes"][1]
-    data["processes"][1] = {**whole, **process} if isinstance(process, dict) else process
     with pytest.raises(ConfigError) as caught:
-        from_json(data, "here")
+        from_json({**as_json(of_three), "by_process": by_process}, "here")
     assert where in str(caught.value.where)
 
 
@@ -237,6 +224,20 @@ def test_a_file_that_holds_no_result_is_an_error(tmp_path: Path, content: str | 
     assert str(path) in str(caught.value)
 
 
+PUBLISHED = Path(__file__).resolve().parents[2] / "bench" / "results"
+
+
 def test_the_published_results_can_be_read() -> None:
-    folder = Path(__file__).resolve().parents[2] / "bench" / "results"
-    assert len(load_folder(folder)) >= len([*folder.glob("*.json")]) > 0
+    assert len(load_folder(PUBLISHED)) >= len([*PUBLISHED.glob("*.json")]) > 0
+
+
+@pytest.mark.parametrize("result", load_folder(PUBLISHED), ids=lambda result: result.suite)
+def test_a_published_result_is_a_summary_of_one_commit(result: SuiteResult) -> None:
+    assert result.environment["commit"]
+    assert result.environment["is_dirty"] is False
+    assert {len(each) for each in result.by_process.values()} == {result.num_processes}
+    assert {len(row.medians) for row in result.rows} == {result.num_processes}
+
+
+def test_the_published_results_are_small() -> None:
+    assert sum(path.stat().st_size for path in PUBLISHED.glob("*.json")) < 400 * 1024

@@ -8,31 +8,45 @@ import pytest
 from bench.report import EMULATED
 from bench.results import Row, SuiteResult, save
 from bench.suites import ratio_definitions
-from bench.table import BEGIN, CLAIMS, END, HEADLINES, headlines, main, table, write_table
+from bench.table import (
+    BEGIN,
+    CLAIMS,
+    END,
+    HEADLINES,
+    MAX_LINES,
+    headlines,
+    list_of_pages,
+    main,
+    page,
+    write_pages,
+)
 from rag_accel.errors import ConfigError
 
 
-def test_the_table_replaces_what_stands_between_the_markers(
-    result: SuiteResult, tmp_path: Path
-) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_table(readme, [result])
-    text = readme.read_text()
-    assert text.startswith(f"before\n{BEGIN}\n**sample**")
-    assert text.endswith(f"</details>\n{END}\nafter\n")
+def test_each_suite_gets_a_page_and_the_index_lists_it(result: SuiteResult, tmp_path: Path) -> None:
+    index = tmp_path / "found.md"
+    index.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_pages(index, [result, replace(result, suite="demo")])
+    text = index.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n| suite | what it measures | measured |\n")
+    assert "| [demo](found/demo.md) | Measure the demo's chain under load: " in text
+    assert "| [sample](found/sample.md) |  | 2026-01-01, 1 process, quick |" in text
+    assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
+    pages = {path.name: path.read_text() for path in (tmp_path / "found").iterdir()}
+    assert set(pages) == {"sample.md", "demo.md"}
+    assert pages["demo.md"].startswith("# demo\n\nMeasure the demo's chain under load: ")
 
 
 def test_writing_the_same_results_again_changes_nothing(
     result: SuiteResult, tmp_path: Path
 ) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{BEGIN}{END}")
-    write_table(readme, [result])
-    once = readme.read_text()
-    write_table(readme, [result])
-    assert readme.read_text() == once
+    index = tmp_path / "found.md"
+    index.write_text(f"{BEGIN}{END}")
+    write_pages(index, [result])
+    once = index.read_text(), (tmp_path / "found" / "sample.md").read_text()
+    write_pages(index, [result])
+    assert (index.read_text(), (tmp_path / "found" / "sample.md").read_text()) == once
 
 
 @pytest.mark.parametrize(
@@ -45,17 +59,17 @@ def test_a_file_without_a_clear_place_is_refused_and_kept(
     readme = tmp_path / "README.md"
     readme.write_text(text)
     with pytest.raises(ConfigError, match="no place"):
-        write_table(readme, [result])
+        write_pages(readme, [result])
     assert readme.read_text() == text
 
 
 def test_no_results_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no results"):
-        write_table(tmp_path / "README.md", [])
+        write_pages(tmp_path / "README.md", [])
 
 
 def test_the_systems_stand_side_by_side(result: SuiteResult) -> None:
-    lines = table([result]).splitlines()
+    lines = page(result).splitlines()
     assert "| workload | metric | plain | accelerated |" in lines
     assert "| 64 users | latency_ms | 12.5 (40), n=256 | 6.25 (20), n=256 |" in lines
     assert "| 64 users | answers_per_s | 80, n=5 | 160, n=5 |" in lines
@@ -63,7 +77,7 @@ def test_the_systems_stand_side_by_side(result: SuiteResult) -> None:
 
 def test_figures_of_other_systems_have_a_table_of_their_own(result: SuiteResult) -> None:
     rows = (*result.rows, Row("accelerated", "64 users", "mean_batch", 8.5, None, 3))
-    lines = table([replace(result, rows=rows)]).splitlines()
+    lines = page(replace(result, rows=rows)).splitlines()
     at = lines.index("| workload | metric | accelerated |")
     assert lines[at - 1] == ""
     assert lines[at + 1 : at + 3] == [
@@ -72,48 +86,77 @@ def test_figures_of_other_systems_have_a_table_of_their_own(result: SuiteResult)
     ]
 
 
+def test_what_never_happened_is_said_in_one_sentence(result: SuiteResult) -> None:
+    never = Row("accelerated", "64 users", "different_answers", 0.0, None, 256)
+    text = page(replace(result, rows=(*result.rows, never)))
+    assert "Zero in every workload: `different_answers`." in text
+    assert "| different_answers |" not in text
+    once = replace(never, medians=(0.0, 1.0, 0.0))
+    assert "| different_answers |" in page(replace(result, rows=(*result.rows, once)))
+
+
+def test_figures_that_are_the_ratios_are_left_out(result: SuiteResult) -> None:
+    gain = Row("accelerated / plain", "64 users", "p99_ratio", 0.5, None, 5)
+    other = replace(gain, workload="1 user", median=0.6)
+    assert "| p99_ratio |" not in page(replace(result, rows=(gain,)))
+    assert "repeat the ratios: `p99_ratio`." in page(replace(result, rows=(gain,)))
+    assert "| p99_ratio |" in page(replace(result, rows=(gain, other)))
+
+
+def test_a_long_table_is_cut_and_the_page_says_how_to_see_the_rest(result: SuiteResult) -> None:
+    rows = tuple(
+        Row("plain", f"{users} users", "latency_ms", 1.5, None, 3) for users in range(MAX_LINES + 2)
+    )
+    text = page(replace(result, rows=rows))
+    assert text.count("| latency_ms |") == MAX_LINES
+    assert f"These are {MAX_LINES} of {MAX_LINES + 2} lines." in text
+    assert "`python -m bench.report bench/results/sample.json` prints all figures." in text
+    assert "These are" not in page(replace(result, rows=rows[:MAX_LINES]))
+
+
 def test_a_result_without_rows_has_no_table_of_figures() -> None:
-    assert "| workload |" not in table([SuiteResult("sample", (), {"speed": 2.0})])
+    assert "| workload |" not in page(SuiteResult("sample", (), {"speed": 2.0}))
 
 
 def test_ratios_stand_with_their_definitions() -> None:
-    text = table([SuiteResult("demo", (), {"demo_p99_64": 0.4321})])
+    text = page(SuiteResult("demo", (), {"demo_p99_64": 0.4321}))
     assert "| `demo_p99_64` | 0.4321 | against the plain chain (LangChain" in text
 
 
 def test_the_ratios_of_several_processes_stand_with_their_range(of_three: SuiteResult) -> None:
-    lines = table([of_three]).splitlines()
+    lines = page(of_three).splitlines()
     assert "| ratio | median (lowest to highest) of 3 processes | what it is |" in lines
     assert any(line.startswith("| `sample_throughput_64` | 2 (1.5 to 4) |") for line in lines)
-    assert any("All figures of 3 processes: median [lowest" in line for line in lines)
+    assert any("median of 3 processes [lowest to highest]" in line for line in lines)
 
 
 def test_figures_of_several_processes_stand_with_their_range(result: SuiteResult) -> None:
-    rows = (replace(result.rows[0], low=11.0, high=14.0),)
-    lines = table([replace(result, rows=rows)]).splitlines()
+    rows = (replace(result.rows[0], medians=(11.0, 12.5, 14.0)),)
+    lines = page(replace(result, rows=rows)).splitlines()
     assert "| 64 users | latency_ms | 12.5 [11 to 14] (40), n=256 |" in lines
 
 
 def test_bars_in_names_do_not_break_the_table() -> None:
     rows = (Row("plain", "prompt | model", "latency_ms", 1.0, None, 1),)
-    assert "| prompt \\| model |" in table([SuiteResult("sample", rows, {})])
+    assert "| prompt \\| model |" in page(SuiteResult("sample", rows, {}))
 
 
 def test_a_result_of_an_emulated_accelerator_says_so(result: SuiteResult) -> None:
-    assert EMULATED in table([replace(result, emulated=True)])
-    assert EMULATED not in table([result])
+    assert EMULATED in page(replace(result, emulated=True))
+    assert EMULATED not in page(result)
 
 
 def test_the_command_reads_the_folder_and_writes_the_file(
     result: SuiteResult, tmp_path: Path
 ) -> None:
-    page, readme = tmp_path / "results.md", tmp_path / "README.md"
-    page.write_text(f"{BEGIN}\n{END}\n")
+    index, readme = tmp_path / "results.md", tmp_path / "README.md"
+    index.write_text(f"{BEGIN}\n{END}\n")
     readme.write_text("\n".join(HEADLINES))
-    save(tmp_path / "results" / "sample.json", [result])
-    arguments = [str(page), "--readme", str(readme), "--results", str(tmp_path / "results")]
+    save(tmp_path / "kept" / "sample.json", [result])
+    arguments = [str(index), "--readme", str(readme), "--results", str(tmp_path / "kept")]
     assert main(arguments) == 0
-    assert "sample_throughput_64" in page.read_text()
+    assert "sample.md" in index.read_text()
+    assert "sample_throughput_64" in (tmp_path / "results" / "sample.md").read_text()
     assert "| claim |" in readme.read_text()
 
 
@@ -126,17 +169,26 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_documents_hold_the_results_there_are(tmp_path: Path) -> None:
-    results, readme = ROOT / "docs" / "results.md", ROOT / "README.md"
-    pages = [tmp_path / "results.md", tmp_path / "README.md"]
-    for page, original in zip(pages, (results, readme), strict=True):
-        page.write_text(original.read_text())
-    assert main([str(pages[0]), "--readme", str(pages[1])]) == 0
-    assert [page.read_text() for page in pages] == [results.read_text(), readme.read_text()]
+    index, readme = tmp_path / "results.md", tmp_path / "README.md"
+    index.write_text((ROOT / "docs" / "results.md").read_text())
+    readme.write_text((ROOT / "README.md").read_text())
+    assert main([str(index), "--readme", str(readme)]) == 0
+    assert readme.read_text() == (ROOT / "README.md").read_text()
+    assert _pages(tmp_path) == _pages(ROOT / "docs")
+
+
+def _pages(folder: Path) -> dict[str, str]:
+    paths = [folder / "results.md", *(folder / "results").iterdir()]
+    return {path.name: path.read_text() for path in paths}
 
 
 def test_every_claim_has_a_ratio_that_says_its_opponent() -> None:
     for suite, ratio in CLAIMS:
         assert ratio_definitions(suite)[ratio].startswith("against ")
+
+
+def test_a_suite_of_several_processes_is_listed_with_their_number(of_three: SuiteResult) -> None:
+    assert list_of_pages([of_three], "results").endswith("| 2026-01-01, 3 processes, quick |")
 
 
 def test_a_claim_is_as_it_was_measured_or_is_not_made() -> None:
