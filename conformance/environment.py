@@ -1,4 +1,4 @@
-"""Make the environment that the suites run in, once."""
+"""The environment that the suites run in, made once."""
 
 from __future__ import annotations
 
@@ -14,42 +14,48 @@ from conformance.suites import ConformanceError
 
 _CONSTRAINTS = ("constraints.txt", "conformance/constraints.txt")
 _REQUIREMENTS = "conformance/requirements.txt"
-_INPUTS = ("pyproject.toml", *_CONSTRAINTS, _REQUIREMENTS)
+_INPUTS = ("pyproject.toml", _REQUIREMENTS)
 _LIMIT_S = 1800
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Hold an environment's interpreter, and a stamp that changes with what is installed."""
+    """An environment's interpreter, and a stamp that changes with what is installed."""
 
     python: Path
     stamp: str
 
 
-def prepare(root: Path, home: Path) -> Environment:
+def pins_of(root: Path) -> str:
+    """Return the text of all constraints of a checkout that hold in the environment."""
+    return "".join((root / path).read_text() for path in _CONSTRAINTS)
+
+
+def prepare(root: Path, home: Path, pins: str) -> Environment:
     """Return the environment in ``home``, made anew unless it is finished and up to date.
 
-    It has the suites' needs and this checkout, editable.
+    It has the suites' needs in the versions of ``pins``, and this checkout, editable.
 
     Raises:
         ConformanceError: if it cannot be made.
     """
     folder = home / "venv"
     stamp_file = folder / ".installed"
-    environment = Environment(folder / "bin/python", stamp_of(root))
+    environment = Environment(folder / "bin/python", stamp_of(root, pins))
     if is_sound(environment, stamp_file):
         return environment
     call([sys.executable, "-m", "venv", "--clear", str(folder)], root)
-    pins = [part for path in _CONSTRAINTS for part in ("-c", path)]
-    line = [str(environment.python), "-m", "pip", "install", "--quiet", *pins]
+    constraints = home / "constraints.txt"
+    constraints.write_text(pins)
+    line = [str(environment.python), "-m", "pip", "install", "--quiet", "-c", str(constraints)]
     call([*line, "-r", _REQUIREMENTS, "-e", ".[langchain]"], root)
     stamp_file.write_text(environment.stamp)
     return environment
 
 
-def stamp_of(root: Path) -> str:
+def stamp_of(root: Path, pins: str) -> str:
     """Name the checkout, the interpreter and everything that says what is installed."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(pins.encode())
     for path in _INPUTS:
         digest.update((root / path).read_bytes())
     return f"{root} {platform.python_version()} {digest.hexdigest()}\n"

@@ -1,4 +1,4 @@
-"""Name the suites and how each is run; the versions are those of ``constraints.txt``."""
+"""The suites and how each is run; the versions are those of the pins of their environment."""
 
 from __future__ import annotations
 
@@ -41,13 +41,27 @@ SUITES = (
 )
 
 
-def pinned_version(distribution: str, constraints: str) -> str:
+def pinned_version(distribution: str, pins: str) -> str:
     """Return the version that the text of a constraints file pins.
 
     Raises:
         ConformanceError: if there is none.
     """
-    found = re.search(rf"^{re.escape(distribution)}==(\S+)$", constraints, re.MULTILINE)
+    found = _pin(distribution).search(pins)
     if found is None:
         raise ConformanceError(f"constraints.txt pins no version of {distribution}")
     return found[1]
+
+
+def repinned(distribution: str, version: str, pins: str) -> str:
+    """Return the text of a constraints file with another version of one distribution.
+
+    Raises:
+        ConformanceError: if the text pins no version of it.
+    """
+    pinned_version(distribution, pins)
+    return _pin(distribution).sub(f"{distribution}=={version}", pins)
+
+
+def _pin(distribution: str) -> re.Pattern[str]:
+    return re.compile(rf"^{re.escape(distribution)}==(\S+)$", re.MULTILINE)

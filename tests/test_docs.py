@@ -122,9 +122,9 @@ def test_every_make_target_is_described() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_an_example_runs_as_printed(example: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    for name, module in _named_modules():
+        (tmp_path / name).write_text(module)
+    done = _run(example, tmp_path)
     assert done.returncode == 0, done.stderr
     shown = re.search(re.escape(example) + r"```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
     assert shown is None or done.stdout == shown[1]
@@ -135,6 +135,33 @@ def test_the_first_example_of_the_readme_shows_its_output_and_is_short() -> None
     assert re.search(re.escape(first) + r"```\n\n```text\n", README)
     assert "accelerate(" in first
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
+
+
+def test_every_output_of_the_readme_stands_beside_its_example() -> None:
+    outputs = re.findall(r"```text\n", README)
+    assert outputs
+    assert len(re.findall(r"```python\n.*?```\n\n```text\n", README, re.DOTALL)) == len(outputs)
+
+
+def test_the_change_the_readme_opens_with_keeps_the_answer_it_shows(tmp_path: Path) -> None:
+    shown = re.search(r"```diff\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    lines = shown[1].splitlines()
+    added = [line[1:] for line in lines if line.startswith("+")]
+    kept, _, comment = "\n".join(line[1:] for line in lines if line[0] == " ").rpartition("  # ")
+    example = next(example for example in EXAMPLES if example in README).splitlines()
+    plain = [line for line in example if line not in added]
+    assert len(added) == len(example) - len(plain) == 2
+    assert set(kept.splitlines()) <= set(plain)
+    assert _run("\n".join(plain), tmp_path).stdout == f"{comment}\n"
+
+
+def test_the_factors_the_readme_opens_with_are_measured_ones() -> None:
+    opening, _, rest = README.partition("\n## ")
+    rows = re.findall(r"^\| answers per second .* \| ([\d.]+) \(", rest, re.MULTILINE)
+    many, equal = (float(row) for row in rows)
+    assert f"**{many:.1f} times**" in opening
+    assert f"it is {equal:.2f} " in opening
 
 
 @pytest.mark.parametrize("what", ["results", "headlines"])
@@ -171,6 +198,18 @@ def test_a_change_fragment_has_a_kind_and_something_to_say(path: Path) -> None:
 
 def test_the_changelog_has_room_for_what_is_unreleased() -> None:
     assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def _named_modules() -> list[tuple[str, str]]:
+    """Return the examples that others import, with the file names in their first lines."""
+    found = [(re.match(r"# (\w+\.py)\n", example), example) for example in EXAMPLES]
+    return [(name[1], example) for name, example in found if name is not None]
+
+
+def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False
+    )
 
 
 def _anchor(heading: str) -> str:

@@ -12,10 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from conformance.command import main
-from conformance.environment import Environment, call, is_sound, stamp_of
+from conformance.command import main, versions_of
+from conformance.environment import Environment, call, is_sound, pins_of, stamp_of
 from conformance.sources import fetch, unpack
-from conformance.suites import SUITES, ConformanceError, Suite, pinned_version
+from conformance.suites import HOME, SUITES, ConformanceError, Suite, pinned_version, repinned
 
 ROOT = Path(__file__).parents[2]
 INPUTS = (
@@ -67,6 +67,32 @@ def test_a_distribution_without_a_pin_is_named() -> None:
         pinned_version("langgraph", "langgraph-prebuilt==1.0\n")
 
 
+def test_another_version_replaces_one_pin_only() -> None:
+    pins = "langchain-core==1.8.3\nlanggraph==1.2\nlanggraph-prebuilt==1.1\n"
+    assert repinned("langgraph", "1.3", pins) == pins.replace("langgraph==1.2", "langgraph==1.3")
+
+
+def test_only_what_is_pinned_can_be_pinned_otherwise() -> None:
+    with pytest.raises(ConformanceError, match=r"no version of langgraph$"):
+        repinned("langgraph", "1.3", "langgraph-prebuilt==1.0\n")
+
+
+def test_another_langchain_core_has_a_folder_of_its_own() -> None:
+    pinned, other = versions_of(None), versions_of("1.7.2")
+    assert pinned.home == HOME
+    assert other.home == HOME / "langchain-core-1.7.2"
+    assert pinned_version("langchain-core", other.pins) == "1.7.2"
+    assert versions_of(pinned_version("langchain-core", pinned.pins)) == pinned
+
+
+def test_what_is_no_version_of_langchain_core_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--langchain-core", "../1.7"])
+    assert "'../1.7' is no version" in capsys.readouterr().err
+
+
 class TestEnvironment:
     @pytest.fixture
     def checkout(self, tmp_path: Path) -> Path:
@@ -80,10 +106,10 @@ class TestEnvironment:
     def test_it_is_made_anew_when_what_it_installs_changes(
         self, changed: str, checkout: Path
     ) -> None:
-        before = stamp_of(checkout)
-        assert stamp_of(checkout) == before
+        before = stamp_of(checkout, pins_of(checkout))
+        assert stamp_of(checkout, pins_of(checkout)) == before
         (checkout / changed).write_text("changed\n")
-        assert stamp_of(checkout) != before
+        assert stamp_of(checkout, pins_of(checkout)) != before
 
     def test_it_is_sound_once_finished(self, tmp_path: Path) -> None:
         assert is_sound(*self._finished(tmp_path))

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 # Live with threads of a library that neither the end of a process nor a fork knows of.
 
 
-#: Longest wait at the end of the process, in seconds.
-EXIT_WAIT_S = 10.0
+#: Longest wait at the end of the process, in seconds. A process that ends before its compilation
+#: does is aborted by the runtime, so this covers a compilation on busy cores.
+EXIT_WAIT_S = 60.0
 
 
 class BackgroundTask:
