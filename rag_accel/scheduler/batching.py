@@ -14,7 +14,7 @@ from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
 
 
 class Entry(NamedTuple):
-    """Say how many items of a node enter a step."""
+    """How many items of one node enter a step."""
 
     node: NodeRun
     items: int

@@ -28,7 +28,7 @@ def running_mean(mean: float, value: float) -> float:
 
 @dataclass(slots=True)
 class BaseFit:
-    """Fit ``base + slope * items`` to the seconds of parts; a newer one counts 8/7 as much."""
+    """The line ``base + slope * items`` of parts' seconds; a newer part counts 8/7 as much."""
 
     weight: float = 0.0
     x: float = 0.0
@@ -55,7 +55,7 @@ class BaseFit:
 
 @dataclass(slots=True)
 class StepCosts:
-    """Learn what steps of one engine cost; all in seconds, 0 before the first measurement."""
+    """Learned costs of one engine's steps; all in seconds, 0 before the first measurement."""
 
     #: mean time between deciding on a step and hearing of its end, beyond the step itself
     border_s: float = 0.0
@@ -123,7 +123,7 @@ def even_part(left: int, most: int) -> int:
     return ceil(left / ceil(left / most)) if left > most else left
 
 
-# Learn how many of those whose work a step has ended bring their next work at once.
+# The share of callers that submit their next work at once after a step has ended theirs.
 #
 # Callers in a loop come back one by one within a fraction of a millisecond after a step. An engine
 # that starts with the first of them leaves the others waiting for a whole step, so that batches
@@ -133,7 +133,7 @@ def even_part(left: int, most: int) -> int:
 
 @dataclass(slots=True)
 class ReturnRateLearner:
-    """Follow the arrivals that come soon after the steps of one engine."""
+    """The learned share of callers that come back soon after an engine's steps."""
 
     #: when the last step ended, with how many, and until when an arrival counts as soon
     ended: int = 0

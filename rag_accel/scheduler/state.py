@@ -20,7 +20,7 @@ Gaps = dict[EngineName | None, dict[EngineName, float]]
 
 @dataclass(slots=True)
 class EngineState:
-    """Follow one engine."""
+    """The state of one engine."""
 
     name: EngineName
     owned: bool
@@ -72,7 +72,7 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
-    """Bound what the core may do; all times in seconds."""
+    """Bounds of what the core may do; all times in seconds."""
 
     max_requests: int = 4096
     max_batch: int = 64
@@ -88,7 +88,7 @@ class CoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Record one move of one node and the event that caused it."""
+    """One move of one node and the event that caused it."""
 
     event: int
     node: NodeKey
@@ -99,7 +99,7 @@ class Transition:
 
 @dataclass(slots=True)
 class SchedulerState:
-    """Hold everything; mutated by ``transitions.handle`` only."""
+    """All state of the core; mutated by ``transitions.handle`` only."""
 
     options: CoreOptions = CoreOptions()
     requests: dict[RequestId, RequestRun] = field(default_factory=dict[RequestId, RequestRun])

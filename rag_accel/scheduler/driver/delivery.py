@@ -35,7 +35,7 @@ Results = dict[NodeKey, Result]
 
 
 class Delivery:
-    """Hold what the commands of one event need: who is there, and what a step produced."""
+    """What the commands of one event need: the clients that exist and the outputs of a step."""
 
     __slots__ = ("_claimed", "_results", "_shared", "clients", "granted", "workers")
 
@@ -131,11 +131,11 @@ CARRY_OUT: dict[type, Callable[[Delivery, Any], None]] = {
 }
 
 
-# Know who waits for what, and tell them.
+# The clients that wait for primitives and requests, and what they are told.
 
 
 class GraphClient(LeafClient, Protocol):
-    """Be told about a whole request as well as about its primitives."""
+    """A receiver of the end of a whole request as well as of its primitives' ends."""
 
     def request_ended(self, outcome: Outcome, node: NodeKey | None) -> None:
         """Learn that the request is over; ``node`` is the one that failed it."""
@@ -143,9 +143,9 @@ class GraphClient(LeafClient, Protocol):
 
 
 class Clients:
-    """Hold the clients of everything that lives.
+    """The clients of all live requests and leaves.
 
-    Changed by whoever has the turn (``turns.py``); a worker may look one up.
+    Changed only on the thread that has the turn (``turns.py``); a worker may look one up.
     """
 
     __slots__ = ("_graphs", "_leaves")

@@ -24,7 +24,7 @@ from rag_accel.scheduler.messages import LeafArrived, NodeKey, NodeReport, Outco
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hold what one primitive produced: a value, or the exception it raised."""
+    """What one primitive produced: a value, or the exception it raised."""
 
     value: Any = None
     error: BaseException | None = None
@@ -69,7 +69,7 @@ def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseExcept
 
 @dataclass(slots=True)
 class StepOutcome:
-    """Gather what one step led to."""
+    """Outputs of one step."""
 
     reports: list[NodeReport] = field(default_factory=list[NodeReport])
     results: dict[NodeKey, Result] = field(default_factory=dict[NodeKey, Result])
@@ -82,13 +82,13 @@ class StepOutcome:
         self.reports.append(NodeReport(node, "error"))
 
 
-# Wait for one primitive: in a thread that blocks, or in a task on the caller's own loop.
+# Waiting for one primitive: in a thread that blocks, or in a task on the caller's own loop.
 
 Signal = Literal["granted", "ended"]
 
 
 class LeafClient(Protocol):
-    """Be told about one primitive.
+    """A receiver of what happens to one primitive.
 
     ``granted`` and ``ended`` run on a thread of the scheduler's and must not block; ``request`` and
     ``partial`` run on the thread of the engine that takes the work.
@@ -112,7 +112,7 @@ class LeafClient(Protocol):
 
 
 class _Leaf:
-    """Hold what both kinds of waiting share."""
+    """State that blocking and awaiting leaves have in common."""
 
     __slots__ = ("build", "outcome", "result", "shared", "signal")
 
@@ -149,7 +149,7 @@ class _Leaf:
 
 
 class SyncLeaf(_Leaf):
-    """Block the calling thread until the primitive may run or has ended."""
+    """A leaf whose calling thread blocks until the primitive may run or has ended."""
 
     __slots__ = ("_lock",)
 
@@ -167,7 +167,7 @@ class SyncLeaf(_Leaf):
 
 
 class AsyncLeaf(_Leaf):
-    """Suspend a task of the running loop until the primitive may run or has ended.
+    """A leaf whose task is suspended until the primitive may run or has ended.
 
     Args:
         later: runs a call on a loop, or another one if that loop is closed.
@@ -203,11 +203,11 @@ class AsyncLeaf(_Leaf):
             self._future.set_result(None)
 
 
-# Hand over together what several tasks of one loop bring in during one turn of that loop.
+# Messages that several tasks of one loop send during one turn of that loop go out together.
 
 
 class Gathered(threading.local):
-    """Keep what the tasks of this thread's loop bring in until all that can run now have run.
+    """Messages of one loop's tasks, held back until all tasks that can run now have run.
 
     Tasks that wake together would otherwise be parted by how much of them the driver's thread sees
     when it first gets to look.

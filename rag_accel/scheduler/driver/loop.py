@@ -51,7 +51,7 @@ from rag_accel.scheduler.state import CoreOptions
 
 
 class EngineNames:
-    """Hold the names in use. Thread-safe."""
+    """The engine names in use. Thread-safe."""
 
     def __init__(self) -> None:
         self._names: set[EngineName] = set()
@@ -96,7 +96,7 @@ T = TypeVar("T")
 
 
 class Driver:
-    """Own the scheduler's thread, its clock, and one worker per owned engine.
+    """The scheduler at work: its core, its thread, its clock, and one worker per owned engine.
 
     Args:
         check: looks at each final output of an owned engine and may turn it into an error.
