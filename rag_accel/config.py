@@ -40,7 +40,7 @@ def _option(default: Any, doc: str, low: float | None = None, high: float | None
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Configure one accelerator and everything accelerated through it."""
+    """The options of one accelerator and of everything accelerated through it."""
 
     mode: Mode = _option(  # noqa: RUF009 - a dataclass field, never shared
         "auto",

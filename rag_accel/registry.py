@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Callable[..., object])
 
 
 class Registry(Generic[T]):
-    """Map the names of one entry-point group to factories, imported when asked for.
+    """Factories by the names of one entry-point group, imported when asked for.
 
     The installed distributions are looked through once, on first use: a registry made later sees
     what was installed in between. ``T`` is the type of the factories; that they are callable is

@@ -40,7 +40,7 @@ _WORDS = tuple(_SENTENCES.split())
 
 
 class EngineProfiler:
-    """Say how engines are to be driven, from measurements where there are or can be any.
+    """The profiles by which engines are driven, measured where that is possible.
 
     Measured are engines with a ``speed_key`` that embed or rerank, in the calling thread, before
     they join: about 4 x 127 passages of some 65 tokens. What is found is kept on disk.
@@ -137,7 +137,7 @@ class _Adopted:
 
 
 class EngineTable:
-    """Let objects join one driver as engines, each once; from any thread."""
+    """The engines of one driver by the objects they came from, each once. Thread-safe."""
 
     def __init__(self, driver: Driver, profiler: EngineProfiler) -> None:
         self._driver = driver
@@ -204,8 +204,8 @@ class EngineTable:
             return self._borrowed[name]
 
 
-def _let_go(adoption: weakref.ref[EngineTable], key: _Key, known: _Adopted, holder: int) -> None:
-    alive = adoption()
+def _let_go(table: weakref.ref[EngineTable], key: _Key, known: _Adopted, holder: int) -> None:
+    alive = table()
     if alive is not None:
         alive.let_go(key, known, holder)
 

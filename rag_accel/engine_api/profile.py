@@ -9,7 +9,7 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 
 
 class Capability(enum.StrEnum):
-    """Name an optional ability of an engine."""
+    """The optional abilities of an engine."""
 
     STREAM = "stream"
     """It reports ``partial`` outputs of work that asks for them."""
@@ -48,7 +48,7 @@ class Capability(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:
-    """Predict a step's seconds as ``base_s + per_item_s * items`` (WindVE's linear model)."""
+    """A step's seconds as ``base_s + per_item_s * items`` (WindVE's linear model)."""
 
     base_s: float = 0.0
     per_item_s: float = 0.0
@@ -60,7 +60,7 @@ class LatencyModel:
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """Describe what an owned engine does and how it likes to be driven.
+    """What an owned engine does and how it is to be driven.
 
     Args:
         kinds: primitive kinds it executes.
@@ -90,7 +90,7 @@ class EngineProfile:
 
 @dataclass(frozen=True, slots=True)
 class BorrowedEngine:
-    """Describe an object the user made: its calls are admitted, never moved.
+    """An object the user made: its calls are admitted, never moved.
 
     ``max_concurrency`` bounds calls in flight; ``None`` never holds one back. ``pure`` says that
     the user named it as safe to share among equal concurrent calls.

@@ -177,7 +177,7 @@ class LeafCall:
 
 
 class inside:  # noqa: N801 - used as a function
-    """Let what runs in the block count as part of a leaf's call, if one is given, and of a run."""
+    """A block whose calls count as part of a leaf's call, if one is given, and of a run."""
 
     __slots__ = ("_call", "_held", "_identity", "_run")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RequestIdentity:
-    """Travel with one run of an accelerated program, through contexts.
+    """The identity of one run of an accelerated program, carried by its contexts.
 
     Args:
         accelerator: schedules this run's leaves.
