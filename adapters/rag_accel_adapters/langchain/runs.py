@@ -1,4 +1,4 @@
-"""Follow calls of a translated program: what they have open, and what they have come to."""
+"""Calls of a translated program: the runs they have open, and their results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import Context, copy_context
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManager, CallbackManager
 from langchain_core.runnables import RunnableConfig
@@ -20,11 +20,8 @@ from langchain_core.runnables.config import (
 
 from rag_accel_adapters.langchain.parts import ProgramPart
 
-if TYPE_CHECKING:
-    pass
 
-
-# Follow one call of a translated program: what it has open, and what it has come to.
+# The runs that one call of a translated program has open, and its result.
 
 
 class Stopped(BaseException):

@@ -4,7 +4,7 @@ What is slept here is modelled, not measured: results that used it must say so. 
 *absolute* times: a step ends where the one before ended plus its modelled time, so a neighbour
 that keeps the CPU busy delays a report but never the device. Waiting uses no CPU.
 
-One device serves an owned engine (``emulated_engine.py``) and plain sync and async callers (here)
+One device serves an owned engine (``emulated/engine.py``) and plain sync and async callers (here)
 at the same time, in one batch.
 """
 

@@ -1,6 +1,6 @@
-"""Serve the extractive reader as a language model: an owned engine for DECODING, and one function.
+"""The extractive reader as a language model: an owned engine for DECODING, and one function.
 
-Prompts follow the convention of ``flat_prompt``; everything a user of the reader needs can be
+Prompts follow the convention of ``format_prompt``; everything a user of the reader needs can be
 imported from here.
 """
 

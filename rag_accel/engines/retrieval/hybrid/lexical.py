@@ -9,7 +9,7 @@ for the same state share one build. A loop that adds one document between any tw
 therefore pays for all documents each time: add in batches.
 
 Every (term, document) score is kept, 12 bytes for each term of each document, and a query adds up
-those of its terms in float64, see ``term_scores.py``. Texts that were deleted stay in memory, never
+those of its terms in float64, see ``hybrid/terms.py``. Texts that were deleted stay in memory, never
 found, until the next build.
 """
 

@@ -87,9 +87,6 @@ class ScanCosts:
         return self._costs[kind]
 
 
-# Hold how far one search over clusters has come (HedraRAG 4.2: a retrieval in sub-stages).
-
-
 # Choose which clusters are read next: the oldest search decides, sizes and riders bound it.
 
 
