@@ -1,9 +1,9 @@
 """Class-level patches: the leaf methods of a framework's classes are scheduled where a run asks.
 
 A patched method does what it always did unless the call belongs to an accelerated run. All leaf
-classes of the process are patched as long as any program needs it, those defined meanwhile too: where
-a program holds its models, or makes them while it runs, need not be known. What stood there before
-is kept in the wrapper itself, so nothing here grows with the number of classes.
+classes of the process, those defined meanwhile too, are patched as long as a program needs it:
+where a program holds its models, or makes them while it runs, need not be known. What stood there
+before is kept in the wrapper itself, so nothing here grows with the number of classes.
 """
 
 from __future__ import annotations
