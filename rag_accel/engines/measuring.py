@@ -37,7 +37,7 @@ Payload = TextBatch | RerankBatch
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Hold what batches of an engine took.
+    """The times that batches of an engine took.
 
     Args:
         points: pairs of items in a batch and seconds, of growing sizes, at least two.
@@ -168,7 +168,7 @@ logger = logging.getLogger("rag_accel.profiles")
 
 
 class ProfileStore:
-    """Hold measurements by what was measured and where.
+    """Measurements on disk, by what was measured and on which machine.
 
     Files say in plain words what they are of. One that is damaged, or of another format, counts as
     missing. Several processes may use one directory: the last to write wins.

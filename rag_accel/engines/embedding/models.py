@@ -55,7 +55,8 @@ def _packaged_model() -> str:
 
 # These change how a call looks, not what a vector is; the engine decides them itself.
 _OWN = frozenset({"batch_size", "show_progress_bar", "convert_to_numpy", "convert_to_tensor"})
-# These would change what comes back or who computes it; only the values named leave both alone.
+# These would change what comes back or where it is computed; only the values named leave both
+# alone.
 _ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "precision": (None, "float32"),
     "output_value": ("sentence_embedding",),

@@ -35,7 +35,7 @@ _LEAST_LENGTH = 1e-12  # of a vector that is normalised, as in torch
 
 
 class SentenceEncoder:
-    """Encode texts of both roles with one model.
+    """An encoder of texts of both roles with one model.
 
     Args:
         model: a ``SentenceTransformer``, or anything with its ``encode``.

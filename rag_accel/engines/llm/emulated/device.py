@@ -34,7 +34,7 @@ from rag_accel.errors import ClosedError, EngineLostError
 
 
 class EmulatedDevice:
-    """Run an emulated accelerator; start and stop it by this handle (``with`` works too).
+    """An emulated accelerator; started and stopped by this handle (``with`` works too).
 
     Args:
         table: a ``DeviceTable`` or the name of a committed one.

@@ -18,7 +18,7 @@ MODELLED = "modelled, not measured"
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """Describe an accelerator that decodes one token per running sequence and step.
+    """The figures of an accelerator that decodes one token per running sequence and step.
 
     Args:
         name: how tables of results name it.

@@ -34,7 +34,7 @@ _VOCABULARY = tuple(_WORDS.split())
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Hold a completion before it is timed: ``pieces`` join to its text, one token each."""
+    """A completion before it is timed: ``pieces`` join to its text, one token each."""
 
     pieces: tuple[str, ...]
     prompt_tokens: int

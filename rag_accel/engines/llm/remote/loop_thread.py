@@ -14,7 +14,7 @@ ResultT = TypeVar("ResultT")
 
 
 class LoopThread:
-    """Run one event loop in one daemon thread until ``close``.
+    """One event loop in one daemon thread until ``close``.
 
     The loop is private: no policy, default loop or executor of the process is touched.
     """

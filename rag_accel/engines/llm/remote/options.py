@@ -31,7 +31,7 @@ def _check(options: DataclassInstance) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Bound what an HTTP engine does.
+    """Bounds of what an HTTP engine does.
 
     Args:
         concurrency: requests in flight at once; more wait inside the engine.

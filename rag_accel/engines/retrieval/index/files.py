@@ -34,7 +34,7 @@ BLOCK_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Describe a stored index without its contents.
+    """A stored index without its contents.
 
     Args:
         spec: dimension, metric and kind.

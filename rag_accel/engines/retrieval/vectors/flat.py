@@ -18,7 +18,7 @@ from rag_accel.engines.retrieval.vectors.vectors import (
 
 
 class FlatVectors:
-    """Compare with every vector (FAISS ``IndexFlat``)."""
+    """An index that compares with every vector (FAISS ``IndexFlat``)."""
 
     num_clusters = 1
 
