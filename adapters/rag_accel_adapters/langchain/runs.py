@@ -20,7 +20,6 @@ from langchain_core.runnables.config import (
 
 from rag_accel_adapters.langchain.parts import ProgramPart
 
-
 # The runs that one call of a translated program has open, and its result.
 
 
