@@ -26,8 +26,8 @@ def select_batch(
     """Return what joins an owned engine's next step, most urgent first.
 
     All it then holds fits ``max_batch`` items, except that one node larger than that which cannot
-    be cut goes alone. So does a node that is retried after a failed step: nobody joins it until it
-    has ended.
+    be cut goes alone. So does a node that is retried after a failed step: no other joins it until
+    it has ended.
 
     Only one part of a node that is cut enters a step, and none before all that is left from the
     step before has ended: so the oldest large node goes on, younger small ones ride along, and
@@ -37,7 +37,7 @@ def select_batch(
     beside that work is passed by smaller ones only until it has waited ``ageing_s``.
 
     Args:
-        budget_s: how long the step should take; ``None`` if nobody else could be waiting.
+        budget_s: how long the step should take; ``None`` if no other caller could be waiting.
     """
     held = engine.running.values()
     free = engine.max_batch
@@ -74,7 +74,7 @@ def next_items(
 
     An engine that ends its steps in time cuts its work by itself. On another, what is no larger
     than usual, or has nobody waiting for it, is cut only if it is larger than any batch; where the
-    engine keeps work between steps, half a batch: who comes then finds room at its next border.
+    engine keeps work between steps, half a batch: newcomers then find room at its next border.
     """
     is_whole = engine.ends_in_time or node.spec.kind not in SPLIT_KINDS
     if is_whole or not (options.split_nodes and engine.itemwise):
@@ -91,7 +91,7 @@ def next_items(
 def _part_budget_s(engine: EngineState, service_s: float, options: CoreOptions) -> float:
     """Return how long a part of a node that takes ``service_s`` should be.
 
-    Of the whole node: who arrives at an even rate meets the long ones more often than their number
+    Of the whole node: arrivals at an even rate meet the long ones more often than their number
     says.
     """
     beta_s = engine.costs.beta_s(engine.base_s)
@@ -113,7 +113,7 @@ def grant_threads(state: SchedulerState, engine: EngineState) -> int:
     """Return how many threads the engine's next step may use; at least one.
 
     An engine that is alone gets all it can use. While other engines that compute here have work,
-    each gets an equal share, and never a thread that somebody already holds, except that a
+    each gets an equal share, and never a thread that another already holds, except that a
     runnable step is never held back for want of a core: it then runs on one.
     """
     if engine.max_threads <= 0:

@@ -8,14 +8,14 @@ from math import ceil, sqrt
 # Bound how long a step keeps newcomers waiting (HedraRAG section 4.2, Equation 1).
 #
 # Cutting a stretch of work that takes ``t`` seconds into slices of ``b`` shortens the mean wait of
-# whoever arrives meanwhile from ``t / 2`` to ``b / 2``, and costs one more step border, ``beta``
+# what arrives meanwhile from ``t / 2`` to ``b / 2``, and costs one more step border, ``beta``
 # seconds, per slice. The gain ``(t - b) / 2 - beta * t / b`` is greatest at ``b = sqrt(2 beta t)``.
 # (Differs: the paper prints the cost with a plus sign, and with that there is no greatest gain.)
 #
 # Everything is learned from the times that events carry, so equal events give equal budgets.
 
 
-#: who was there so many seconds ago may come back: callers think for a moment between two calls
+#: a caller of so many seconds ago may come back: callers think for a moment between two calls
 COMPANY_S = 2.0
 #: of what is not measured yet, so much of a batch is a fair first part
 FIRST_SHARE = 8
@@ -80,7 +80,7 @@ class StepCosts:
     def is_large(self, items: int) -> bool:
         """Tell whether a primitive is at least about twice as large as they usually are.
 
-        Among equals nobody gains by a border: the oldest is served first either way.
+        Among equals none gains by a border: the oldest is served first either way.
         """
         return items.bit_length() >= self.digits + 1.0
 

@@ -56,7 +56,7 @@ class NodeRun:
     solo: bool = False
     #: an output has reached the caller, so it can never be retried
     streamed: bool = False
-    #: nobody waits for it any more, but its engine still holds it
+    #: no caller waits for it any more, but its engine still holds it
     abandoned: bool = False
     #: nodes that get this node's result, in the order in which they came
     followers: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])

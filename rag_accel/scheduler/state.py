@@ -49,7 +49,7 @@ class EngineState:
     costs: StepCosts = field(default_factory=StepCosts)
     interrupted: bool = False
     lost: bool = False
-    #: nobody brings it work any more: it goes as soon as no live request wants it
+    #: it gets no new work any more: it goes as soon as no live request wants it
     leaving: bool = False
     #: primitives of live and waiting requests that name it and have not ended
     wanted: int = 0
@@ -60,7 +60,7 @@ class EngineState:
     #: running mean of a node's time on this engine in seconds; 0 before the first
     node_mean_s: float = 0.0
     #: not None iff the engine is idle on purpose, for a newcomer of the request ``wait_for``, or
-    #: for those who are about to come back
+    #: for callers that are about to come back
     wait_until: float | None = None
     wait_from: float = 0.0
     wait_for: RequestId | None = None

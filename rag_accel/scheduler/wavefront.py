@@ -66,7 +66,7 @@ def may_still_come(state: SchedulerState, request: RequestId | None) -> bool:
 def learn_gap(state: SchedulerState, run: RequestRun, engine: EngineName, now: float) -> None:
     """Remember how long this program took from its last leaf (or its start) to an owned engine.
 
-    Nobody waits for those who come to another.
+    Arrivals at other engines are not waited for.
     """
     if not run.program or engine not in state.owned:
         return

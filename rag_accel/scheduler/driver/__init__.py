@@ -2,7 +2,7 @@
 
 The driver is plain threads over one mailbox, not an event loop: it never awaits anything, because
 every command is a message to a worker, a caller's thread or a caller's loop. A mailbox costs a
-fifth of an event loop's hand-over, and nothing a caller does to his own loop can stall it.
+fifth of an event loop's hand-over, and nothing a caller does to its own loop can stall it.
 """
 
 from rag_accel.scheduler.driver.delivery import GraphClient

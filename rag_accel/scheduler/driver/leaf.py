@@ -1,4 +1,4 @@
-"""Wait for single calls: what ended them, and who is to be woken."""
+"""Waiting for single calls: what ended them, and which callers are to be woken."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class StepOutcome:
 
     reports: list[NodeReport] = field(default_factory=list[NodeReport])
     results: dict[NodeKey, Result] = field(default_factory=dict[NodeKey, Result])
-    #: engine-owned state that nobody was told of
+    #: engine-owned state that no client was told of
     unclaimed: list[Handle] = field(default_factory=list[Handle])
 
     def fail(self, node: NodeKey, error: BaseException) -> None:
@@ -103,11 +103,11 @@ class LeafClient(Protocol):
         ...
 
     def partial(self, node: NodeKey, output: EngineOutput) -> bool | None:
-        """Learn of an increment; False says that nobody saw it, so the work may be repeated."""
+        """Learn of an increment; False says that it was not seen, so the work may be repeated."""
         ...
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
-        """Learn the outcome; ``shared`` says that somebody else got the same result object."""
+        """Learn the outcome; ``shared`` says that another client got the same result object."""
         ...
 
 
@@ -132,13 +132,13 @@ class _Leaf:
         """Ignore increments: this caller waits for the whole."""
 
     def granted(self, node: NodeKey) -> None:
-        """Wake the caller, who then runs the call."""
+        """Wake the caller, which then runs the call."""
         if self.signal is None:
             self.signal = "granted"
             self._wake()
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
-        """Wake the caller with the outcome, unless he is already running the call himself."""
+        """Wake the caller with the outcome, unless it is already running the call."""
         if self.signal is None:
             self.signal = "ended"
             self.outcome, self.result, self.shared = outcome, result, shared

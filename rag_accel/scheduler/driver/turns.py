@@ -40,7 +40,7 @@ class Mailbox:
     __slots__ = ("_is_asleep", "_unwoken", "messages")
 
     def __init__(self) -> None:
-        #: oldest first; whoever reads them is the only one who takes them away
+        #: oldest first; only the thread that reads them takes them away
         self.messages: deque[Message] = deque()
         #: held unless the reader has been woken and has not noticed yet
         self._unwoken = threading.Lock()
@@ -52,7 +52,7 @@ class Mailbox:
         return len(self.messages)
 
     def add(self, message: Message) -> None:
-        """Bring a message and wake nobody: the writer sees to it that it is read."""
+        """Bring a message and wake no thread: the writer sees to it that it is read."""
         self.messages.append(message)
 
     def put(self, message: Message) -> None:
@@ -67,9 +67,9 @@ class Mailbox:
             self.wake()
 
     def wait(self, timeout_s: float = math.inf) -> None:
-        """Return once there is a message or somebody wakes, at the latest after ``timeout_s``.
+        """Return once there is a message or a wake-up, at the latest after ``timeout_s``.
 
-        It may return without any of these: who was woken may find that another read the message.
+        It may return without any of these: a woken thread may find that another read the message.
         """
         # After a message more may follow quietly for a while; then the thread sleeps.
         short_s = min(timeout_s, REPORT_S)
