@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NamedEngine:
-    """Pair an engine's name in the driver with what the passes need to know of it."""
+    """An engine's name in the driver and what the passes need to know of it."""
 
     engine: EngineName
     profile: EngineProfile | BorrowedEngine

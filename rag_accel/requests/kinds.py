@@ -96,7 +96,7 @@ def _problem(payload: TextBatch, vectors: NDArray[Any]) -> str | None:
 
 
 class UserCall:
-    """Call code of the user's, with arguments that are only gathered where it runs.
+    """A call of the user's code, whose arguments are only gathered where it runs.
 
     What it reads may be folded by a reducer, and the reducer is the user's code as well.
     """
@@ -244,7 +244,7 @@ def _prompt_argument(asked: GenerationInput) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KindWork:
-    """Describe how primitives of one kind are done.
+    """How primitives of one kind are done.
 
     Args:
         payload: returns what an owned engine is asked.

@@ -66,7 +66,7 @@ class Region:
 
 
 class GraphPlan:
-    """Be a graph compiled for engines, as far as its requests have come.
+    """A graph compiled for engines, as far as its requests have come.
 
     Args:
         graph: what is compiled.
@@ -223,7 +223,7 @@ class GraphPlan:
 
 
 class Progress:
-    """Follow how far one request has come. Its caller sees to it that only one thread does."""
+    """How far one request has come. Its caller sees to it that only one thread uses it."""
 
     def __init__(self, plan: GraphPlan) -> None:
         self._plan = plan

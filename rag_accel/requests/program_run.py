@@ -31,7 +31,7 @@ _running_on: set[asyncio.Task[None]] = set()
 
 
 class ProgramRun:
-    """Be one run of a graph; ``has_begun`` tells whether any of its functions may have run.
+    """One run of a graph; ``has_begun`` tells whether any of its functions may have run.
 
     Args:
         identity: the request it is.
@@ -143,7 +143,7 @@ class ProgramRun:
 
 
 def _run_on(run: GraphRequest, host: AsyncHost, stack: AsyncExitStack) -> None:
-    """Serve a run on this loop until it is over, with nobody waiting for its result."""
+    """Serve a run on this loop until it is over, without a caller that waits for its result."""
 
     async def serve() -> None:
         async with stack:
