@@ -56,7 +56,7 @@ def assemble(events: Iterable[TraceEvent], dropped: int = 0) -> Recording:
 
 @dataclass(slots=True)
 class _Seen:
-    """Sort events by what they are about."""
+    """Events sorted by what they are about."""
 
     engines: dict[str, RecordedEngine] = field(default_factory=dict[str, RecordedEngine])
     started: dict[RequestId, RequestStarted] = field(

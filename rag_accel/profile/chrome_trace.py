@@ -48,7 +48,7 @@ def chrome_trace(recording: Recording) -> _Json:
 
 
 class _Writer:
-    """Turn one part of a recording after the other into trace events."""
+    """A writer of trace events, one part of a recording after the other."""
 
     def __init__(self, first_s: float) -> None:
         self.names: list[_Json] = []
