@@ -27,7 +27,7 @@ DEFAULT_MAX_TURNS = 64
 
 @dataclass(frozen=True, slots=True)
 class StageInstance:
-    """Be one run of a stage in one request.
+    """One run of a stage in one request.
 
     Args:
         name: the stage's name on the first turn, then ``name#2``, ``name#3``, ...

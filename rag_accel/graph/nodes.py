@@ -37,7 +37,7 @@ NO_OUTPUT: Final = ValueName("")
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Connect two stages.
+    """A connection of two stages.
 
     ``data``: the target reads what the source writes. ``control``: it only waits for it.
     ``condition``: the source is a Branch, which may choose the target.

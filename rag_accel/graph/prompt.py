@@ -17,7 +17,7 @@ ValueName = NewType("ValueName", str)
 
 @dataclass(frozen=True, slots=True)
 class PromptPiece:
-    """Hold literal text and the value that follows it, if one does."""
+    """Literal text and the value that follows it, if one does."""
 
     literal: str
     value: ValueName | None

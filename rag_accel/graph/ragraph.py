@@ -28,7 +28,7 @@ Name: TypeAlias = str | int
 
 
 class RAGraph:
-    """Describe a RAG workflow: stages, and edges that say what follows what.
+    """A RAG workflow: stages, and edges that say what follows what.
 
     Stage names are text or integers (kept as text). Every ``add_`` method returns the graph.
     Nothing is checked across stages before the graph is verified, so they may come in any order.

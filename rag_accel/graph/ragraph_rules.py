@@ -22,7 +22,7 @@ Engines: TypeAlias = Mapping[str, HasKinds] | None
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Graph]):
-    """Name a property of a graph; ``check`` yields a line for each thing that lacks it."""
+    """A property of a graph; ``check`` yields a line for each thing that lacks it."""
 
     name: str
     check: Callable[[Graph, Engines], Iterable[str]]

@@ -106,7 +106,7 @@ def _cut(whole: Primitive, draft: Primitive) -> tuple[Primitive, Primitive]:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """Be a prompt up to one of its values: templates of the system prompt and of the prompt."""
+    """A prompt up to one of its values: templates of the system prompt and of the prompt."""
 
     system: str | None
     prompt: str | None
