@@ -23,7 +23,7 @@ _LONG_RUN = re.compile(r"(\S{80})(?=\S)")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Hold one documented thing before it is cut.
+    """One documented thing before it is cut.
 
     Args:
         id: id of its first chunk; the next ones are ``id#2``, ``id#3`` and so on.

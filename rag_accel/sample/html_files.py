@@ -38,7 +38,10 @@ def read_html(data: bytes) -> FileText:
 
 
 class HtmlText:
-    """Hand the headings and blocks of HTML to a builder; ``title`` is that of the page."""
+    """A parser of HTML that hands headings and blocks to a builder.
+
+    ``title`` is that of the page.
+    """
 
     def __init__(self, builder: TextBuilder) -> None:
         self._html = parser_module("turbohtml", "HTML")

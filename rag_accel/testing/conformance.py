@@ -34,7 +34,7 @@ from rag_accel.testing.runner import EngineRunner
 
 
 class EngineContract(ABC):
-    """Test an owned engine against the rules of ``engine_api.Engine``.
+    """Tests of an owned engine against the rules of ``engine_api.Engine``.
 
     Attributes:
         timeout_s: longest time any single wait may take.

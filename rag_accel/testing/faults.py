@@ -28,7 +28,7 @@ def no_fault(request: EngineRequest) -> ItemFault | None:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Say what goes wrong, and when.
+    """What goes wrong, and when.
 
     Args:
         item: tells for each piece of work what happens to it.

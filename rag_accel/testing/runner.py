@@ -26,7 +26,7 @@ _INTERRUPT_EVERY_S = 0.01
 
 
 class EngineRunner:
-    """Call every method of an engine but ``interrupt`` on one worker thread.
+    """A worker thread for every method of an engine but ``interrupt``.
 
     A context manager: leaving it closes the engine and ends the thread. Whatever takes longer than
     ``timeout_s`` seconds raises AssertionError, as a test that hangs would tell nothing.
