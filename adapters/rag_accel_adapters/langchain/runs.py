@@ -24,11 +24,11 @@ from rag_accel_adapters.langchain.parts import ProgramPart
 
 
 class Stopped(BaseException):
-    """Leave a request of a batch that has already failed; never reaches the user."""
+    """A request of a batch stops, as the batch has already failed; never reaches the user."""
 
 
 class Batch:
-    """Let no input of a batch begin a step beyond one in which another input has failed."""
+    """The inputs of one batch; none begins a step beyond one in which another input has failed."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -47,7 +47,7 @@ class Batch:
 
 
 class CallState:
-    """Know which runs one call of a translated program has open.
+    """The runs that one call of a translated program has open.
 
     Args:
         batch: the batch this call is an input of, if steps of others matter to it.
@@ -90,7 +90,7 @@ class CallState:
             return self._open.pop(scope, self) is None
 
     def finished(self, result: Any, runs_on: bool = False) -> None:
-        """Tell whoever waits what the program has come to, and whether other branches run on."""
+        """Tell the waiting caller the program's result, and whether other branches run on."""
         self.runs_on = self.runs_on or runs_on
         self.result = result
         if self.outcome is not None and not self.outcome.done():
@@ -113,7 +113,7 @@ T = TypeVar("T")
 
 
 class CompositeRun:
-    """Be one composite that has started and not yet ended, as its children see it.
+    """One composite that has started and not yet ended, as its children see it.
 
     Args:
         part: what it is; a program that is one whole part has a scope without a run.

@@ -43,7 +43,7 @@ _FRAMEWORKS = ("langchain", "langchain_classic", "langchain_core", "langgraph", 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Name one object at one position of a program."""
+    """One object at one position of a program."""
 
     path: str
     obj: Any

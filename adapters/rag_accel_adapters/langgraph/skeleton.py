@@ -28,7 +28,7 @@ _ENDS = ("__start__", "__end__")
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """Hold the longest remaining path of every node, in nodes; the last one's is 0.
+    """The longest remaining path of every node, in nodes; the last one's is 0.
 
     Args:
         depth: by position, which is the names of a node and of the subgraphs around it, outermost
