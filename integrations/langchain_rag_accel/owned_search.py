@@ -77,7 +77,7 @@ UNIT = "_similarity_search_with_score_by_vector"
 
 @dataclass(frozen=True, slots=True)
 class _StoreSearch:
-    """Search one store for one run; ``plain`` is how the store does it."""
+    """The search of one store for one run; ``plain`` is how the store does it."""
 
     identity: RequestIdentity
     store: Any

@@ -38,7 +38,7 @@ NUM_QUESTIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Hold everything the chains need."""
+    """Everything the chains need."""
 
     documents: tuple[Document, ...]
     questions: tuple[str, ...]

@@ -68,7 +68,7 @@ async def arun_batch(
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Be the outcome of an input that failed, or that stopped because another one had."""
+    """The outcome of an input that failed, or that stopped because another one had."""
 
     step: int
     error: BaseException

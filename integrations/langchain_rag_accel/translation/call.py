@@ -19,7 +19,7 @@ from rag_accel_adapters.langchain.translate import Translation
 
 @dataclass(frozen=True, slots=True)
 class TranslatedCall:
-    """Hold what one call of a translated program needs.
+    """What one call of a translated program needs.
 
     Args:
         identity: the request it is.
