@@ -175,7 +175,7 @@ class ClusterScan:
     It knows the clusters still to be read, and the best vectors of those that were.
 
     The best are the ``width`` candidates of highest FAISS score so far. What is not among them has
-    no higher score than the last of them, so that ``nearest.settle`` can prove the result. Scores
+    no higher score than the last of them, so that ``nearest.prove_nearest`` can prove the result. Scores
     come from codes where there are some, and from the vectors where codes do not suffice. Valid for
     one state of the index only.
 
