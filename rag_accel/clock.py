@@ -1,4 +1,4 @@
-"""Tell the time in seconds; the only clocks the package uses. No sleeping here."""
+"""The time in seconds; the only clocks the package uses. No sleeping here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold every option in one frozen object: argument > ``RAG_ACCEL_*`` variable > default.
+"""Every option in one frozen object: argument > ``RAG_ACCEL_*`` variable > default.
 
 Each field is one option; its unit stands in its name and its range in its metadata. Unknown names
 are errors, and ``origins()`` says where each effective value came from.

@@ -1,4 +1,4 @@
-"""Name every error this package raises, so that a caller knows what to catch.
+"""Every error this package raises, so that a caller knows what to catch.
 
     RagAccelError
     |-- ConfigError            an option has an unknown name or a bad value

@@ -1,4 +1,4 @@
-"""Find engines, adapters and commands by name through entry points.
+"""Engines, adapters and commands, found by name through entry points.
 
 Built-in plugins register exactly as third parties' do, in ``pyproject.toml``::
 

@@ -1,4 +1,4 @@
-"""Meter how much of a program really passes the scheduler.
+"""A meter of how much of a program really passes the scheduler.
 
 LangChain's own callbacks tell of every model and retriever call, wherever it is made; the wrappers
 tell which calls waited for their turn, on an engine or for a permit, and which began at once and

@@ -1,4 +1,4 @@
-"""List the methods in which LangChain objects do their work.
+"""The methods in which LangChain objects do their work.
 
 Beside them stand the methods in which composite retrievers make calls that do not need each other.
 """

@@ -1,4 +1,4 @@
-"""Run the texts of recognised embeddings objects on an owned engine, batched across requests."""
+"""Texts of recognised embeddings objects on an owned engine, batched across requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the searches of recognised vector stores on an owned engine, batched across requests."""
+"""Searches of recognised vector stores on an owned engine, batched across requests."""
 
 from __future__ import annotations
 

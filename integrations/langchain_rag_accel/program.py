@@ -1,4 +1,4 @@
-"""Run the calls of one accelerated program, each as a request of the scheduler."""
+"""The calls of one accelerated program, each run as a request of the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a whole runnable as one request of the scheduler, with LangChain in control."""
+"""A whole runnable run as one request of the scheduler, with LangChain in control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the independent calls of a composite retriever or compressor side by side.
+"""The independent calls of a composite retriever or compressor, run side by side.
 
 The first call runs in the caller's own thread and context; the others run in the accelerator's
 threads, or in the caller's if those are busy, each in a copy of the caller's context. LangChain

@@ -1,4 +1,4 @@
-"""Run recognised objects' own methods on stand-ins, whose clients bring work to owned engines."""
+"""Recognised objects' own methods on stand-ins, whose clients bring work to owned engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Join the scheduler and the engines: the composition root."""
+"""The composition root: the scheduler and the engines together."""
 
 from __future__ import annotations
 

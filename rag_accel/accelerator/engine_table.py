@@ -1,4 +1,4 @@
-"""Know which object is which engine, and measure owned ones when they join."""
+"""Which object is which engine, and what is measured of owned engines when they join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn what the driver sees into metrics and trace events."""
+"""Metrics and trace events, made of what the driver sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define what an owned engine implements, how it is handed work and what it reports of it."""
+"""What an owned engine implements, how it is handed work and what it reports of it."""
 
 from __future__ import annotations
 

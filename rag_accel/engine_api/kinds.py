@@ -1,4 +1,4 @@
-"""Name what an engine can execute, and say of each kind all that holds wherever it runs."""
+"""The kinds of work an engine can execute, and all that holds of each wherever it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define what engines are asked for and what they give back, a payload for each kind of work."""
+"""What engines are asked for and what they give back, a payload for each kind of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define how an engine says what it does and how it likes to be driven."""
+"""How an engine says what it does and how it is to be driven."""
 
 from __future__ import annotations
 

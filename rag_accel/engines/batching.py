@@ -1,4 +1,4 @@
-"""Keep the items of many pieces of work apart while one batch computes them together.
+"""The items of many pieces of work, kept apart while one batch computes them together.
 
 An engine that batches across requests takes *slots* (one item of one work each) from here, runs
 any mix of them in one call and gives each result back to its slot. A work ends when all its slots

@@ -1,4 +1,4 @@
-"""Measure what batches cost on an idle engine: its latency and how many items pay at once.
+"""What batches cost on an idle engine: its latency and how many items pay at once.
 
 The line is that of WindVE 4.2.2, Equation 12; the largest efficient batch is Teola's (4.2, Pass 2).
 """

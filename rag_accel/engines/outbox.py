@@ -1,4 +1,4 @@
-"""Carry results from the thread that makes them to the worker thread that steps an engine."""
+"""The way of results from the thread that makes them to the worker thread that steps an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold a workflow as an immutable value: what passes, growth and the scheduler see."""
+"""A workflow as an immutable value: what passes, growth and the scheduler see."""
 
 from __future__ import annotations
 

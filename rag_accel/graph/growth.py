@@ -1,4 +1,4 @@
-"""Grow a request's stages as its conditions are decided; pure bookkeeping, nothing runs here.
+"""A request's stages, grown as its conditions are decided; pure bookkeeping, nothing runs here.
 
 A *region* is what one decision sets free: the chosen stages and everything they lead to through
 unconditional edges, up to and including the branches that decide what follows. A stage with

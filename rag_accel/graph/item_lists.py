@@ -1,4 +1,4 @@
-"""Read the items of a list off a completion while it is still being written (Teola 4.2, Pass 4).
+"""The items of a list, read while the completion is still being written (Teola 4.2, Pass 4).
 
 Understood are JSON (an array of texts; an object with such an array; objects with one text each, in
 an array or one a line; texts one a line) and lines, whose bullets and numbers are dropped. What

@@ -1,4 +1,4 @@
-"""Write and read one line of a graph's text form; the grammar both text forms share.
+"""One line of a graph's text form, written and read; the grammar both text forms share.
 
     name: HEAD@engine(input, input) -> output  after source, source  key=value key=value
 

@@ -1,4 +1,4 @@
-"""Name the nodes and edges of a RAGraph (HedraRAG section 4.1), and what is near a wrong name.
+"""The nodes and edges of a RAGraph (HedraRAG section 4.1), and names that are near a wrong one.
 
 The stages stand in ``stages``.
 """

@@ -1,4 +1,4 @@
-"""Hold the primitive graph: what engines execute, and what each piece waits for (Teola 4.1).
+"""The primitive graph: what engines execute, and what each piece waits for (Teola 4.1).
 
 The same value serves as p-graph (one stage, one or two primitives) and as e-graph (after the
 passes); ``spec.verify`` knows the difference.

@@ -1,4 +1,4 @@
-"""Split a prompt template into literal text and the values it names. No rendering here.
+"""Prompt templates, split into literal text and the values they name. No rendering here.
 
 A template follows ``str.format``: ``{docs}`` names a value, ``{{`` and ``}}`` stand for braces.
 Attribute access, indexing, conversions and format specs are no part of it.

@@ -1,4 +1,4 @@
-"""Build a workflow step by step (HedraRAG section 4.1, Listing 1).
+"""The builder of a workflow, step by step (HedraRAG section 4.1, Listing 1).
 
 ``RAGraph`` is a thin mutable shell. Passes and the scheduler never see it: they take the
 immutable value that ``freeze()`` returns, and while nothing is added that is the same object.

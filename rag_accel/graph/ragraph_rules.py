@@ -1,4 +1,4 @@
-"""State the rules of the graphs that users write, and what a rule is."""
+"""The rules of the graphs that users write, and what a rule is."""
 
 from __future__ import annotations
 

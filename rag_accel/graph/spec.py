@@ -1,4 +1,4 @@
-"""Check a graph against the named rules of its stage of lowering; report all offenders at once.
+"""Checks of a graph against the named rules of its stage of lowering, all offenders at once.
 
 ``ragraph`` is what a user writes, ``p-graph`` what ``decompose`` makes of it, ``e-graph`` what the
 passes make of that. The rules of user graphs stand in ``ragraph_rules``.

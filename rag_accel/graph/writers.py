@@ -1,4 +1,4 @@
-"""Find stages that write one output in no fixed order: whichever ends last would win."""
+"""Stages that write one output in no fixed order: whichever ends last would win."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the run an intercepted call belongs to, and never break it by an error of ours."""
+"""The run an intercepted call belongs to, which an error of ours never breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let one call of a borrowed leaf be admitted, and what it calls itself be part of it."""
+"""One call of a borrowed leaf: its admission, and the calls that are part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Know in which methods the objects of a framework do their work.
+"""The methods in which the objects of a framework do their work.
 
 Only these are ever replaced: in a subclass made for one accelerated object, or in their classes
 while a program needs it. What replaces them is made in ``wrappers``. An integration describes its

@@ -1,4 +1,4 @@
-"""Say which request an intercepted call belongs to."""
+"""The request that an intercepted call belongs to."""
 
 from __future__ import annotations
 

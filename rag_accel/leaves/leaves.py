@@ -1,4 +1,4 @@
-"""Pass intercepted calls through the scheduler: borrowed ones are admitted, owned ones computed.
+"""Intercepted calls in the scheduler: borrowed ones are admitted, owned ones computed.
 
 A borrowed call waits for a permit and then runs exactly where its caller is: same thread, same
 loop, same context. An owned call hands its payload to an engine and waits for the value.

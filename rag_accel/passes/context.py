@@ -1,4 +1,4 @@
-"""Hold what passes may know beside the graph: its engines, its reducers and what is switched on."""
+"""What passes may know beside the graph: its engines, its reducers and what is switched on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cut work that is larger than its engine takes at once (Teola section 4.2, Pass 2).
+"""Work larger than its engine takes at once is cut (Teola section 4.2, Pass 2).
 
     best.reranking: RERANKING@reranker(input, docs) -> best  size=40 top_n=3
 

@@ -1,4 +1,4 @@
-"""Run the static passes over a primitive graph: p-graph in, e-graph out (Teola Algorithm 1).
+"""The static passes over a primitive graph: p-graph in, e-graph out (Teola Algorithm 1).
 
 Each pass runs once, in the order of ``STATIC_PASSES``; after each the graph is verified and what
 changed is written down. Plans are kept: graphs of one structure, on engines of the same profiles,

@@ -1,4 +1,4 @@
-"""Take the items of a list while the list is still being written (Teola section 4.2, Pass 4).
+"""Items of a list go on while the list is still being written (Teola section 4.2, Pass 4).
 
     expand.decoding: DECODING@llm(input) -> text
     list.function: FUNCTION(text) -> list  after expand.decoding  items=2

@@ -1,4 +1,4 @@
-"""Let primitives run as soon as what they read is there (Teola section 4.2, Pass 1).
+"""Primitives run as soon as what they read is there (Teola section 4.2, Pass 1).
 
     search.embedding: EMBEDDING@embedder(input) -> search.vector  after plan.decoding
 

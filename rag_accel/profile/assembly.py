@@ -1,4 +1,4 @@
-"""Put recorded events together again: ``assemble(events) -> Recording``."""
+"""Recorded events, put together again: ``assemble(events) -> Recording``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the chain of primitives that a request's time was spent on, and what had time to spare.
+"""The chain of primitives that a request's time was spent on, and what had time to spare.
 
 Backwards from the request's end: the primitive that ended last, then of what it waited for the
 one that ended last, and so on. The chain's parts cover the request from arrival to end without a

@@ -1,4 +1,4 @@
-"""Compute the rows of a profile: one per stage and kind of primitive, one per engine."""
+"""The rows of a profile: one per stage and kind of primitive, one per engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold what was recorded of a run: requests with their primitives, engines with their steps.
+"""What was recorded of a run: requests with their primitives, engines with their steps.
 
 All times are seconds of the scheduler's clock. Nothing here knows what a primitive worked on:
 there are names and numbers only.

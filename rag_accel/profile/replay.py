@@ -1,4 +1,4 @@
-"""Estimate what another order of the recorded primitives would have taken: ``saved_ms``.
+"""Estimates of what another order of the recorded primitives would have taken: ``saved_ms``.
 
 The scheduler's own core plays the recording again on a clock that only counts: engines take as much
 as they did, and every step and call takes the time that was recorded. So what is compared is two

@@ -1,4 +1,4 @@
-"""Bind what the user gave as ``llm=``, ``embedder=``, ``index=`` and so on to engines.
+"""What the user gave as ``llm=``, ``embedder=``, ``index=`` and so on, bound to engines.
 
 An ``Engine`` is owned; so is one that is named, as it is registered in the entry points, and made
 without arguments. Any other callable, sync or async, is borrowed and is called with plain

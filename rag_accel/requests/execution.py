@@ -1,4 +1,4 @@
-"""Run RAGraphs, compiled or not: blocking, awaited, streamed, or handed out as a handle."""
+"""Runs of RAGraphs, compiled or not: blocking, awaited, streamed, or handed out as a handle."""
 
 from __future__ import annotations
 

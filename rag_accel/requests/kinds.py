@@ -1,4 +1,4 @@
-"""Say of each kind of primitive how a request has it done, and make the calls of the user's.
+"""How a request has each kind of primitive done, and the calls of the user's code.
 
 One row of ``WORK`` describes a kind: what an engine is asked, what a callable is called with
 instead, how its answer is checked, and what is stored of it.

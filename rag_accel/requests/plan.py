@@ -1,4 +1,4 @@
-"""Compile a graph once for the engines that run it: checked, grown and lowered.
+"""A graph compiled once for the engines that run it: checked, grown and lowered.
 
 A request grows where its conditions decide, and equal decisions grow the same. So what is grown
 and lowered is kept with the graph, as a tree of regions by the decisions that led to them: the

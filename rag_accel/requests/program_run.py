@@ -1,4 +1,4 @@
-"""Run a translated program's graph, made of Functions alone, as a request known beforehand.
+"""A translated program's graph, made of Functions alone, run as a request known beforehand.
 
 The request's identity travels through the program's config before the first function runs, so that
 the models and retrievers it calls are leaves of the very same request. A blocking caller's thread

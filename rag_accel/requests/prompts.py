@@ -1,4 +1,4 @@
-"""Fill prompt templates: text as it is, documents as numbered passages."""
+"""Filled prompt templates: text as it is, documents as numbered passages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follow one RAGraph request from its inputs to its result, stages that run in slices included."""
+"""One RAGraph request from its inputs to its result, stages that run in slices included."""
 
 from __future__ import annotations
 

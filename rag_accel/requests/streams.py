@@ -1,4 +1,4 @@
-"""Forward the items of a list while the list is still being written (Teola section 4.3).
+"""Items of a list, forwarded while the list is still being written (Teola section 4.3).
 
 A partial decoding is let in when its decoding may start, and ends when its item is there. At most
 ``credit`` items are on their way over one edge: forwarded, and not yet taken by what reads them.

@@ -1,4 +1,4 @@
-"""Keep the values of one request: what its stages wrote, folded where several write one output."""
+"""The values of one request: what its stages wrote, folded where several write one output."""
 
 from __future__ import annotations
 

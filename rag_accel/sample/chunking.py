@@ -1,4 +1,4 @@
-"""Cut paragraphs into chunks of about 80 to 180 words, each a ``Document`` with a stable id."""
+"""Chunks of about 80 to 180 words, cut of paragraphs, each a ``Document`` with a stable id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold what a file says, and collect it in reading order while the file is parsed."""
+"""What a file says, collected in reading order while the file is parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the visible text of HTML off its tokens.
+"""The visible text of HTML, read off its tokens.
 
 The standard's tokenizer takes time in proportion to the page. Its tree builder does not: formatting
 that is left open is made anew in every later block, and an end tag without a start is looked for in

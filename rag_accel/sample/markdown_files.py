@@ -1,4 +1,4 @@
-"""Read CommonMark with tables and front matter."""
+"""CommonMark with tables and front matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the text layer of PDF."""
+"""The text layer of PDF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take in engines, requests and intercepted calls, or refuse them."""
+"""Arrivals of engines, requests and intercepted calls, taken in or refused."""
 
 from __future__ import annotations
 

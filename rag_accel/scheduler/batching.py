@@ -1,5 +1,7 @@
-"""Choose which queued primitives start together (Teola section 5.2, Algorithm 2), and how much of
-each (HedraRAG section 4.2).
+"""Which queued primitives start together, and how much of each.
+
+The choice is that of Teola (section 5.2, Algorithm 2), the parts are those of HedraRAG (section
+4.2).
 """
 
 from __future__ import annotations

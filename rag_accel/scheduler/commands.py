@@ -1,4 +1,4 @@
-"""List everything the scheduler core can decide."""
+"""Everything the scheduler core can decide."""
 
 from __future__ import annotations
 

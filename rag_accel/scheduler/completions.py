@@ -1,4 +1,4 @@
-"""End primitives and requests: outcomes, followers, cancellation, dependents."""
+"""Ends of primitives and requests: outcomes, followers, cancellation, dependents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start what can start: permits for borrowed engines, steps for owned ones."""
+"""What can start: permits for borrowed engines, steps for owned ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check every invariant of the core's state; costs O(everything), so for tests and bug reports."""
+"""Every invariant of the core's state; a check costs O(everything): for tests and bug reports."""
 
 from __future__ import annotations
 

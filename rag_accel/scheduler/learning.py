@@ -1,4 +1,4 @@
-"""Learn from the times of events how steps, arrivals and returns go on."""
+"""What the times of events teach: how steps, arrivals and returns go on."""
 
 from __future__ import annotations
 

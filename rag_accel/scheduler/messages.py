@@ -1,4 +1,4 @@
-"""List everything the scheduler core can be told; what it can decide stands in ``commands.py``.
+"""Everything the scheduler core can be told; what it can decide stands in ``commands.py``.
 
 Both are frozen dataclasses of ids and numbers: no payload, no clock, no object of a framework ever
 enters the core, so a table of events fully determines a table of commands.

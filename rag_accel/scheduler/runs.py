@@ -1,4 +1,4 @@
-"""Follow primitives and requests while they live.
+"""Primitives and requests while they live.
 
 States of a primitive:
 

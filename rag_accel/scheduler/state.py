@@ -1,4 +1,4 @@
-"""Hold what the scheduler core knows: live requests, engines with their queues, and the past."""
+"""What the scheduler core knows: live requests, engines with their queues, and the past."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn events into commands: ``handle(state, event, now) -> commands``.
+"""The state machine: ``handle(state, event, now) -> commands``.
 
 One small function per event; ``look_at_clock`` then does what is due, and ``dispatch`` looks at
 every engine whose queue or slots changed. It mutates ``state`` and nothing else, reads no clock and

@@ -1,4 +1,4 @@
-"""Serve requests of any workflow over one scheduler (HedraRAG section 4.1, Listing 1)."""
+"""A server of requests of any workflow over one scheduler (HedraRAG section 4.1, Listing 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what served requests ended with, and count them by workflow."""
+"""What served requests ended with, and their counts by workflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write files whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define what a trace can say: one frozen dataclass per fact.
+"""What a trace can say: one frozen dataclass per fact.
 
 An event holds ids, numbers and words from fixed lists, never a prompt, a document, a vector or an
 error's text, so a trace may leave the process without carrying any user's data.

@@ -1,4 +1,4 @@
-"""Count and measure: thread-safe counters and fixed-bucket histograms, read as a nested dict.
+"""Thread-safe counters and fixed-bucket histograms, read as a nested dict.
 
 Code that updates a cell keeps a reference to it, so an update costs one lock and no look-up. The
 blocks under those locks call nothing and allocate no container: no finalizer can run inside one

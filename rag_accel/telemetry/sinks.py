@@ -1,4 +1,4 @@
-"""Take trace events somewhere: into memory or into a file of JSON lines."""
+"""Where trace events go: into memory or into a file of JSON lines."""
 
 from __future__ import annotations
 

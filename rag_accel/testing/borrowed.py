@@ -1,4 +1,4 @@
-"""Offer calls that a user might have made, which record where they ran."""
+"""Calls that a user might have made, which record where they ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offer a clock that only a test moves, so that no test has to wait for time to pass."""
+"""A clock that only a test moves, so that no test has to wait for time to pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State the contract of an owned engine as tests that every engine must pass.
+"""The contract of an owned engine as tests that every engine must pass.
 
 Subclass ``EngineContract`` in a test module, say how an engine and its work are made, and pytest
 runs every rule against it::

@@ -1,4 +1,4 @@
-"""Offer an owned engine that computes nothing real and does exactly what a test scripts."""
+"""An owned engine that computes nothing real and does exactly what a test scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Script what goes wrong in a ``FakeEngine``."""
+"""Scripts of what goes wrong in a ``FakeEngine``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drive an owned engine the way the scheduler does: on one thread of its own, with a time limit."""
+"""An owned engine driven as the scheduler does it: on one thread of its own, with a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build question answering over uploaded documents (Teola section 7, Figures 2c and 2d).
+"""Question answering over uploaded documents (Teola section 7, Figures 2c and 2d).
 
 What the graph cannot express, and how it is done instead:
 

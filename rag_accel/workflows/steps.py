@@ -1,4 +1,4 @@
-"""Define the small functions between the stages of the workflows.
+"""The small functions between the stages of the workflows.
 
 They are values: equal ones compare equal, so equal workflows are equal graphs. A graph reads whole
 values only, so taking one item of a list, joining two texts or reading a list off a text is a

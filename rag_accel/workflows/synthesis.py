@@ -1,4 +1,4 @@
-"""Add the stages that make one answer of several passages (Teola sections 4.2 and 7)."""
+"""The stages that make one answer of several passages (Teola sections 4.2 and 7)."""
 
 from __future__ import annotations
 

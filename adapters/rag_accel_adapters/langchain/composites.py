@@ -1,4 +1,4 @@
-"""Know which methods of LangChain's composite objects make independent calls one by one.
+"""The methods of LangChain's composite objects that make independent calls one by one.
 
 Such a method is given here a second time, with its calls handed to what may run them side by
 side. What it does before and after them is what LangChain's version does; whether a class has that

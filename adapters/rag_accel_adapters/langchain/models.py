@@ -1,4 +1,4 @@
-"""Recognise models inside framework objects, so that an owned engine can run them.
+"""Models recognised inside framework objects, so that an owned engine can run them.
 
 An object is adopted only if its class is known, or changes nothing in how it embeds, and its
 settings are ones under which the engine computes the same vectors; everything else stays borrowed

@@ -1,4 +1,4 @@
-"""Read a LangChain program as the parts that a translation understands.
+"""A LangChain program as the parts that a translation understands.
 
 Sequences, parallels, assigns and bindings around them are taken apart; prompts, models, parsers,
 retrievers, passthroughs, picks and functions stay whole, and so do branches, fallbacks and retries,

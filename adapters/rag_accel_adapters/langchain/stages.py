@@ -1,4 +1,4 @@
-"""Be the functions that a translated program's stages call: LangChain's own runnables, in order.
+"""The functions that a translated program's stages call: LangChain's own runnables, in order.
 
 What flows from stage to stage is ``StageValue``: a value, and the composite it is inside of. A
 stage does one or more acts with it: open a composite, call a whole part, close a composite.

@@ -1,4 +1,4 @@
-"""Recognise local objects whose own methods can run on a client that gathers its callers' work.
+"""Local objects whose own methods can run on a client that gathers its callers' work.
 
 A store or reranker of a known class does all it does itself: filters, thresholds, look-ups, its
 errors. For one call it is replaced by a *stand-in*: the same object, but for the client that

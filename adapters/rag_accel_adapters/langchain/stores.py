@@ -1,4 +1,4 @@
-"""Recognise local vector stores, and search a copy of their vectors with the same results.
+"""Local vector stores, searched in a copy of their vectors with the same results.
 
 The store stays the truth: texts, metadata and the vectors that decide are read from it in every
 search; the copy only says which few of them can be among the nearest.

@@ -1,4 +1,4 @@
-"""Translate a LangChain program into a RAGraph whose stages are Functions.
+"""The translation of a LangChain program into a RAGraph whose stages are Functions.
 
 A stage holds the framework's own runnable and knows which child config the plain program would
 give it; the graph only says what has to be there before it may run. Nothing is executed here.

@@ -1,4 +1,4 @@
-"""Read the skeleton of a compiled LangGraph: how far each of its nodes is from the end.
+"""The skeleton of a compiled LangGraph: how far each of its nodes is from the end.
 
 LangGraph stays the executor and its nodes stay opaque. What a skeleton gives is the order in which
 their intercepted leaves should start (Teola Algorithm 2): of one request, those with the longest

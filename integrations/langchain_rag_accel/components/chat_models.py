@@ -1,4 +1,4 @@
-"""Offer the extractive reader as an ordinary LangChain chat model."""
+"""The extractive reader as an ordinary LangChain chat model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embed with a local model on an engine whose batches all requests share."""
+"""A local embedding model on an engine whose batches all requests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offer the emulated accelerator as an ordinary LangChain chat model."""
+"""The emulated accelerator as an ordinary LangChain chat model."""
 
 from __future__ import annotations
 

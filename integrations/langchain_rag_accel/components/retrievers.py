@@ -1,4 +1,4 @@
-"""Retrieve from a store through the scheduler, with the number of documents chosen per call."""
+"""Retrieval from a store through the scheduler, with the number of documents chosen per call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offer every search of LangChain's vector stores over a shared index, sync and async."""
+"""Every search of LangChain's vector stores over a shared index, sync and async."""
 
 from __future__ import annotations
 

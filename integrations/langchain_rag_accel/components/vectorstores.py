@@ -1,4 +1,4 @@
-"""Keep documents in an index whose searches all requests share."""
+"""Documents in an index whose searches all requests share."""
 
 from __future__ import annotations
 

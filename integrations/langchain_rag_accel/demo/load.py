@@ -1,4 +1,4 @@
-"""Put a chain under the load of concurrent users, from threads or from tasks."""
+"""A chain under the load of concurrent users, from threads or from tasks."""
 
 from __future__ import annotations
 

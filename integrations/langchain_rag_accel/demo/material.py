@@ -1,4 +1,4 @@
-"""Prepare what the demo runs on: documents, questions, embeddings and an indexed store."""
+"""What the demo runs on: documents, questions, embeddings and an indexed store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare the answers of both arms of the demo, and say what was found."""
+"""The answers of both arms of the demo, compared, and what was found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run one call of a translated program: its own run here, what is inside it as a RAGraph."""
+"""One call of a translated program: its own run here, what is inside it as a RAGraph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a LangChain program as a RAGraph, and say how it runs."""
+"""A LangChain program run as a RAGraph, and how it runs in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch the user's own embedding functions across requests."""
+"""The user's own embedding functions, batched across requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile one graph by OpenVINO for each number of threads that it is run on.
+"""One graph, compiled by OpenVINO for each number of threads that it is run on.
 
 How many threads a compiled graph computes on is fixed when it is compiled, and its weights are laid
 out anew each time. So it is compiled for all threads and for one, which is what a step is granted

@@ -1,4 +1,4 @@
-"""Run a sentence-transformers model compiled by OpenVINO, from its own weights.
+"""A sentence-transformers model compiled by OpenVINO, from its own weights.
 
 torch runs a small transformer as some hundred and fifty operators, each called from Python;
 compiled, it is one call that lets the interpreter go, on kernels chosen for the processor. What is

@@ -1,4 +1,4 @@
-"""Step an embedding model over the texts of all requests at once.
+"""An embedding model, stepped over the texts of all requests at once.
 
 All texts waiting go through the model sorted by length, in micro-batches bounded in padded tokens,
 so that a long text never pads a short one and a text costs the same whatever it is batched with.

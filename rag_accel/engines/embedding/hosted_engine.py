@@ -1,4 +1,4 @@
-"""Embed on a server: the texts of many requests in few calls, several calls in flight."""
+"""Embedding on a server: texts of many requests in few calls, several calls in flight."""
 
 from __future__ import annotations
 

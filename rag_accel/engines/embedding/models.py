@@ -1,4 +1,4 @@
-"""Load a sentence-transformers model and name the extra where a package is missing."""
+"""The loading of sentence-transformers models; where a package is missing, its extra is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold texts that are ready to run, on torch, on the compiled model or through ``encode``."""
+"""Texts that are ready to run, on torch, on the compiled model or through ``encode``."""
 
 from __future__ import annotations
 

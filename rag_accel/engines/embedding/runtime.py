@@ -1,4 +1,4 @@
-"""Compile a model in the background, and use what came of it only while it is the same model."""
+"""A model compiled in the background, and used only while it is the same model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run micro-batches of texts of many requests, and check what the model returned."""
+"""Micro-batches of texts of many requests, and checks of what the model returned."""
 
 from __future__ import annotations
 

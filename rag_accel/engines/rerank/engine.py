@@ -1,4 +1,4 @@
-"""Order the documents of many requests with one scorer, batched across requests.
+"""One scorer that orders the documents of many requests, batched across requests.
 
 A request's documents become ``(query, text)`` pairs; the pairs of all requests go to the scorer
 together, sorted by length, and each request gets its own documents back, best first.

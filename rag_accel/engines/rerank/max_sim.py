@@ -1,4 +1,4 @@
-"""Score pairs of texts by late interaction over an embedding model's token vectors."""
+"""Scores of text pairs by late interaction over an embedding model's token vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step a document index: the searches of all requests in shared calls."""
+"""A document index, stepped: the searches of all requests in shared calls."""
 
 from __future__ import annotations
 

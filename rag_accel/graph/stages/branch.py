@@ -1,4 +1,4 @@
-"""Let the user's code choose what runs next."""
+"""The stage whose user code chooses what runs next."""
 
 from __future__ import annotations
 

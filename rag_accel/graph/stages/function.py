@@ -1,4 +1,4 @@
-"""Run the user's code."""
+"""The stage that runs the user's code."""
 
 from __future__ import annotations
 

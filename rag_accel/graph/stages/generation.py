@@ -1,4 +1,4 @@
-"""Ask an LLM for a completion."""
+"""The stage that asks an LLM for a completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Add documents to an index."""
+"""The stage that adds documents to an index."""
 
 from __future__ import annotations
 

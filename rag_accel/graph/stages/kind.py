@@ -1,4 +1,4 @@
-"""Say of a kind of stage all that holds wherever stages are handled.
+"""All that holds of a kind of stage wherever stages are handled.
 
 One row describes a kind: how its line of text reads, which primitives it becomes and what goes with
 them. Each built-in kind stands with its row in a file of its own beside this one; a kind of

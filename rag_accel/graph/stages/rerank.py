@@ -1,4 +1,4 @@
-"""Order documents by relevance."""
+"""The stage that orders documents by relevance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find documents in an index."""
+"""The stage that finds documents in an index."""
 
 from __future__ import annotations
 

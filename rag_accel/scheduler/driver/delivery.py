@@ -1,4 +1,4 @@
-"""Carry out commands: steps to workers, permits and outcomes to clients."""
+"""Commands carried out: steps to workers, permits and outcomes to clients."""
 
 from __future__ import annotations
 

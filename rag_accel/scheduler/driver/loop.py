@@ -1,4 +1,4 @@
-"""Run the core on one thread at a time: events in from anywhere, commands out."""
+"""The core on one thread at a time: events in from anywhere, commands out."""
 
 from __future__ import annotations
 

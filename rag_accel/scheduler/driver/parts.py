@@ -1,4 +1,4 @@
-"""Hand work to an engine in parts, and put their results together."""
+"""Work handed to an engine in parts, whose results are put together."""
 
 from __future__ import annotations
 

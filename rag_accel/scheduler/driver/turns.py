@@ -1,4 +1,4 @@
-"""Take messages in turns: whose thread looks at what has come, and in which order."""
+"""Messages in turns: which thread reads what has come, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step one owned engine in a thread of its own."""
+"""One owned engine, stepped in a thread of its own."""
 
 from __future__ import annotations
 

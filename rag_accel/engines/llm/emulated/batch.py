@@ -1,4 +1,4 @@
-"""Model continuous batching with chunked prefill: which sequence advances in which step.
+"""Continuous batching with chunked prefill, modelled: which sequence advances in which step.
 
 Pure: no clock, no thread, no sleep. A step is planned by ``begin_step`` at a device time and its
 effects are reported by ``end_step``; the batch's driver lets that time pass in between.

@@ -1,4 +1,4 @@
-"""Stand in for an accelerator that runs an LLM: modelled step times, continuous batching.
+"""An emulated accelerator that runs an LLM: modelled step times, continuous batching.
 
 What is slept here is modelled, not measured: results that used it must say so. The device keeps
 *absolute* times: a step ends where the one before ended plus its modelled time, so a neighbour

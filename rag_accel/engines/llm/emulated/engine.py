@@ -1,4 +1,4 @@
-"""Offer an emulated device as an owned engine: decoding, and prefilling through handles."""
+"""An emulated device as an owned engine: decoding, and prefilling through handles."""
 
 from __future__ import annotations
 

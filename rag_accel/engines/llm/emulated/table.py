@@ -1,4 +1,4 @@
-"""Hold the step-time tables of the emulated accelerator and the arithmetic on them.
+"""The step-time tables of the emulated accelerator and the arithmetic on them.
 
 Every coefficient is modelled from the arithmetic in its source line; none was measured on a device.
 Nothing here keeps state, sleeps or knows what a prompt is.

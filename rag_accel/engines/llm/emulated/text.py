@@ -1,4 +1,4 @@
-"""Decide what the emulated accelerator writes: a pure function of the prompt and the options.
+"""What the emulated accelerator writes: a pure function of the prompt and the options.
 
 Tokens are counted by one simple rule: a token is one whitespace-separated word of the message
 contents; roles cost nothing. No tokenizer is involved.

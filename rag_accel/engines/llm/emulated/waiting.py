@@ -1,4 +1,4 @@
-"""Let the time of an emulated device pass, and deliver what it makes."""
+"""The passing of an emulated device's time, and the delivery of what it makes."""
 
 from __future__ import annotations
 

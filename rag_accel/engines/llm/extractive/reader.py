@@ -1,4 +1,4 @@
-"""Answer a question with the best-supported sentences of the passages, each with its citation.
+"""Answers made of the best-supported sentences of passages, each with its citation.
 
 What it is: a reader model for machines without a language model. It ranks the sentences of the
 passages it is given by the idf-weighted overlap of their stems with the question's, like BM25

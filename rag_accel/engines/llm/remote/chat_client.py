@@ -1,4 +1,4 @@
-"""Get one chat completion from an OpenAI-compatible server through the ``openai`` client."""
+"""One chat completion of an OpenAI-compatible server, through the ``openai`` client."""
 
 from __future__ import annotations
 

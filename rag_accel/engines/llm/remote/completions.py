@@ -1,4 +1,4 @@
-"""Write chat-completion requests and read their answers. Pure: JSON to values."""
+"""Chat-completion requests and their answers. Pure: JSON to values."""
 
 from __future__ import annotations
 

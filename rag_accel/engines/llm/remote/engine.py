@@ -1,4 +1,4 @@
-"""Decode on any server that speaks the OpenAI chat protocol, as an owned engine.
+"""Decoding on any server that speaks the OpenAI chat protocol, as an owned engine.
 
 The engine keeps an asyncio loop in a thread of its own; its methods only hand work over to that
 loop and collect what came back. Speculation is off: tokens of a remote server cost money.

@@ -1,4 +1,4 @@
-"""Keep an API key out of sight and describe what a server did wrong without ever showing it."""
+"""Errors that say what a server did wrong without ever showing the API key."""
 
 from __future__ import annotations
 

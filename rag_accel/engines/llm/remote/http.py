@@ -1,4 +1,4 @@
-"""Read HTTP answers within bounds: never more bytes than allowed, nothing asked twice in vain."""
+"""HTTP answers within bounds: never more bytes than allowed, nothing asked twice in vain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Own an asyncio event loop in a thread, started and stopped by handle."""
+"""An asyncio event loop in a thread of its own, started and stopped by handle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configure an HTTP engine: limits, timeouts and retries."""
+"""The options of an HTTP engine: limits, timeouts and retries."""
 
 from __future__ import annotations
 

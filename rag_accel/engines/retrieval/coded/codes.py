@@ -1,4 +1,4 @@
-"""Scan 8-bit codes of clustered vectors and prove which vectors can be among the nearest.
+"""8-bit codes of clustered vectors, and a proof of which vectors can be among the nearest.
 
 FAISS's scalar quantiser keeps one byte for each number of ``x - c``, the vector less its cluster's
 centroid; what a code shows, ``x^``, lies within a *measured* ``e`` of ``x``. So a scan reads a

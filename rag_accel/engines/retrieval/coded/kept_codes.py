@@ -1,4 +1,4 @@
-"""Keep codes of an index beside it, made in the background and again after it has changed."""
+"""Codes kept beside an index, made in the background and again after it has changed."""
 
 from __future__ import annotations
 

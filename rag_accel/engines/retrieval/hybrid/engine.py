@@ -1,4 +1,4 @@
-"""Step a hybrid search: by vector and by words, the two rankings fused by their ranks."""
+"""Hybrid search in steps: by vector and by words, the two rankings fused by their ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge the rankings by vector and by words, as a specification says."""
+"""The rankings by vector and by words, merged as a specification says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rank the documents of an index by the words they share with a query: BM25, beside the vectors.
+"""BM25 beside the vectors: the documents of an index ranked by the words of a query.
 
 A ranking is always that of a fresh index over the documents as they are: every document counts in
 the statistics of all, so that any change of the documents makes the next search build anew. That

@@ -1,4 +1,4 @@
-"""Make terms of texts, weigh them, and score documents by them."""
+"""Terms of texts, their weights, and the scores of documents by them."""
 
 from __future__ import annotations
 

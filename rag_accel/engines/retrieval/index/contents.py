@@ -1,4 +1,4 @@
-"""Change documents and vectors together: all of a change or nothing, whatever interrupts it.
+"""Documents and vectors that change together: all of a change or nothing, even if interrupted.
 
 What can take long or fail is done before: checking, copying, finding clusters. Then come two parts:
 

@@ -1,4 +1,4 @@
-"""Search documents by vector: FAISS vectors with the documents beside them.
+"""The document index: FAISS vectors with the documents beside them.
 
 A search holds the read side of a lock from its first look at the vectors to the last document it
 takes, so that it sees the index either before or after a change. A change is made whole or not at

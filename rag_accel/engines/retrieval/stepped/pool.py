@@ -1,4 +1,4 @@
-"""Search clusters a few at a time and keep half-done searches between steps (HedraRAG 4.2, 5).
+"""Half-done searches, kept between steps that read a few clusters (HedraRAG 4.2, 5).
 
 The oldest search says which clusters are read next; every other search that wants one of them
 reads it too, while it is in the cache. No search gets a slice of its own before the older ones are

@@ -1,4 +1,4 @@
-"""Read the clusters of many searches piece by piece, as long as a step may take."""
+"""The clusters of many searches, read piece by piece as long as a step may take."""
 
 from __future__ import annotations
 
@@ -175,9 +175,9 @@ class ClusterScan:
     It knows the clusters still to be read, and the best vectors of those that were.
 
     The best are the ``width`` candidates of highest FAISS score so far. What is not among them has
-    no higher score than the last of them, so that ``nearest.prove_nearest`` can prove the result. Scores
-    come from codes where there are some, and from the vectors where codes do not suffice. Valid for
-    one state of the index only.
+    no higher score than the last of them, so that ``nearest.prove_nearest`` can prove the result.
+    Scores come from codes where there are some, and from the vectors where codes do not suffice.
+    Valid for one state of the index only.
 
     Args:
         view: the index, held still.

@@ -1,4 +1,4 @@
-"""Scan given clusters of a FAISS IVF index, sharing threads as suits the number of queries."""
+"""Scans of given clusters of a FAISS IVF index, on threads as suits the number of queries."""
 
 from __future__ import annotations
 

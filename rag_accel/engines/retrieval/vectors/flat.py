@@ -1,4 +1,4 @@
-"""Hold vectors in a flat FAISS index, where a search looks at every one."""
+"""Vectors in a flat FAISS index, where a search looks at every one."""
 
 from __future__ import annotations
 

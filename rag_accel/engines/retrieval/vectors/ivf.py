@@ -1,4 +1,4 @@
-"""Hold vectors in clusters (FAISS IVF), where a search looks at the nearest clusters only."""
+"""Vectors in clusters (FAISS IVF), where a search looks at the nearest clusters only."""
 
 from __future__ import annotations
 

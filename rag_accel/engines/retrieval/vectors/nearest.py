@@ -1,4 +1,4 @@
-"""Turn what FAISS fetched into the exact top k, the same for a query alone and in any batch.
+"""The exact top k of what FAISS fetched, the same for a query alone and in any batch.
 
 FAISS may sum in another order when the batch is large (it then calls BLAS), so its float32 scores
 of one pair differ in the last bits from batch to batch, and its order among equal scores is that

@@ -1,4 +1,4 @@
-"""Find the clusters nearest to each query, the same for a query alone and in any batch.
+"""The clusters nearest to each query, the same for a query alone and in any batch.
 
 FAISS compares few queries with the centroids one by one, and many by a matrix product, which sums
 in another order: a query near the border of two clusters would visit different ones in a batch than

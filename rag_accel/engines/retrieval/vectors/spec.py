@@ -1,4 +1,4 @@
-"""Say what an index is, and refuse vectors that do not fit it. No FAISS here."""
+"""What an index is, and which vectors fit it. No FAISS here."""
 
 from __future__ import annotations
 

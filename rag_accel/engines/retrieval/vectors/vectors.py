@@ -1,4 +1,4 @@
-"""Say how vectors are held and fetched, and import FAISS when it is first needed.
+"""How vectors are held and fetched; FAISS is imported when it is first needed.
 
 What is fetched is a first guess: FAISS computes in float32, in an order of summation that may
 change with the batch, and breaks ties by heap position. ``nearest.py`` makes it exact.
