@@ -1,4 +1,4 @@
-"""Search of a flat FAISS index owned elsewhere: the searches of many callers in one call."""
+"""A flat FAISS index owned elsewhere: the searches of many callers in one call."""
 
 from __future__ import annotations
 
