@@ -46,7 +46,7 @@ class NoOpChatModel(BaseChatModel):
 
 
 class NoOpRetriever(BaseRetriever):
-    """Find one fixed document."""
+    """A retriever of one fixed document."""
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun

@@ -38,7 +38,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Hold one figure of one system.
+    """One figure of one system.
 
     Args:
         system: who was measured, such as ``plain`` or ``accelerated``.
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """Hold what one run of a suite found.
+    """What one run of a suite found.
 
     Args:
         suite: its name.

@@ -56,7 +56,7 @@ LACKING: Mapping[str, Lacking] = {
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Say who calls, and which mechanisms could matter to them.
+    """A crowd of callers, and the mechanisms that could matter to it.
 
     Args:
         callers: how many call at the same time.
@@ -104,7 +104,7 @@ CROWDS = (
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Hold what is embedded: distinct questions, and passages."""
+    """What is embedded: distinct questions, and passages."""
 
     questions: Sequence[str]
     passages: Sequence[str]

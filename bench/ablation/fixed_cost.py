@@ -148,7 +148,7 @@ class _Server(EngineBase):
 
 
 class _Caller:
-    """Embed a text a call through an accelerator of its own; called as a chain is."""
+    """A caller, called as a chain is, that embeds a text a call through its own accelerator."""
 
     def __init__(
         self, stack: ExitStack, engine: Callable[[], Engine], options: Mapping[str, object]

@@ -37,7 +37,7 @@ Switch = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Say how an arm lacks one mechanism: by options, or by a switch while it runs."""
+    """How an arm lacks one mechanism: by options, or by a switch while it runs."""
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     switch: Switch = nullcontext
