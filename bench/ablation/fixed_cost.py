@@ -103,7 +103,7 @@ def _vector(text: str) -> list[float]:
 
 
 class _Server(EngineBase):
-    """Answer each text ``STEP_S`` after it was handed over, however many there are."""
+    """A server that answers each text ``STEP_S`` after it was handed over, at any number."""
 
     def __init__(self) -> None:
         self._asked: deque[tuple[float, EngineRequest]] = deque()
