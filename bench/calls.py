@@ -35,7 +35,7 @@ Function = tuple[str, str]
 
 
 class Calls:
-    """Note the calls of our functions while it is switched on, in threads made after it."""
+    """The calls of our functions while it is switched on, in threads made after it."""
 
     def __init__(self) -> None:
         self.seen: list[Function] = []

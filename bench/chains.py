@@ -35,7 +35,7 @@ Chains = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Hold what all arms of one level and shape gave, turn by turn."""
+    """What all arms of one level and shape gave, turn by turn."""
 
     loads: Mapping[str, Sequence[Load]]
 
@@ -61,7 +61,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ChainBench:
-    """Run levels of load over one store, and keep the rows they add.
+    """Levels of load over one store, and the rows they add.
 
     Args:
         material: what the chain answers from.

@@ -16,7 +16,7 @@ from rag_accel.errors import RagAccelError
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Hold one figure of two files; None where a file does not have it."""
+    """One figure of two files; None where a file does not have it."""
 
     name: str
     old: float | None

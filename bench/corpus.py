@@ -54,7 +54,7 @@ _logger = logging.getLogger("bench.corpus")
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """Hold real passages.
+    """Real passages.
 
     Args:
         texts: the passages.
@@ -69,7 +69,7 @@ class Passages:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Map vectors to fewer dimensions; ``axes: [dim, reduced], float32``, orthonormal columns."""
+    """A map to fewer dimensions; ``axes: [dim, reduced], float32``, orthonormal columns."""
 
     axes: Floats
 
@@ -96,7 +96,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Draw vectors that are distributed like those it was fitted to.
+    """A source of vectors that are distributed like those it was fitted to.
 
     Args:
         weights: ``[components]``, float64, adding up to 1.

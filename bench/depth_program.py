@@ -40,7 +40,7 @@ Vectors = dict[str, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         turns: how often every arm runs, with each number of users.
@@ -56,14 +56,14 @@ class Sizes:
 
 
 class State(TypedDict):
-    """Carry what each user asks, and the vectors so far."""
+    """What each user asks, and the vectors so far."""
 
     question: str
     vectors: Annotated[Vectors, operator.or_]
 
 
 class Embedder(Protocol):
-    """Give vectors to a program."""
+    """A source of vectors for a program."""
 
     async def embed(self, text: str) -> Any:
         """Return the vector of one text."""
@@ -75,7 +75,7 @@ class Embedder(Protocol):
 
 
 class Scheduled:
-    """Ask the accelerator's owned engine, for many texts all at once."""
+    """An embedder on the accelerator's owned engine, for many texts all at once."""
 
     def __init__(self, accelerator: Accelerator, sizes: Sizes) -> None:
         self._accelerator = accelerator
@@ -96,7 +96,7 @@ class Scheduled:
 
 
 class Queued:
-    """Ask one worker, which finishes a call before it begins the next.
+    """An embedder with one worker, which finishes a call before it begins the next.
 
     Args:
         sizes: of the engine's steps.
@@ -153,7 +153,7 @@ class Queued:
 
 @dataclass
 class Program:
-    """Build the graph, and run it for some users at once.
+    """A graph, built and run for some users at once.
 
     Args:
         embedder: gives the vectors.
@@ -212,7 +212,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Hold what one run for some users gave: the mean of their latencies, and each one's answer."""
+    """What one run for some users gave: the mean of their latencies, and each one's answer."""
 
     mean_s: float
     answers: tuple[Vectors, ...]

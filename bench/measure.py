@@ -26,7 +26,7 @@ _SEED = 20_240
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Hold the two ends of a confidence interval."""
+    """The two ends of a confidence interval."""
 
     low: float
     high: float
@@ -34,7 +34,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Generic[T]):
-    """Hold what two arms gave, turn by turn; ``plain[i]`` and ``other[i]`` ran side by side."""
+    """What two arms gave, turn by turn; ``plain[i]`` and ``other[i]`` ran side by side."""
 
     plain: tuple[T, ...]
     other: tuple[T, ...]

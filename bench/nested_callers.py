@@ -33,7 +33,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 class Inner(BaseRetriever):
-    """Find one document after 50 ms."""
+    """A retriever of one document after 50 ms."""
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
@@ -43,7 +43,7 @@ class Inner(BaseRetriever):
 
 
 class Outer(BaseRetriever):
-    """Find what ``inner`` finds, awaited on a loop made for the call."""
+    """A retriever of what ``inner`` finds, awaited on a loop made for the call."""
 
     inner: BaseRetriever
 
@@ -55,7 +55,7 @@ class Outer(BaseRetriever):
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """Hold the seconds that all callers take together, and how many answers were wrong."""
+    """The seconds that all callers take together, and how many answers were wrong."""
 
     total_s: Pairs[float]
     num_answers: int

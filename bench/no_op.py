@@ -20,7 +20,7 @@ _DOCUMENTS = [Document("nothing")]
 
 
 class NoOpChatModel(BaseChatModel):
-    """Answer with one fixed word; a coroutine waits ``delay_s`` seconds first."""
+    """A chat model that answers with a fixed word; a coroutine waits ``delay_s`` seconds first."""
 
     delay_s: float = 0.0
 
@@ -46,7 +46,7 @@ class NoOpChatModel(BaseChatModel):
 
 
 class NoOpRetriever(BaseRetriever):
-    """Find one fixed document."""
+    """A retriever of one fixed document."""
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun

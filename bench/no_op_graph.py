@@ -25,7 +25,7 @@ _OUTPUT = GenerationOutput("nothing")
 
 
 class NoOpEngine(EngineBase):
-    """End every DECODING work in the next step with one fixed word."""
+    """An engine that ends every DECODING work in the next step with one fixed word."""
 
     profile = EngineProfile(kinds=frozenset({PrimitiveKind.DECODING}), max_threads=1)
 

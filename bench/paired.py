@@ -37,7 +37,7 @@ _logger = logging.getLogger("bench.paired")
 
 @dataclass(frozen=True, slots=True)
 class PairedTimes:
-    """Hold the times of one workload, call by call, in ms.
+    """The times of one workload, call by call, in ms.
 
     Args:
         workload: how rows name it.

@@ -38,7 +38,7 @@ Arm = Callable[[Vectors, int], Any]
 
 @dataclass(frozen=True, slots=True)
 class Unproved:
-    """Fetch as many candidates as FAISS refines and take them on trust; a ``Source``."""
+    """A ``Source`` of as many candidates as FAISS refines, taken on trust."""
 
     codes: CodedVectors
 

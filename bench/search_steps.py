@@ -19,7 +19,7 @@ STEPS = 8
 
 
 class _EqualPieces(ScanCost):
-    """Make every piece equally large: a loaded machine must not cut in another way."""
+    """Pieces of equal size: a loaded machine must not cut in another way."""
 
     def __init__(self, vectors: float) -> None:
         super().__init__(base_s=0.0, per_vector_s=1.0)

@@ -31,7 +31,7 @@ _logger = logging.getLogger("bench.vectors")
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Draw unit vectors around the parts of topics; later dimensions carry less.
+    """Unit vectors around the parts of topics; later dimensions carry less.
 
     Args:
         centres: ``[parts, dim]``.
@@ -63,7 +63,7 @@ def make_mixture(dimension: int) -> Mixture:
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """Say how large an index is; all counts."""
+    """How large an index is; all counts."""
 
     vectors: int
     clusters: int

@@ -1,4 +1,4 @@
-"""Tell the time in seconds; the only clocks the package uses. No sleeping here."""
+"""The time in seconds; the only clocks the package uses. No sleeping here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Clock(Protocol):
-    """Give monotonic seconds."""
+    """A source of monotonic seconds."""
 
     def now(self) -> float:
         """Return seconds since an arbitrary fixed point; never decreases."""
@@ -16,7 +16,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """Read the operating system's monotonic clock."""
+    """The operating system's monotonic clock."""
 
     #: return ``time.monotonic()`` seconds
     now = staticmethod(time.monotonic)

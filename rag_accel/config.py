@@ -1,4 +1,4 @@
-"""Hold every option in one frozen object: argument > ``RAG_ACCEL_*`` variable > default.
+"""Every option in one frozen object: argument > ``RAG_ACCEL_*`` variable > default.
 
 Each field is one option; its unit stands in its name and its range in its metadata. Unknown names
 are errors, and ``origins()`` says where each effective value came from.
@@ -40,7 +40,7 @@ def _option(default: Any, doc: str, low: float | None = None, high: float | None
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Configure one accelerator and everything accelerated through it."""
+    """The options of one accelerator and of everything accelerated through it."""
 
     mode: Mode = _option(  # noqa: RUF009 - a dataclass field, never shared
         "auto",

@@ -1,4 +1,4 @@
-"""Name every error this package raises, so that a caller knows what to catch.
+"""Every error this package raises, so that a caller knows what to catch.
 
     RagAccelError
     |-- ConfigError            an option has an unknown name or a bad value
@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 
 class RagAccelError(Exception):
-    """Be the root of all errors of this package.
+    """The root of all errors of this package.
 
     Args:
         what: what failed, as one clause.
@@ -83,13 +83,13 @@ def _rebuild(
 
 
 class ConfigError(RagAccelError, ValueError):
-    """Say that an option has an unknown name or a value outside its range."""
+    """An option has an unknown name or a value outside its range."""
 
     code = "RA100"
 
 
 class GraphError(RagAccelError, ValueError):
-    """Say that a graph breaks rules of its stage; ``offenders`` lists all of them."""
+    """A graph breaks rules of its stage; ``offenders`` lists all of them."""
 
     code = "RA200"
 
@@ -103,79 +103,79 @@ class GraphError(RagAccelError, ValueError):
 
 
 class TranslationError(RagAccelError):
-    """Say that an object asked to run translated is not understood completely."""
+    """An object asked to run translated is not understood completely."""
 
     code = "RA210"
 
 
 class PassError(RagAccelError):
-    """Say which pass broke which rule of its output stage."""
+    """A pass broke a rule of its output stage; both are named."""
 
     code = "RA220"
 
 
 class SchedulingError(RagAccelError):
-    """Be the root of what can go wrong between submitting a request and its end."""
+    """The root of what can go wrong between submitting a request and its end."""
 
     code = "RA300"
 
 
 class BusyError(SchedulingError):
-    """Say that the bound on live requests is reached."""
+    """The bound on live requests is reached."""
 
     code = "RA310"
 
 
 class DeadlineError(SchedulingError, TimeoutError):
-    """Say that a request ran past its deadline."""
+    """A request ran past its deadline."""
 
     code = "RA320"
 
 
 class RequestCancelledError(SchedulingError):
-    """Say that the request was cancelled while its caller waited."""
+    """The request was cancelled while its caller waited."""
 
     code = "RA330"
 
 
 class ClosedError(SchedulingError, RuntimeError):
-    """Say that the accelerator is closed."""
+    """The accelerator is closed."""
 
     code = "RA340"
 
 
 class ForkedError(SchedulingError, RuntimeError):
-    """Say that an accelerator made before ``fork()`` was used in the child."""
+    """An accelerator made before ``fork()`` was used in the child."""
 
     code = "RA350"
 
 
 class InvalidTransitionError(SchedulingError, RuntimeError):
-    """Say that the state machine met an event that its state forbids, with the node's story."""
+    """The state machine met an event that its state forbids; the node's story is told."""
 
     code = "RA390"
 
 
 class EngineError(RagAccelError):
-    """Say that an engine failed on valid work."""
+    """An engine failed on valid work."""
 
     code = "RA400"
 
 
 class EngineOutputError(EngineError):
-    """Say that an engine returned NaN, a wrong dimension or a wrong number of results."""
+    """An engine returned NaN, a wrong dimension or a wrong number of results."""
 
     code = "RA410"
 
 
 class EngineLostError(EngineError):
-    """Say that an engine did not come back from a step."""
+    """An engine did not come back from a step."""
 
     code = "RA420"
 
 
 class RemoteEngineError(EngineError):
-    """Say that a remote engine gave an answer that retrying does not mend, or none in time.
+    """A remote engine gave an answer that retrying does not mend, or none in time.
 
     ``status`` is the HTTP status of an answer that was refused, else None.
     """
@@ -188,12 +188,12 @@ class RemoteEngineError(EngineError):
 
 
 class IndexFileError(RagAccelError):
-    """Say that a stored index is damaged, foreign or written by a newer version."""
+    """A stored index is damaged, foreign or written by a newer version."""
 
     code = "RA500"
 
 
 class DocumentError(RagAccelError):
-    """Say that one document cannot be read."""
+    """One document cannot be read."""
 
     code = "RA510"

@@ -1,4 +1,4 @@
-"""Find engines, adapters and commands by name through entry points.
+"""Engines, adapters and commands, found by name through entry points.
 
 Built-in plugins register exactly as third parties' do, in ``pyproject.toml``::
 
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Callable[..., object])
 
 
 class Registry(Generic[T]):
-    """Map the names of one entry-point group to factories, imported when asked for.
+    """Factories by the names of one entry-point group, imported when asked for.
 
     The installed distributions are looked through once, on first use: a registry made later sees
     what was installed in between. ``T`` is the type of the factories; that they are callable is

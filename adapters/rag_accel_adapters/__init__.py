@@ -1,1 +1,1 @@
-"""Understand foreign objects: what is inside a program, and what an object can be run as."""
+"""Foreign objects: what is inside a program, and what an object can be run as."""

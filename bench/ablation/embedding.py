@@ -54,7 +54,7 @@ LACKING: Mapping[str, Lacking] = {
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Say who calls, and which mechanisms could matter to them.
+    """A crowd of callers, and the mechanisms that could matter to it.
 
     Args:
         callers: how many call at the same time.
@@ -102,7 +102,7 @@ CROWDS = (
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Hold what is embedded: distinct questions, and passages."""
+    """What is embedded: distinct questions, and passages."""
 
     questions: Sequence[str]
     passages: Sequence[str]

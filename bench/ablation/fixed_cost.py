@@ -109,7 +109,7 @@ def _vector(text: str) -> list[float]:
 
 
 class _Server(EngineBase):
-    """Answer each text ``STEP_S`` after it was handed over, however many there are."""
+    """A server that answers each text ``STEP_S`` after it was handed over, at any number."""
 
     def __init__(self) -> None:
         self._asked: deque[tuple[float, EngineRequest]] = deque()
@@ -154,7 +154,7 @@ class _Server(EngineBase):
 
 
 class _Caller:
-    """Embed a text a call through an accelerator of its own; called as a chain is."""
+    """A caller, called as a chain is, that embeds a text a call through its own accelerator."""
 
     def __init__(
         self, stack: ExitStack, engine: Callable[[], Engine], options: Mapping[str, object]

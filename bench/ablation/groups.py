@@ -25,7 +25,7 @@ _logger = logging.getLogger("bench.ablation")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         turns: runs of each arm under the load of callers.
@@ -72,7 +72,7 @@ FULL = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Measure groups of mechanisms over what they share."""
+    """Groups of mechanisms, measured over what they share."""
 
     sizes: Sizes
     material: Material

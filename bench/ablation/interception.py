@@ -37,7 +37,7 @@ _NODES = 10
 
 
 class Sleeping(BaseRetriever):
-    """Find one document after 10 ms, by a sync method only."""
+    """A retriever of one document after 10 ms, by a sync method only."""
 
     name_of_it: str = "it"
 
@@ -120,7 +120,7 @@ GRAPHS_LACKING: Mapping[str, Switch] = {
 
 
 class _Graph:
-    """Run one graph; called as a chain is."""
+    """One graph, called as a chain is."""
 
     def __init__(self, accelerator: Accelerator, nodes: int) -> None:
         graph = line_graph(nodes)

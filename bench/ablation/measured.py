@@ -28,7 +28,7 @@ _logger = logging.getLogger("bench.ablation")
 
 @dataclass(frozen=True, slots=True)
 class Gave:
-    """Hold what one run of one arm gave: the measured figure, and every answer."""
+    """What one run of one arm gave: the measured figure, and every answer."""
 
     figure: float
     answers: Sequence[Any]
@@ -42,7 +42,7 @@ Same = Callable[[Any, Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """Hold what a mechanism was found to be worth in one regime.
+    """What a mechanism was found to be worth in one regime.
 
     Args:
         mechanism: its name.

@@ -54,7 +54,7 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         documents: passages that are indexed, each of at most 50 words.
@@ -170,7 +170,7 @@ def line_of_searches() -> FrozenRAGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """Pair a graph with a pass that rewrites it."""
+    """A graph and a pass that rewrites it."""
 
     name: str
     make: Callable[[], FrozenRAGraph]

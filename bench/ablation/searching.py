@@ -42,7 +42,7 @@ HEAVY = 24
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         index: what is searched; its ``nprobe`` is one of those measured.
@@ -95,7 +95,7 @@ def _ids(index: DocumentIndex, queries: Vectors, nprobe: int) -> list[set[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Lacking:
-    """Say how an engine, or its codes, lack a mechanism, and where that could matter."""
+    """How an engine, or its codes, lack a mechanism, and where that could matter."""
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     switch: Switch = nullcontext
@@ -204,7 +204,7 @@ def _in_turn(
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Search as an accelerated store does: by its engine of an accelerator."""
+    """A caller that searches as an accelerated store does: by its engine of an accelerator."""
 
     accelerator: Accelerator
     engine: Any

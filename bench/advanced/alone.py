@@ -29,7 +29,7 @@ _logger = logging.getLogger("bench.advanced_rag")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Hold what the arms of one variant gave, request by request.
+    """What the arms of one variant gave, request by request.
 
     Args:
         variant: what they ran.
@@ -76,7 +76,7 @@ class Measured:
 
 
 class Alone:
-    """Run requests with nothing beside them.
+    """Requests that run with nothing beside them.
 
     Args:
         setting: what all arms share.

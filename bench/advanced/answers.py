@@ -19,7 +19,7 @@ _CUE = "\nQueries:"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Expand a question where the prompt ends with ``Queries:``, else answer with made-up words.
+    """Question expansions where the prompt ends with ``Queries:``, else answers of made-up words.
 
     An expansion is three lines of 24 words: the question's, then a passage's that a hash of the
     question picks, so that each query finds something else. An answer is 45 to 60 words; which and

@@ -25,7 +25,7 @@ _SEED = 20_240
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Hold one run: each answer and each latency."""
+    """One run: each answer and each latency."""
 
     answers: list[str]
     latencies_s: list[float]
@@ -33,7 +33,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Hold the runs of the blind arm (``plain``) and of ours, and how rows name what they ran."""
+    """The runs of the blind arm (``plain``) and of ours, and how rows name what they ran."""
 
     loads: Pairs[Load]
     workload: str

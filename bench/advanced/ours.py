@@ -26,7 +26,7 @@ _CALLS = "rag-accel-call-"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Hold what one request cost.
+    """What one request cost.
 
     Args:
         scheduling_s: CPU seconds of the driver, of ``submit`` (checks, lowering, passes) and of
@@ -46,7 +46,7 @@ class Spent:
 
 
 class Ours:
-    """Run requests on one accelerator; close it by ``opened``."""
+    """Requests on one accelerator, which ``opened`` closes."""
 
     def __init__(
         self, setting: Setting, accelerator: Accelerator, device: EmulatedDevice, top_k: int
@@ -145,7 +145,7 @@ class Ours:
 
 
 class _Meter:
-    """Read the CPU time of the driver's and the call threads that are not among ``others``."""
+    """The CPU time of the driver's and the call threads that are not among ``others``."""
 
     def __init__(self, others: frozenset[threading.Thread]) -> None:
         self._others = others

@@ -19,7 +19,7 @@ Update = dict[str, Any]
 
 
 class State(TypedDict):
-    """Hold the values of a request.
+    """The values of a request.
 
     Lists that parallel nodes add to hold ``(place, item)``: the order of arrival must not matter.
     """

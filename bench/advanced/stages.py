@@ -34,7 +34,7 @@ _TEMPLATES = {
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Note one generation: what asked for it, and tokens read and written."""
+    """One generation: what asked for it, and tokens read and written."""
 
     asked: Asked
     prompt_tokens: int
@@ -43,7 +43,7 @@ class Generated:
 
 @dataclass(slots=True)
 class Notes:
-    """Hold what the stages of one request took.
+    """What the stages of one request took.
 
     Args:
         cpu_s: seconds of each stage that computes here, summed up.
@@ -55,7 +55,7 @@ class Notes:
 
 
 class Stages:
-    """Do the work of the stages over what all arms share.
+    """The work of the stages over what all arms share.
 
     ``notes`` is replaced by whoever wants a request of its own; only one stage after another may
     be noted.

@@ -32,7 +32,7 @@ NUM_UPLOADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Say which workflow a request runs."""
+    """The workflow that a request runs."""
 
     mode: SynthesisMode
     upload: bool
@@ -51,7 +51,7 @@ LOADED = Variant("tree", upload=False)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Be one question, with what its user uploads."""
+    """One question, with what its user uploads."""
 
     question: str
     documents: tuple[Document, ...]
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Hold what all arms use, the very same objects.
+    """What all arms use, the very same objects.
 
     Args:
         questions: what is asked, one a request.

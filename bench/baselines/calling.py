@@ -19,7 +19,7 @@ Work = tuple[Any, Future[Any]]
 
 
 class TextEmbedder(Protocol):
-    """Embed one text, from a thread or from a task."""
+    """An embedder of one text, called from a thread or from a task."""
 
     def invoke(self, text: str) -> list[float]:
         """Return its vector."""
@@ -31,7 +31,7 @@ class TextEmbedder(Protocol):
 
 
 class OneByOne:
-    """Run each text by itself, where its caller is; tasks use the loop's executor, as LangChain's.
+    """Each text by itself, where its caller is; tasks use the loop's executor, as LangChain's.
 
     Args:
         runtime: what computes.
@@ -56,7 +56,7 @@ class OneByOne:
 
 
 class Batcher:
-    """Let ``workers`` threads do whatever waits, many items in one call.
+    """``workers`` threads that do whatever waits, many items in one call.
 
     Args:
         run: returns what is made of each of several items.
@@ -137,7 +137,7 @@ class Batcher:
 
 
 class MicroBatcher(Batcher):
-    """Let ``workers`` threads embed whatever waits.
+    """``workers`` threads that embed whatever waits.
 
     Args:
         runtime: what computes.

@@ -33,7 +33,7 @@ _TUNING_ROUNDS = 2
 
 
 class Arm(Protocol):
-    """Put an opponent under load."""
+    """An opponent under load."""
 
     def run(self, texts: Sequence[str], users: int, shape: Shape) -> Load:
         """Let ``users`` callers embed the texts, one a call."""
@@ -178,7 +178,7 @@ def _ways_to_compute(runtime: str, cores: int) -> list[Settings]:
 
 
 class _Local:
-    """Run an opponent in this process, with its own number of torch threads."""
+    """An opponent in this process, with its own number of torch threads."""
 
     def __init__(self, name: str, settings: Settings, model: Any) -> None:
         runtime, calling = name.split(", ")

@@ -31,7 +31,7 @@ Vectors = NDArray[np.float32]
 
 
 class Runtime(Protocol):
-    """Say what is asked of a runtime."""
+    """What is asked of a runtime."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return ``[len(texts), dim]``, computed as one batch."""
@@ -39,7 +39,7 @@ class Runtime(Protocol):
 
 
 class TorchRuntime:
-    """Run sentence-transformers' own ``encode``."""
+    """The ``encode`` of sentence-transformers itself."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -50,7 +50,7 @@ class TorchRuntime:
 
 
 class OnnxRuntime:
-    """Run the transformer on ONNX Runtime.
+    """The transformer on ONNX Runtime.
 
     Args:
         model: a ``SentenceTransformer``.
@@ -80,7 +80,7 @@ class OnnxRuntime:
 
 
 class OpenVinoRuntime:
-    """Run the transformer on OpenVINO.
+    """The transformer on OpenVINO.
 
     Args:
         model: a ``SentenceTransformer``.
@@ -116,7 +116,7 @@ class OpenVinoRuntime:
 
 
 class Tokens:
-    """Tokenise as the model does, in one call of the tokenizers library."""
+    """A tokenizer as the model's, in one call of the tokenizers library."""
 
     def __init__(self, model: Any) -> None:
         library = importlib.import_module("tokenizers")

@@ -31,7 +31,7 @@ CHUNK = 100_000
 
 
 class FaissCoded:
-    """Search the vectors of an index with clusters by FAISS alone. Not to be changed meanwhile.
+    """The vectors of an index with clusters, searched by FAISS alone. Not to be changed meanwhile.
 
     The clusters are those of the index, so both sides visit the same. The vectors are copied once
     more, in the order of their labels, as ``IndexRefineFlat`` holds them.

@@ -19,7 +19,7 @@ _SILENT = {"DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0", "HF_HUB_O
 
 
 class Infinity:
-    """Run loads in infinity-emb's own process.
+    """Loads in infinity-emb's own process.
 
     Args:
         path: the model's folder.

@@ -26,7 +26,7 @@ _logger = logging.getLogger("bench.embedding_concurrency")
 
 
 class EmbedQuery:
-    """Let an embeddings object be loaded as a chain: text in, vector out."""
+    """An embeddings object that can be loaded as a chain: text in, vector out."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
@@ -46,7 +46,7 @@ class EmbedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Run one number of callers; arms take turns over the same texts.
+    """One number of callers; arms take turns over the same texts.
 
     Args:
         plain: the embeddings as they are.

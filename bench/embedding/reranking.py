@@ -39,7 +39,7 @@ Ranked = list[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is reranked: passages of one call, callers, calls of a run, pairs of runs."""
+    """How much is reranked: passages of one call, callers, calls of a run, pairs of runs."""
 
     passages: int
     callers: int
@@ -48,7 +48,7 @@ class Sizes:
 
 
 class LateInteraction:
-    """Score passages by sentence-transformers alone."""
+    """A scorer of passages by sentence-transformers alone."""
 
     def __init__(self, model: Any, passages: Sequence[Sequence[str]]) -> None:
         self._model = model
@@ -68,7 +68,7 @@ class LateInteraction:
 
 
 class OurReranker:
-    """Score passages by a graph of one stage."""
+    """A scorer of passages by a graph of one stage."""
 
     def __init__(self, accelerator: Accelerator, passages: Sequence[Sequence[str]]) -> None:
         self._accelerator = accelerator

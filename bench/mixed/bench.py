@@ -25,14 +25,14 @@ _logger = logging.getLogger("bench.mixed")
 
 @dataclass(slots=True)
 class Found:
-    """Collect rows and ratios."""
+    """Rows and ratios."""
 
     rows: list[Row] = field(default_factory=list[Row])
     ratios: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class Bench:
-    """Put the systems of one setting under loads.
+    """The systems of one setting under loads.
 
     Args:
         setting: the index and the device.

@@ -22,7 +22,7 @@ _BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Count requests: whose ids are those expected, whose differ by more than a tie, and texts."""
+    """Counts of requests: expected ids, ids that differ by more than a tie, and texts."""
 
     identical_ids: int
     different_ids: int
@@ -30,7 +30,7 @@ class Agreement:
 
 
 class Expected:
-    """Hold the ids that stock FAISS in float32 finds for each last search, and the last answers.
+    """The ids that stock FAISS in float32 finds for each last search, and the last answers.
 
     Args:
         index: what is searched.

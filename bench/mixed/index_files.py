@@ -50,7 +50,7 @@ _logger = logging.getLogger("bench.mixed")
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """Say how large an index is and how it is searched.
+    """How large an index is and how it is searched.
 
     Args:
         vectors: how many; the first are real.
@@ -69,7 +69,7 @@ class IndexSize:
 
 @dataclass(frozen=True, slots=True)
 class LargeIndex:
-    """Hold an index in memory, for every system alike."""
+    """An index in memory, for every system alike."""
 
     size: IndexSize
     documents: DocumentIndex

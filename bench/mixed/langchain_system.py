@@ -23,7 +23,7 @@ from rag_accel.engines.llm.emulated.device import EmulatedDevice
 
 
 class TableEmbeddings(Embeddings):
-    """Look vectors up."""
+    """Embeddings that look vectors up."""
 
     def __init__(self, vectors: QueryVectors) -> None:
         self._vectors = vectors
@@ -42,7 +42,7 @@ class TableEmbeddings(Embeddings):
 
 
 class TableDocstore(Docstore):
-    """Make the document of a label when it is asked for: millions at once would fill memory."""
+    """Documents made when a label is asked for: millions at once would fill memory."""
 
     def __init__(self, index: LargeIndex) -> None:
         self._index = index
@@ -53,14 +53,14 @@ class TableDocstore(Docstore):
 
 
 class LabelIds:
-    """Name the documents by their labels, as a dict of them would."""
+    """The documents' names by their labels, as a dict of them would give."""
 
     def __getitem__(self, label: int) -> str:
         return str(label)
 
 
 class LangChainSystem:
-    """Run the programs on LangChain's own objects."""
+    """The programs on LangChain's own objects."""
 
     def __init__(self, index: LargeIndex, vectors: QueryVectors, device: EmulatedDevice) -> None:
         self.name = "langchain"

@@ -26,7 +26,7 @@ from rag_accel.system.processor import usable_cores
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Say how long a load lasts.
+    """How long a load lasts.
 
     Args:
         warm_s: seconds at the beginning whose requests are not counted.
@@ -43,7 +43,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class MixedLoad:
-    """Hold what one system did under one load.
+    """What one system did under one load.
 
     Args:
         rate_rps: mean arrivals a second.
@@ -116,7 +116,7 @@ async def run_load(
 
 
 class _Pending:
-    """Serve one request as a task and note when it ended."""
+    """One request, served as a task, and when it ended."""
 
     def __init__(self, request: Request, due: float, is_counted: bool, system: System) -> None:
         self.request = request
@@ -140,7 +140,7 @@ class _Pending:
 
 
 class _Meter:
-    """Measure what the process and the device do between two moments."""
+    """What the process and the device do between two moments."""
 
     def __init__(self, device: EmulatedDevice) -> None:
         self._device = device

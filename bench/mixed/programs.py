@@ -23,14 +23,14 @@ TOP_K = 5
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Hold what a request ended with: its text, and the ids its last search found, best first."""
+    """What a request ended with: its text, and the ids its last search found, best first."""
 
     text: str
     ids: tuple[str, ...]
 
 
 class Services(Protocol):
-    """Search and generate, one call at a time."""
+    """Searches and generations, one call at a time."""
 
     async def search(self, query: str) -> Sequence[Document]:
         """Return the ``TOP_K`` documents nearest to a text, best first."""

@@ -22,7 +22,7 @@ from rag_accel.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Pair an index with an emulated device; ``name`` is how rows name them."""
+    """An index and an emulated device; ``name`` is how rows name them."""
 
     name: str
     index: IndexSize
@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         heavy: the setting whose bottleneck is to be the search.

@@ -14,7 +14,7 @@ Meets = Callable[[float, int], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """Hold a rate that keeps the objective and a higher one that does not, per second."""
+    """A rate that keeps the objective and a higher one that does not, per second."""
 
     passes: float
     fails: float
@@ -83,7 +83,7 @@ async def find_limit(
 
 @dataclass(slots=True)
 class _Search:
-    """Remember which rates met the objective, and which of them all seeds were tried at."""
+    """The rates that met the objective, and those of them all seeds were tried at."""
 
     meets: Meets
     seeds: int

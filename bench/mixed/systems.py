@@ -44,7 +44,7 @@ QueryVectors = Mapping[str, Floats]
 
 
 class System(Protocol):
-    """Serve requests.
+    """A system that serves requests.
 
     Attributes:
         name: how results name it.
@@ -62,7 +62,7 @@ class System(Protocol):
 
 
 class StagedSystem:
-    """Search what waits in batched FAISS calls; generate asynchronously.
+    """A system that searches what waits in batched FAISS calls and generates asynchronously.
 
     Args:
         name: how results name it.
@@ -130,7 +130,7 @@ class StagedSystem:
 
 
 class RagAccelSystem:
-    """Run the workflows as graphs on a ``Server``; nothing is shared among equal calls."""
+    """The workflows as graphs on a ``Server``; nothing is shared among equal calls."""
 
     def __init__(self, index: LargeIndex, vectors: QueryVectors, device: EmulatedDevice) -> None:
         self.name = "ours"

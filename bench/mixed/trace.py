@@ -28,7 +28,7 @@ _QUESTION = "\nQuestion: "
 
 
 class Workflow(StrEnum):
-    """Name the workflows of HedraRAG section 6."""
+    """The workflows of HedraRAG section 6."""
 
     ONE_SHOT = "one_shot"
     HYDE = "hyde"
@@ -45,7 +45,7 @@ EVEN: Mix = tuple((workflow, 1) for workflow in Workflow)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ask one question of one workflow.
+    """One question of one workflow.
 
     Args:
         number: its place in the trace.
@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Hold requests, what is answered to their prompts, and what they search for.
+    """Requests, what is answered to their prompts, and what they search for.
 
     Args:
         requests: in the order in which they arrive; workflows as often as the mix says.
@@ -145,7 +145,7 @@ def pieces(text: str) -> list[str]:
 
 
 class _Writer:
-    """Collect answers and queries; a request whose prompts another one has is turned away."""
+    """Answers and queries; a request whose prompts another one has is turned away."""
 
     def __init__(self, texts: Sequence[str], draws: random.Random) -> None:
         self._texts = texts

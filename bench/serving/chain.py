@@ -22,7 +22,7 @@ PROMPT = "Answer from these pages.\n\n{context}\n\nQuestion: {question}"
 
 
 class WaitingChatModel(BaseChatModel):
-    """Wait as for a model elsewhere, then answer with what tells one prompt from another."""
+    """A chat model that waits as a remote one does, then answers with what tells prompts apart."""
 
     @property
     def _llm_type(self) -> str:

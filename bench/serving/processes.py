@@ -16,7 +16,7 @@ END_S = 20.0
 
 
 class LineProcess:
-    """Be a module of ours that runs in a process until the block ends."""
+    """A module of ours that runs in a process until the block ends."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module
@@ -65,7 +65,7 @@ class LineProcess:
 
 
 class Server(LineProcess):
-    """Serve the chain, plain or accelerated."""
+    """A server of the chain, plain or accelerated."""
 
     def __init__(self, *arguments: str) -> None:
         super().__init__("bench.serving.server", *arguments)
@@ -78,7 +78,7 @@ class Server(LineProcess):
 
 
 class Client(LineProcess):
-    """Put a server under load."""
+    """A client that puts a server under load."""
 
     def __init__(self) -> None:
         super().__init__("bench.serving.client")

@@ -15,7 +15,7 @@ _HEADING = "Ratios:"
 
 
 class Suite(Protocol):
-    """Say what a suite's module offers.
+    """What a suite's module offers.
 
     One that has parameters also has a function ``configured(quick, settings)``, which returns the
     sizes that ``run`` is to measure and raises ConfigError on settings that it does not know.

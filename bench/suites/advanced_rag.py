@@ -92,7 +92,7 @@ _TOGETHER = {"topology_vs_blind_together": 8, "topology_vs_blind_single": 1}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         documents: passages that are indexed.

@@ -62,7 +62,7 @@ _logger = logging.getLogger("bench.default_stores")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         documents: in each store.
@@ -87,7 +87,7 @@ Found = list[tuple[Any, float]]
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Search by vector, as a chain is invoked."""
+    """A search by vector, called as a chain is."""
 
     search: Callable[[Any, int], Found]
 
@@ -150,7 +150,7 @@ def _in_memory(
 
 
 class _KeptMatrix:
-    """Be what a user might write in 20 lines, once he has seen where the time goes."""
+    """What a user might write in 20 lines, once it is clear where the time goes."""
 
     def __init__(self, store: InMemoryVectorStore) -> None:
         self._entries = list(store.store.values())

@@ -78,7 +78,7 @@ _logger = logging.getLogger("bench.demo")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         users: numbers of concurrent users, rising; of all but the last only the tails are ratios.
@@ -104,7 +104,7 @@ PER_USER = 96
 
 
 class TimedReader(ExtractiveChatModel):
-    """Answer as the demo's reader does, and add up the seconds that takes; for one user only."""
+    """The demo's reader, with the seconds it takes added up; for one user only."""
 
     _spent_s: float = PrivateAttr(default=0.0)
 
@@ -122,7 +122,7 @@ class TimedReader(ExtractiveChatModel):
 
 
 class CallingReader(ExtractiveChatModel):
-    """Answer as the demo's reader does, after a call that takes ``call_s`` and no processor."""
+    """The demo's reader after a call that takes ``call_s`` and no processor."""
 
     call_s: float
 

@@ -67,7 +67,7 @@ _logger = logging.getLogger("bench.embedding_concurrency")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         callers: numbers of concurrent callers, rising; opponents take part in the last.

@@ -62,7 +62,7 @@ _logger = logging.getLogger("bench.http")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         connections: of the loaded runs.
@@ -85,7 +85,7 @@ FULL = Sizes()
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Hold the client and the servers: the plain ones by their torch threads, and ours."""
+    """The client and the servers: the plain ones by their torch threads, and ours."""
 
     client: Client
     plain: Mapping[int, Server]

@@ -108,7 +108,7 @@ APPROXIMATE = ("staged_sq8_refine",)
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Hold where texts, vectors and files come from; tests give small ones."""
+    """Where texts, vectors and files come from; tests give small ones."""
 
     passages: Passages
     embed: Callable[[Sequence[str]], Floats]

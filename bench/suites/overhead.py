@@ -93,7 +93,7 @@ _logger = logging.getLogger("bench.overhead")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         leaf_pairs, chain_pairs, retrieval_pairs: pairs of calls of each workload.

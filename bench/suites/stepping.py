@@ -115,7 +115,7 @@ LEAST, FOUR_TIMES = "least nprobe", "4 x least nprobe"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Say how much is measured.
+    """How much is measured.
 
     Args:
         index: the large index; its ``nprobe`` is the one published besides those found.
@@ -166,7 +166,7 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
 
 @dataclass(frozen=True, slots=True)
 class _Regime:
-    """Name a number of clusters to visit."""
+    """A number of clusters to visit, with a name."""
 
     name: str
     key: str

@@ -34,7 +34,7 @@ _WANTED_DOCUMENTS = 2
 
 
 class State(TypedDict):
-    """Carry a request from its question to its answer; each graph uses some of it."""
+    """The state of a request from its question to its answer; each graph uses some of it."""
 
     question: str
     documents: list[str]

@@ -35,7 +35,7 @@ Reply = Callable[[Sequence[BaseMessage]], AIMessage]
 
 
 class LeafCalls:
-    """Count the leaf calls of one program, from any thread."""
+    """The number of leaf calls of one program, counted from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class LeafCalls:
 
 
 class WaitingChatModel(BaseChatModel):
-    """Answer after 2 ms; what it says is ``reply`` of the messages."""
+    """A chat model that answers after 2 ms; what it says is ``reply`` of the messages."""
 
     reply: Reply
     calls: LeafCalls
@@ -84,7 +84,7 @@ class WaitingChatModel(BaseChatModel):
 
 
 class WordEmbeddings(Embeddings):
-    """Count a text's words, each in the dimension that its hash names. Async is inherited."""
+    """Counts of a text's words, each in the dimension its hash names. Async is inherited."""
 
     def __init__(self, calls: LeafCalls) -> None:
         self._calls = calls

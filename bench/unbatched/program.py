@@ -16,7 +16,7 @@ _ASKED = ("When did the {} open?", "Who keeps the {}?", "What happened to the {}
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Hold a fresh program and what one request of it is.
+    """A fresh program and what one request of it is.
 
     Args:
         name: how results name it.

@@ -43,7 +43,7 @@ _logger = logging.getLogger("bench.rounds")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Hold the rounds of a program accelerated in one way, beside those of the plain program.
+    """The rounds of a program accelerated in one way, beside those of the plain program.
 
     Args:
         name: ``activate`` or ``accelerate``.
@@ -62,7 +62,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Hold the rounds of one program.
+    """The rounds of one program.
 
     Args:
         workload: how results name it.

@@ -1,4 +1,4 @@
-"""Accelerate LangChain programs without changing them."""
+"""LangChain programs, accelerated without a change to them."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Accelerate a LangChain object, and say how it runs: the verbs a user needs."""
+"""The verbs a user needs: to accelerate a LangChain object, and to see how it runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Accelerate LangChain and LangGraph in this process: ``import langchain_rag_accel.auto``.
+"""LangChain and LangGraph accelerated in this process: ``import langchain_rag_accel.auto``.
 
-From the import on, everything is scheduled that ``activate()`` would schedule, whoever made it and
+From the import on, everything is scheduled that ``activate()`` would schedule, whatever made it and
 when. ``langchain_rag_accel.switch.switch_off()`` ends it.
 """
 

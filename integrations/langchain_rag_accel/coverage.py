@@ -1,6 +1,6 @@
-"""Meter how much of a program really passes the scheduler.
+"""A meter of how much of a program really passes the scheduler.
 
-LangChain's own callbacks tell of every model and retriever call, whoever makes it; the wrappers
+LangChain's own callbacks tell of every model and retriever call, wherever it is made; the wrappers
 tell which calls waited for their turn, on an engine or for a permit, and which began at once and
 were reported. The difference passed by. Calls
 that have no callbacks (embeddings, stores, compressors) are known from the wrappers alone. A
@@ -40,7 +40,7 @@ _WITH_CALLBACKS = ("chat model", "language model", "retriever")
 
 @dataclass(frozen=True, slots=True)
 class CoverageRow:
-    """Count the leaf calls of one kind: queued, admitted at once and reported, and all seen."""
+    """The leaf calls of one kind: queued, admitted at once and reported, and all seen."""
 
     kind: str
     seen: int
@@ -59,7 +59,7 @@ class CoverageRow:
 
 
 class Coverage(BaseCallbackHandler):
-    """Count leaf calls by kind. An answer from LangChain's own cache is seen, never scheduled."""
+    """Leaf calls by kind. An answer from LangChain's own cache is seen, never scheduled."""
 
     run_inline = True
 

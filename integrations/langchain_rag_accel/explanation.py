@@ -1,4 +1,4 @@
-"""Say what was understood of an accelerated program, and how each part of it runs."""
+"""What was understood of an accelerated program, and how each part of it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accelerate a compiled LangGraph: what comes back is one, whose runs are requests.
+"""A compiled LangGraph, accelerated: what comes back is one, whose runs are requests.
 
 LangGraph stays the executor. All its entries run by two methods, ``stream`` and ``astream``; these
 are what a run of ours is put around.

@@ -1,4 +1,4 @@
-"""List the methods in which LangChain objects do their work.
+"""The methods in which LangChain objects do their work.
 
 Beside them stand the methods in which composite retrievers make calls that do not need each other.
 """
@@ -44,8 +44,8 @@ EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
 
 
 def _model(base: type) -> list[LeafMethod]:
-    # LangChain decides whether a model streams by who defines these two, so they are never
-    # defined where the class did not.
+    # LangChain decides whether a model streams by the class that defines these two, so they are
+    # never defined where the class did not.
     return [
         *leaf_pair("_generate", DECODING, base, "_agenerate"),
         LeafMethod("_stream", DECODING, "generator", base),

@@ -1,4 +1,4 @@
-"""Run the texts of recognised embeddings objects on an owned engine, batched across requests."""
+"""Texts of recognised embeddings objects on an owned engine, batched across requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Vectors = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Hold one call of a recognised object: whose it is and what it is to embed."""
+    """One call of a recognised object: the run it belongs to and what it is to embed."""
 
     identity: RequestIdentity
     adopted: AdoptedEmbeddings

@@ -1,4 +1,4 @@
-"""Run the searches of recognised vector stores on an owned engine, batched across requests."""
+"""Searches of recognised vector stores on an owned engine, batched across requests."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ UNIT = "_similarity_search_with_score_by_vector"
 
 @dataclass(frozen=True, slots=True)
 class _StoreSearch:
-    """Search one store for one run; ``plain`` is how the store does it."""
+    """The search of one store for one run; ``plain`` is how the store does it."""
 
     identity: RequestIdentity
     store: Any

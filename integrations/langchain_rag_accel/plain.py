@@ -1,4 +1,4 @@
-"""Be the verbs of this package where a version of LangChain is not understood: all runs plainly."""
+"""The verbs of this package where a version of LangChain is not understood: all runs plainly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the calls of one accelerated program, each as a request of the scheduler."""
+"""The calls of one accelerated program, each run as a request of the scheduler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Program:
-    """Know a program: who schedules it, what it is called there, and its shape if it has one.
+    """A program: its accelerator, its name there, and its shape if it has one.
 
     All that is made of one accelerated object shares it. While it lives, leaf calls are
     intercepted.
@@ -86,7 +86,7 @@ class Program:
 
 
 class _Request:
-    """Be one request of its own while the block runs, and close it."""
+    """A request of its own, open while the block runs."""
 
     __slots__ = ("_identity", "_lent", "_scope")
 
@@ -111,7 +111,7 @@ class _Request:
 
 
 class _planned(inside):  # noqa: N801 - used as a function
-    """Let what runs in the block be part of a run whose shape is known."""
+    """A block that is part of a run whose shape is known."""
 
     __slots__ = ("_depth", "_plan")
 

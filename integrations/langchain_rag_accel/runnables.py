@@ -1,4 +1,4 @@
-"""Run a whole runnable as one request of the scheduler, with LangChain in control."""
+"""A whole runnable run as one request of the scheduler, with LangChain in control."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rag_accel.interception.wrappers import astepped, stepped
 
 
 class AcceleratedRunnable(RunnableBinding[Any, Any]):
-    """Behave as the bound runnable; let its models, retrievers and embeddings be scheduled.
+    """The bound runnable, with its models, retrievers and embeddings scheduled.
 
     Every call becomes one request; all inputs of a batch are one. Its identity travels in the
     context of whatever runs for the call.

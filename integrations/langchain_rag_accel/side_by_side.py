@@ -1,4 +1,4 @@
-"""Run the independent calls of a composite retriever or compressor side by side.
+"""The independent calls of a composite retriever or compressor, run side by side.
 
 The first call runs in the caller's own thread and context; the others run in the accelerator's
 threads, or in the caller's if those are busy, each in a copy of the caller's context. LangChain
@@ -70,7 +70,7 @@ def _runs_in_loop() -> bool:
 
 
 class _RunAll:
-    """Run calls for one request; be what a composite's calls are handed to."""
+    """A function that runs a composite's calls for one request."""
 
     def __init__(self, run: RequestIdentity) -> None:
         self._accelerator = run.accelerator
@@ -86,9 +86,9 @@ class _RunAll:
 
 
 class _Calls:
-    """Be calls of which threads take one after the other, the caller's thread among them.
+    """Calls of which threads take one after the other, the caller's thread among them.
 
-    Nobody waits for a thread to be free: what no other has taken, the caller takes. So composites
+    No call waits for a thread to be free: what no other has taken, the caller takes. So composites
     inside of composites end with any number of threads.
     """
 
@@ -111,7 +111,7 @@ class _Calls:
             self._help()
             with self._changed:
                 self._changed.wait_for(lambda: self._under_way == 0)
-        except BaseException:  # Ctrl-C, or an error of ours: nobody waits for the others
+        except BaseException:  # Ctrl-C, or an error of ours: the others are not waited for
             self._stop()
             raise
         failed = min(self._errors, default=None)

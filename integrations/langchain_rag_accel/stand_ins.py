@@ -1,4 +1,4 @@
-"""Run recognised objects' own methods on stand-ins, whose clients bring work to owned engines."""
+"""Recognised objects' own methods on stand-ins, whose clients bring work to owned engines."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _stand_in(identity: RequestIdentity, obj: Any) -> Any:
 
 
 class _Asking:
-    """Bring the work of one object's stand-in to the scheduler, for one run."""
+    """A function that brings the work of one object's stand-in to the scheduler, for one run."""
 
     __slots__ = ("_holder", "_identity")
 

@@ -1,4 +1,4 @@
-"""Keep LangChain and LangGraph accelerated in this process once somebody asks for it."""
+"""Acceleration of LangChain and LangGraph for the rest of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _block: ExitStack | None = None
 
 
 def switch_on() -> None:
-    """Open a block of ``activate()`` that nobody closes; once is enough."""
+    """Open a block of ``activate()`` that is never closed; once is enough."""
     global _block
     with _lock:
         if _block is None:

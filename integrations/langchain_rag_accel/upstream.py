@@ -1,4 +1,4 @@
-"""Know on which private names of LangChain this package stands, and whether they are there.
+"""The private names of LangChain that this package stands on, and whether they are there.
 
 A new version may lack one. Then nothing is intercepted: programs run plainly, and a warning says
 what is gone.

@@ -1,4 +1,4 @@
-"""Compose scheduler and engines into what users hold: the ``Accelerator``."""
+"""Scheduler and engines, composed into what users hold: the ``Accelerator``."""
 
 from rag_accel.accelerator.accelerator import Accelerator, forget_program
 from rag_accel.accelerator.default import default_accelerator, shutdown

@@ -1,4 +1,4 @@
-"""Join the scheduler and the engines: the composition root."""
+"""The composition root: the scheduler and the engines together."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def forget_program(program: str) -> None:
 
 
 class Accelerator:
-    """Schedule the work of many requests over shared engines.
+    """A scheduler of the work of many requests over shared engines.
 
     Args:
         llm, embedder, index, reranker: engines of the stages that name no other; each an
-            ``Engine``, a ``DocumentIndex`` or a callable, see ``accelerator.bound``.
+            ``Engine``, a ``DocumentIndex`` or a callable, see ``requests.engines``.
         engines: more of them, by the names that stages use.
         options: an ``Options``; or give single options as keyword arguments.
 
@@ -86,7 +86,7 @@ class Accelerator:
         self.leaves = Leaves(self._driver, self.options)
         self.calls = CallPool(self.options.call_threads)
         self._lock = threading.Lock()
-        self._adoption = EngineTable(self._driver)
+        self._table = EngineTable(self._driver)
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, NamedEngine] = {}
         self._driver.add_borrowed(
@@ -236,16 +236,16 @@ class Accelerator:
             name: what its engine is called, before a number.
             make: makes the engine.
             variant: the settings.
-            holder: whose use this is, and who must not be kept alive by the engine. When all
+            holder: whose use this is, and which must not be kept alive by the engine. When all
                 holders of an engine are gone, so is the engine. Without one it stays.
         """
-        return self._adoption.own(obj, name, make, variant, holder)
+        return self._table.own(obj, name, make, variant, holder)
 
     def borrow(
         self, name: str, kind: PrimitiveKind, max_concurrency: int | None = None
     ) -> EngineName:
         """Return the borrowed engine of this name, joined on first use."""
-        return self._adoption.borrow(name, kind, max_concurrency)
+        return self._table.borrow(name, kind, max_concurrency)
 
     def open_request(self, program: str, deadline_s: float | None = None) -> RequestIdentity:
         """Start a run of an intercepted program; ``close_request`` must follow."""
@@ -275,7 +275,7 @@ class Accelerator:
             self.close_request(identity)
 
     def anonymous(self, program: str = "") -> RequestIdentity:
-        """Return an identity for a run that nobody opens, such as a single call's."""
+        """Return an identity for a run that is not opened, such as a single call's."""
         now = self._driver.now()
         limit = self.options.deadline_s
         deadline = None if limit is None else now + limit
@@ -330,7 +330,7 @@ class Accelerator:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing lives here: no request, no running work, nobody who waits.
+        """Tell whether nothing lives here: no request, no running work, no waiting caller.
 
         Work that an engine could not cancel counts until its step returns.
 

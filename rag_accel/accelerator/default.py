@@ -1,4 +1,4 @@
-"""Keep the one accelerator that all objects share unless they are given another."""
+"""The one accelerator that all objects share unless they are given another."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _Adopted:
 
 
 class EngineTable:
-    """Let objects join one driver as engines, each once; from any thread."""
+    """The engines of one driver by the objects they came from, each once. Thread-safe."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -98,8 +98,8 @@ class EngineTable:
             return self._borrowed[name]
 
 
-def _let_go(adoption: weakref.ref[EngineTable], key: _Key, known: _Adopted, holder: int) -> None:
-    alive = adoption()
+def _let_go(table: weakref.ref[EngineTable], key: _Key, known: _Adopted, holder: int) -> None:
+    alive = table()
     if alive is not None:
         alive.let_go(key, known, holder)
 

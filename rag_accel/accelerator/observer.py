@@ -1,4 +1,4 @@
-"""Turn what the driver sees into metrics and trace events."""
+"""Metrics and trace events, made of what the driver sees."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rag_accel.telemetry.tracer import Tracer
 
 
 class SchedulerObserver:
-    """Record waits, batches, steps and outcomes. Used by one thread at a time."""
+    """A recorder of waits, batches, steps and outcomes. Used by one thread at a time."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer) -> None:
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""Start the command line: ``python -m rag_accel.cli``."""
+"""The start of the command line: ``python -m rag_accel.cli``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Switch acceleration on for all frameworks that are installed."""
+"""Acceleration of all frameworks that are installed."""
 
 from __future__ import annotations
 

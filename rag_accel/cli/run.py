@@ -1,4 +1,4 @@
-"""Run a Python program as it is, with the frameworks that it uses accelerated from the start.
+"""``run``: a Python program as it is, with the frameworks that it uses accelerated from the start.
 
 The program gets an interpreter of its own, so that arguments, exit status, tracebacks and what it
 starts itself are the plain ones. That interpreter finds ``startup`` first among its modules, whose

@@ -1,4 +1,4 @@
-"""Define the seam between the co-scheduler and whatever executes primitives.
+"""The seam between the co-scheduler and whatever executes primitives.
 
 Two kinds of engine meet here. An *owned* engine implements ``Engine``: it is stepped in a worker
 thread of its own, and every method but ``interrupt`` is called on that thread only, so an engine

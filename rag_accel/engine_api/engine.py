@@ -1,4 +1,4 @@
-"""Define what an owned engine implements, how it is handed work and what it reports of it."""
+"""What an owned engine implements, how it is handed work and what it reports of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OutputKind = Literal["progress", "partial", "final", "error"]
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """Hand one sub-stage to an owned engine.
+    """One sub-stage handed to an owned engine.
 
     Args:
         id: unique among all work this engine has not finished.
@@ -42,7 +42,7 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
-    """Report on one sub-stage.
+    """A report on one sub-stage.
 
     ``final`` and ``error`` end the work; after them the engine has forgotten its id. A ``partial``
     carries an increment (a text delta), ``progress`` only a new handle or revision.
@@ -59,7 +59,7 @@ class EngineOutput:
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """Bound one step: stop starting new pieces after ``time_s``; compute on ``threads`` threads."""
+    """The bounds of one step: no new piece after ``time_s``; ``threads`` threads for computing."""
 
     time_s: float | None = None
     threads: int = 1
@@ -70,7 +70,7 @@ class StepBudget:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Execute primitives in steps. All methods but ``interrupt`` run on one worker thread."""
+    """What executes primitives in steps. All methods but ``interrupt`` run on one worker thread."""
 
     @property
     def profile(self) -> EngineProfile:
@@ -118,7 +118,7 @@ class Engine(Protocol):
 
 
 class EngineBase:
-    """Give an owned engine the optional methods, doing nothing."""
+    """A base of owned engines whose optional methods do nothing."""
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget nothing: a non-stepped engine holds no work between steps."""

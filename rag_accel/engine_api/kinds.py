@@ -1,4 +1,4 @@
-"""Name what an engine can execute, and say of each kind all that holds wherever it runs."""
+"""The kinds of work an engine can execute, and all that holds of each wherever it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class PrimitiveKind(enum.StrEnum):
-    """Name what an engine can execute (Teola Table 1, plus graph hops and opaque user code)."""
+    """The kinds of work there are (Teola Table 1, plus graph hops and opaque user code)."""
 
     EMBEDDING = "EMBEDDING"
     SEARCHING = "SEARCHING"
@@ -28,7 +28,7 @@ class PrimitiveKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindSpec:
-    """Describe a kind of primitive.
+    """The properties of one kind of primitive.
 
     Args:
         has_engine: whether an engine executes it; without one it is code of the user's or ours.
@@ -68,7 +68,7 @@ ROLES: Mapping[str, PrimitiveKind] = {spec.role: kind for kind, spec in KINDS.it
 
 
 class HasKinds(Protocol):
-    """Be anything that says which primitives it executes: all the graph needs of an engine."""
+    """Anything that says which primitives it executes: all the graph needs of an engine."""
 
     @property
     def kinds(self) -> frozenset[PrimitiveKind]:

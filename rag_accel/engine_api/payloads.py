@@ -1,4 +1,4 @@
-"""Define what engines are asked for and what they give back, a payload for each kind of work."""
+"""What engines are asked for and what they give back, a payload for each kind of work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Hold one retrievable text. ``id`` is unique inside its index."""
+    """One retrievable text. ``id`` is unique inside its index."""
 
     id: str
     text: str
@@ -20,7 +20,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class ScoredDocument:
-    """Pair a document with the score of the stage that chose it (higher is nearer)."""
+    """A document with the score of the stage that chose it (higher is nearer)."""
 
     document: Document
     score: float
@@ -28,7 +28,7 @@ class ScoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Hold one chat turn."""
+    """One chat turn."""
 
     role: Role
     content: str
@@ -36,7 +36,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Ask for one vector per text. The final value is ``vectors: [len(texts), dim], float32``."""
+    """Texts that get one vector each. The final value: ``vectors: [len(texts), dim], float32``."""
 
     texts: tuple[str, ...]
     role: Literal["query", "document"] = "query"
@@ -44,7 +44,7 @@ class TextBatch:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """Ask for the ``k`` nearest documents of ``vector: [dim], float32``.
+    """A search for the ``k`` documents nearest to ``vector: [dim], float32``.
 
     ``where`` keeps only documents whose metadata equals every given value; ``nprobe`` overrides
     the index's own. The final value is ``tuple[ScoredDocument, ...]``, best first.
@@ -58,7 +58,7 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class HybridQuery(SearchQuery):
-    """Ask for the ``k`` documents nearest to ``vector`` and to the words of ``text`` together.
+    """A search for the ``k`` documents nearest to ``vector`` and to the words of ``text`` together.
 
     A search query that also says its text: an engine that searches by vector alone runs it as one,
     with the same ``vector: [dim], float32``, ``k``, ``where`` and ``nprobe``. The final value is
@@ -70,7 +70,7 @@ class HybridQuery(SearchQuery):
 
 @dataclass(frozen=True, slots=True)
 class RerankBatch:
-    """Ask for the documents ordered by relevance to ``query``, the best ``top_n`` of them."""
+    """Documents to order by relevance to ``query``; the best ``top_n`` of them are wanted."""
 
     query: str
     documents: tuple[Document, ...]
@@ -79,7 +79,7 @@ class RerankBatch:
 
 @dataclass(frozen=True, slots=True)
 class IngestBatch:
-    """Ask an index to take documents with their ``vectors: [len(documents), dim], float32``."""
+    """Documents for an index, with their ``vectors: [len(documents), dim], float32``."""
 
     documents: tuple[Document, ...]
     vectors: Any
@@ -87,7 +87,7 @@ class IngestBatch:
 
 @dataclass(frozen=True, slots=True)
 class GenerationInput:
-    """Ask for one completion. ``options`` are sampling options by their OpenAI names.
+    """The prompt of one completion. ``options`` are sampling options by their OpenAI names.
 
     The messages are always the whole prompt, also where work names a handle: of what was prefilled
     under the handle an engine reuses only the common prefix. For PARTIAL_PREFILLING they are the
@@ -102,7 +102,7 @@ class GenerationInput:
 
 @dataclass(frozen=True, slots=True)
 class GenerationOutput:
-    """Hold a finished completion and its token counts."""
+    """A finished completion and its token counts."""
 
     text: str
     prompt_tokens: int = 0

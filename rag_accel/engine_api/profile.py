@@ -1,4 +1,4 @@
-"""Define how an engine says what it does and how it likes to be driven."""
+"""How an engine says what it does and how it is to be driven."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 
 
 class Capability(enum.StrEnum):
-    """Name an optional ability of an engine."""
+    """The optional abilities of an engine."""
 
     STREAM = "stream"
     """It reports ``partial`` outputs of work that asks for them."""
@@ -55,7 +55,7 @@ class Capability(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:
-    """Predict a step's seconds as ``base_s + per_item_s * items`` (WindVE's linear model)."""
+    """A step's seconds as ``base_s + per_item_s * items`` (WindVE's linear model)."""
 
     base_s: float = 0.0
     per_item_s: float = 0.0
@@ -67,7 +67,7 @@ class LatencyModel:
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """Describe what an owned engine does and how it likes to be driven.
+    """What an owned engine does and how it is to be driven.
 
     Args:
         kinds: primitive kinds it executes.
@@ -94,7 +94,7 @@ class EngineProfile:
 
 @dataclass(frozen=True, slots=True)
 class BorrowedEngine:
-    """Describe an object the user made: its calls are admitted, never moved.
+    """An object the user made: its calls are admitted, never moved.
 
     ``max_concurrency`` bounds calls in flight; ``None`` never holds one back. ``pure`` says that
     the user named it as safe to share among equal concurrent calls.

@@ -1,4 +1,4 @@
-"""Execute primitives: the engines this package owns, by their public names.
+"""The engines this package owns, by their public names: they execute primitives.
 
 Nothing is imported before it is used: an engine brings the libraries it needs (extras ``local``,
 ``fast`` and ``openai``) when its name is first asked for.

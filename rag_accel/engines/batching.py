@@ -1,4 +1,4 @@
-"""Keep the items of many pieces of work apart while one batch computes them together.
+"""The items of many pieces of work, kept apart while one batch computes them together.
 
 An engine that batches across requests takes *slots* (one item of one work each) from here, runs
 any mix of them in one call and gives each result back to its slot. A work ends when all its slots
@@ -24,7 +24,7 @@ PieceT = TypeVar("PieceT")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot(Generic[ItemT]):
-    """Name one item of one work: ``position`` counts inside the work. Compared by identity."""
+    """One item of one work: ``position`` counts inside the work. Compared by identity."""
 
     work: WorkId
     position: int
@@ -42,7 +42,7 @@ class _Work(Generic[ItemT, ResultT]):
 
 
 class PendingWork(Generic[ItemT, ResultT]):
-    """Hold submitted work until each item has a result.
+    """Submitted work whose items do not all have results yet.
 
     Args:
         finish: turns a request and its results, in item order, into the final value; what it
@@ -183,7 +183,7 @@ def _by_work(slots: Iterable[Slot[ItemT]]) -> list[list[Slot[ItemT]]]:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Bound what a model computes at once, in tokens (or calls' items where length is unknown).
+    """Bounds of what a model computes at once, in tokens (or in items where length is unknown).
 
     Args:
         batch: most tokens of one micro-batch, padding included; one longer text runs alone.
@@ -230,7 +230,7 @@ def micro_batches(lengths: Sequence[int], limits: BatchLimits) -> list[list[int]
 
 
 class StepDeadline:
-    """Tell whether a step's time is over; the first piece may always start."""
+    """The end of a step's time; the first piece may always start."""
 
     def __init__(self, clock: Clock, time_s: float | None) -> None:
         self._clock = clock

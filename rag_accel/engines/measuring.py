@@ -1,4 +1,4 @@
-"""Measure what batches cost on an idle engine: the line of WindVE 4.2.2, Equation 12."""
+"""What batches cost on an idle engine: the line of WindVE 4.2.2, Equation 12."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carry results from the thread that makes them to the worker thread that steps an engine."""
+"""The way of results from the thread that makes them to the worker thread that steps an engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Outbox(Generic[ItemT]):
-    """Let any thread put items and one thread wait for them; ``interrupt`` ends the wait."""
+    """A queue that any thread fills and one thread waits on; ``interrupt`` ends the wait."""
 
     def __init__(self) -> None:
         self._wake = threading.Condition()

@@ -1,4 +1,4 @@
-"""Compute on a granted number of torch threads without changing anybody else's number.
+"""Computing on a granted number of torch threads without changing the number of other threads.
 
 ``torch.set_num_threads`` does three things at once. It sets the size of the calling thread's own
 OpenMP and MKL teams, which is what a step wants; it stores the same number for the whole process,
@@ -58,7 +58,7 @@ def thread_count(threads: int) -> Iterator[None]:
 
 
 def on_threads(threads: int, call: Callable[[], T]) -> Callable[[], T]:
-    """Return ``call`` made to compute on so many torch threads of whoever calls it."""
+    """Return ``call`` made to compute on so many torch threads of its caller."""
 
     def compute() -> T:
         with thread_count(threads):

@@ -1,8 +1,7 @@
-"""Describe RAG workflows as graphs of stages and of primitives; execute nothing.
+"""RAG workflows as graphs of stages and of primitives; nothing is executed here.
 
 ``ragraph`` builds, ``frozen`` holds, ``spec`` checks and ``growth`` unfolds workflows;
-``primitives`` holds what they are lowered to; ``text``, ``primitive_text`` and ``mermaid`` show
-them.
+``primitives`` holds what they are lowered to; ``text`` and ``primitive_text`` show them.
 """
 
 from rag_accel.graph.frozen import FrozenRAGraph

@@ -1,4 +1,4 @@
-"""Hold a workflow as an immutable value: what passes, growth and the scheduler see."""
+"""A workflow as an immutable value: what passes, growth and the scheduler see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNCOUNTED = {START: 0, END: 0}
 
 @dataclass(frozen=True, slots=True)
 class FrozenRAGraph:
-    """Be one version of a RAGraph. Nothing is checked here: ``spec.verify`` lists what is wrong.
+    """One version of a RAGraph. Nothing is checked here: ``spec.verify`` lists what is wrong.
 
     Args:
         stages: in the order they were added; two may bear one name until verified.
@@ -44,7 +44,7 @@ class FrozenRAGraph:
     flow: Adjacency = field(init=False, repr=False, compare=False)
     forward: Adjacency = field(init=False, repr=False, compare=False)
     depth: Mapping[StageName, int] = field(init=False, repr=False, compare=False)
-    #: what others have made of this version, by who keeps it here
+    #: what others have made of this version, by the key under which they keep it here
     made: WeakKeyDictionary[Any, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Grow a request's stages as its conditions are decided; pure bookkeeping, nothing runs here.
+"""A request's stages, grown as its conditions are decided; pure bookkeeping, nothing runs here.
 
 A *region* is what one decision sets free: the chosen stages and everything they lead to through
 unconditional edges, up to and including the branches that decide what follows. A stage with
@@ -27,7 +27,7 @@ DEFAULT_MAX_TURNS = 64
 
 @dataclass(frozen=True, slots=True)
 class StageInstance:
-    """Be one run of a stage in one request.
+    """One run of a stage in one request.
 
     Args:
         name: the stage's name on the first turn, then ``name#2``, ``name#3``, ...

@@ -1,4 +1,4 @@
-"""Find the texts of a JSON list in a completion, letter by letter, in whatever stands around it.
+"""The texts of a JSON list in a completion, found letter by letter in whatever is around it.
 
 The list is the first array that holds a text, wherever it stands. Objects that hold no array give
 their first text; so JSON lines are a list too, as are quoted texts one a line.
@@ -18,7 +18,7 @@ _AFTER: Final = {"[": '"{]', "{": '"}'}
 
 @dataclass(slots=True)
 class _Open:
-    """Be a container that has not been closed yet."""
+    """A container that has not been closed yet."""
 
     bracket: str
     #: of objects: whether the next text is a key
@@ -35,7 +35,10 @@ def may_follow(bracket: str) -> str:
 
 
 class JsonScanner:
-    """Give the texts of a list as soon as they are closed. ``is_list`` tells whether one began."""
+    """A scanner that gives each text of a JSON list once it is closed.
+
+    ``is_list`` tells whether a list began.
+    """
 
     def __init__(self) -> None:
         self.is_list = False

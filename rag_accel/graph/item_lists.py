@@ -1,4 +1,4 @@
-"""Read the items of a list off a completion while it is still being written (Teola 4.2, Pass 4).
+"""The items of a list, read while the completion is still being written (Teola 4.2, Pass 4).
 
 Understood are JSON (an array of texts; an object with such an array; objects with one text each, in
 an array or one a line; texts one a line) and lines, whose bullets and numbers are dropped. What
@@ -28,7 +28,7 @@ _SHOWN = 60
 
 
 class ItemReader:
-    """Take a completion piece by piece and give its items, each once, at most ``limit`` of them.
+    """A reader of a completion, piece by piece, that gives each item once, up to ``limit`` of them.
 
     Items are stripped; empty ones and repeats are left out. A text that ends inside an item of
     JSON loses that item; the last line needs no end.
@@ -106,7 +106,7 @@ class _Scanner(Protocol):
 
 
 class _LineScanner:
-    """Read one item a line; before the first, a line without a mark that ends in a colon is none.
+    """A reader of one item a line; before the first, a line that ends in a colon is none.
 
     Any text is a list of lines.
     """
@@ -137,7 +137,7 @@ class _LineScanner:
 
 
 class _AutoScanner:
-    """Look at the first line that says something, then read the text in its form.
+    """A reader that takes the form of a text from the first line that is not empty.
 
     No text is refused: one that begins like JSON and holds no list has no items.
     """
@@ -220,7 +220,7 @@ _SCANNERS: dict[ListForm, type[_LineScanner] | type[JsonScanner] | type[_AutoSca
 
 
 class ListFunction:
-    """Be a pure function that reads a list off its first argument, the text of a completion.
+    """A pure function that reads a list off its first argument, the text of a completion.
 
     The items that ``reader`` finds are the first items of what the function returns, whatever its
     other arguments are; those it does not find, the function may add at the end.
@@ -239,7 +239,7 @@ class ListFunction:
 
 
 class ItemFunction:
-    """Be a pure function that returns one item of its only argument, a list."""
+    """A pure function that returns one item of its only argument, a list."""
 
     __slots__ = ()
 
@@ -250,7 +250,7 @@ class ItemFunction:
 
 
 class UnionFunction:
-    """Be a pure function of lists of documents that returns their union as a tuple, in order.
+    """A pure function of lists of documents that returns their union as a tuple, in order.
 
     What it returns for the first of its arguments alone is the beginning of what it returns for all
     of them: ``union(a, b)[: len(union(a))] == union(a)``.

@@ -1,4 +1,4 @@
-"""Write and read one line of a graph's text form; the grammar both text forms share.
+"""One line of a graph's text form, written and read; the grammar both text forms share.
 
     name: HEAD@engine(input, input) -> output  after source, source  key=value key=value
 
@@ -30,14 +30,14 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Stand in a line for an object that text cannot hold."""
+    """A name in a line for an object that text cannot hold."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Hold the parts of one line."""
+    """The parts of one line."""
 
     name: str
     head: str | None = None
@@ -50,7 +50,7 @@ class Line:
 
 
 class References:
-    """Give each object that text cannot hold a name of its own, and remember whose it is."""
+    """The names of objects that text cannot hold, one for each object."""
 
     def __init__(self) -> None:
         self.bound: dict[str, Any] = {}
@@ -195,7 +195,7 @@ def numbered_lines(text: str) -> list[tuple[int, str]]:
 
 
 class Cursor:
-    """Read one line from left to right; white space between parts does not count."""
+    """A place in one line, read from left to right; white space between parts does not count."""
 
     def __init__(self, text: str, number: int) -> None:
         self._text = text

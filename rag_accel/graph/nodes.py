@@ -1,4 +1,4 @@
-"""Name the nodes and edges of a RAGraph (HedraRAG section 4.1), and what is near a wrong name.
+"""The nodes and edges of a RAGraph (HedraRAG section 4.1), and names that are near a wrong one.
 
 The stages stand in ``stages``.
 """
@@ -37,7 +37,7 @@ NO_OUTPUT: Final = ValueName("")
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Connect two stages.
+    """A connection of two stages.
 
     ``data``: the target reads what the source writes. ``control``: it only waits for it.
     ``condition``: the source is a Branch, which may choose the target.

@@ -1,4 +1,4 @@
-"""Order the nodes of a directed graph: reachability, topological order, remaining depth.
+"""The order of a directed graph's nodes: reachability, topological order, remaining depth.
 
 Works on plain adjacency (node -> successors, in a fixed order) and always answers in an order
 that depends on nothing but that, so results are equal in every process. Nothing recurses.

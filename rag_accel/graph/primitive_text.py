@@ -1,4 +1,4 @@
-"""Write a primitive graph as text and read it back, one primitive per line.
+"""A primitive graph as text, written and read back, one primitive per line.
 
     p-graph
     search.embedding: EMBEDDING@embedder(input) -> search.vector  depth=3

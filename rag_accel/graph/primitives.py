@@ -1,4 +1,4 @@
-"""Hold the primitive graph: what engines execute, and what each piece waits for (Teola 4.1).
+"""The primitive graph: what engines execute, and what each piece waits for (Teola 4.1).
 
 The same value serves as p-graph (one stage, one or two primitives) and as e-graph (after the
 passes); ``spec.verify`` knows the difference.
@@ -22,13 +22,13 @@ PrimitiveName = NewType("PrimitiveName", str)
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """Be one piece of work for one engine.
+    """One piece of work for one engine.
 
     Args:
         name: unique in its request; ``instance.kind`` in lower case unless a pass cut it up.
         instance: the run of a stage it belongs to.
         kind: what is to be done.
-        engine: who does it; None for user code and conditions.
+        engine: what does it; None for user code and conditions.
         inputs: values it reads, in the order its kind expects; with ``reads_all`` any value.
         output: the value it writes, if it writes one.
         after: primitives whose end it waits for.
@@ -61,7 +61,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveGraph:
-    """Be the primitives of a whole graph or of one region, each after what it waits for.
+    """The primitives of a whole graph or of one region, each after what it waits for.
 
     ``external`` names primitives of earlier regions that some of these wait for.
     """
@@ -94,7 +94,7 @@ class PrimitiveGraph:
 
         ``put`` replaces the primitive of the same name or adds one. The result is in topological
         order again and every depth is recomputed from the primitives nothing waits for, which
-        keep theirs. Who waited for a removed primitive still does, and fails verification.
+        keep theirs. A primitive that waited for a removed one still does, and fails verification.
         """
         wanted = dict(self.by_name)
         for name in remove:

@@ -1,4 +1,4 @@
-"""Split a prompt template into literal text and the values it names. No rendering here.
+"""Prompt templates, split into literal text and the values they name. No rendering here.
 
 A template follows ``str.format``: ``{docs}`` names a value, ``{{`` and ``}}`` stand for braces.
 Attribute access, indexing, conversions and format specs are no part of it.
@@ -17,7 +17,7 @@ ValueName = NewType("ValueName", str)
 
 @dataclass(frozen=True, slots=True)
 class PromptPiece:
-    """Hold literal text and the value that follows it, if one does."""
+    """Literal text and the value that follows it, if one does."""
 
     literal: str
     value: ValueName | None

@@ -1,4 +1,4 @@
-"""Build a workflow step by step (HedraRAG section 4.1, Listing 1).
+"""The builder of a workflow, step by step (HedraRAG section 4.1, Listing 1).
 
 ``RAGraph`` is a thin mutable shell. Passes and the scheduler never see it: they take the
 immutable value that ``freeze()`` returns, and while nothing is added that is the same object.
@@ -28,7 +28,7 @@ Name: TypeAlias = str | int
 
 
 class RAGraph:
-    """Describe a RAG workflow: stages, and edges that say what follows what.
+    """A RAG workflow: stages, and edges that say what follows what.
 
     Stage names are text or integers (kept as text). Every ``add_`` method returns the graph.
     Nothing is checked across stages before the graph is verified, so they may come in any order.

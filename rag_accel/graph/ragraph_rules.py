@@ -1,4 +1,4 @@
-"""State the rules of the graphs that users write, and what a rule is."""
+"""The rules of the graphs that users write, and what a rule is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Engines: TypeAlias = Mapping[str, HasKinds] | None
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Graph]):
-    """Name a property of a graph; ``check`` yields a line for each thing that lacks it."""
+    """A property of a graph; ``check`` yields a line for each thing that lacks it."""
 
     name: str
     check: Callable[[Graph, Engines], Iterable[str]]

@@ -1,4 +1,4 @@
-"""Check a graph against the named rules of its stage of lowering; report all offenders at once.
+"""Checks of a graph against the named rules of its stage of lowering, all offenders at once.
 
 ``ragraph`` is what a user writes, ``p-graph`` what ``decompose`` makes of it, ``e-graph`` what the
 passes make of that. The rules of user graphs stand in ``ragraph_rules``.
@@ -119,7 +119,7 @@ def _own_inputs(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
             writer = writers.get((primitive.instance, value))
             if writer is None or writer == primitive.name:
                 continue
-            # Who comes before the writer reads what an earlier stage wrote under the same name.
+            # A stage before the writer reads what an earlier stage wrote under the same name.
             read_before = writer in reachable(graph.successors, [primitive.name])
             if not read_before and primitive.name not in reachable(graph.successors, [writer]):
                 yield f"{primitive.name!r} reads {value!r} without waiting for {writer!r}"

@@ -1,4 +1,4 @@
-"""Write a RAGraph as text and read it back, one stage per line.
+"""A RAGraph as text, written and read back, one stage per line.
 
     ragraph(input)
     search: Retrieval@index(input) -> docs  after START  top_k=5

@@ -1,4 +1,4 @@
-"""Find stages that write one output in no fixed order: whichever ends last would win."""
+"""Stages that write one output in no fixed order: whichever ends last would win."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_accel.graph.stages import Branch
 
 
 class Clash(NamedTuple):
-    """Name an output and two stages that write it in no fixed order."""
+    """An output and two stages that write it in no fixed order."""
 
     output: ValueName
     one: StageName

@@ -1,4 +1,4 @@
-"""Schedule the leaf calls of a framework's programs while the framework keeps the control flow.
+"""Leaf calls of a framework's programs, scheduled while the framework keeps the control flow.
 
 What a framework's leaves are is told by its integration, as a ``Framework``. ``intercept`` makes
 them known, ``activate`` schedules all that are called while a block runs, ``twin`` returns an

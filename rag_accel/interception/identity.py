@@ -1,4 +1,4 @@
-"""Find the run an intercepted call belongs to, and never break it by an error of ours."""
+"""The run an intercepted call belongs to, which an error of ours never breaks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rag_accel.errors import (
 
 
 class Activation:
-    """Be one open block; ``accelerator=None`` stands for the process default of the moment."""
+    """One open block; ``accelerator=None`` stands for the process default of the moment."""
 
     def __init__(self, accelerator: Accelerator | None) -> None:
         self.own = accelerator
@@ -201,7 +201,7 @@ def start_in_pool(
 
 
 class scoped(Generic[T]):  # noqa: N801 - used as a function
-    """Set a context variable while the block runs."""
+    """A block during which a context variable has a value."""
 
     __slots__ = ("_token", "_value", "_var")
 

@@ -1,4 +1,4 @@
-"""Let one call of a borrowed leaf be admitted, and what it calls itself be part of it."""
+"""One call of a borrowed leaf: its admission, and the calls that are part of it."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class LeafCall:
 
 
 class inside:  # noqa: N801 - used as a function
-    """Let what runs in the block count as part of a leaf's call, if one is given, and of a run."""
+    """A block whose calls count as part of a leaf's call, if one is given, and of a run."""
 
     __slots__ = ("_call", "_held", "_identity", "_run")
 

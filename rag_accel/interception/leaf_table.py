@@ -1,4 +1,4 @@
-"""Know in which methods the objects of a framework do their work.
+"""The methods in which the objects of a framework do their work.
 
 Only these are ever replaced: in a subclass made for one accelerated object, or in their classes
 while a program needs it. What replaces them is made in ``wrappers``. An integration describes its
@@ -26,7 +26,7 @@ SCHEDULED = "__rag_accel_scheduled__"
 
 @dataclass(frozen=True, slots=True)
 class LeafMethod:
-    """Name one method that does work.
+    """One method that does work.
 
     Args:
         name: the method's name.
@@ -66,7 +66,7 @@ def leaf_pair(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Framework:
-    """Describe where a framework's objects do their work.
+    """Where a framework's objects do their work.
 
     Args:
         name: what users call it.
@@ -99,7 +99,7 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class LeafClass:
-    """What every call asks of the class of its object.
+    """What every call needs to know of the class of its object.
 
     Args:
         framework: whose it is, if it has leaf methods.

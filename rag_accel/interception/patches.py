@@ -1,9 +1,9 @@
-"""Let the leaf methods of all classes of a framework be scheduled for runs that ask for it.
+"""Class-level patches: the leaf methods of a framework's classes are scheduled where a run asks.
 
 A patched method does what it always did unless the call belongs to an accelerated run. All leaf
-classes of the process are patched as long as anybody needs it, those defined meanwhile too: where
-a program holds its models, or makes them while it runs, need not be known. What stood there before
-is kept in the wrapper itself, so nothing here grows with the number of classes.
+classes of the process, those defined meanwhile too, are patched as long as a program needs it:
+where a program holds its models, or makes them while it runs, need not be known. What stood there
+before is kept in the wrapper itself, so nothing here grows with the number of classes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _saved: dict[type, Any] = {}
 
 
 def _watch(watcher: Watcher) -> None:
-    """Call ``watcher`` with every leaf class defined from now on; whoever calls holds a lock."""
+    """Call ``watcher`` with every leaf class defined from now on; the caller holds a lock."""
     global _watcher
     _watcher = watcher
     for framework in frameworks:
@@ -94,7 +94,7 @@ _KEPT = "__rag_accel_wrapper__"
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept with ``method``; ``functools.wraps`` may copy it to another."""
+    """An original method and its data; ``functools.wraps`` may copy it to another."""
 
     method: Any
     leaf: LeafMethod
@@ -102,7 +102,7 @@ class _Kept:
 
 
 class Patches:
-    """Keep the leaf methods of all classes patched while anybody uses them."""
+    """The leaf methods of all classes, patched while any ``Interception`` needs them."""
 
     def __init__(self) -> None:
         self.renew_lock()
@@ -110,7 +110,7 @@ class Patches:
         self._stand = False
 
     def renew_lock(self) -> None:
-        """Make the lock anew, also in a forked child: who held it there before is gone."""
+        """Make the lock anew, also in a forked child: the thread that held it is gone there."""
         # Re-entrant: a program may be collected, and so release, while its thread patches.
         self._lock = threading.RLock()
 
@@ -137,12 +137,12 @@ class Patches:
             if not self._users:
                 self._stand = False
                 _unwatch()
-                # Where somebody replaced ours, his stays; he may call ours, which lets him through.
+                # Where other code replaced ours, its method stays; ours lets calls from it through.
                 for cls, name in self.patched():
                     setattr(cls, name, wrapped_in(cls, name))
 
     def extend(self, framework: Framework) -> None:
-        """Patch a framework's leaves, too, whenever anybody needs patches."""
+        """Patch a framework's leaves, too, whenever patches are needed."""
         with self._lock:
             add_framework(framework)
             if self._stand:
@@ -167,7 +167,7 @@ def intercept(framework: Framework) -> None:
 
 
 class Interception:
-    """Need the patches for as long as this object, or a copy of it, lives.
+    """A hold on the patches for as long as this object, or a copy of it, lives.
 
     Args:
         program: what is forgotten with it.
@@ -220,7 +220,7 @@ def _places_of(cls: type) -> Iterator[tuple[type, LeafMethod]]:
 
 
 def _patch(cls: type) -> None:
-    """Patch a class, which may be anybody's: one that cannot be patched harms no other program."""
+    """Patch a class of any origin: one that cannot be patched harms no other program."""
     try:
         for definer, leaf in _places_of(cls):
             if wrapped_in(definer, leaf.name) is None:
@@ -248,7 +248,7 @@ def _gated(cls: type, leaf: LeafMethod) -> Any:
 
 @contextmanager
 def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
-    """Schedule every leaf called while the block runs, whoever made it and where.
+    """Schedule every leaf called while the block runs, whatever made it and where.
 
     Covers all threads and tasks of the process and all leaf classes, those defined in the block
     too. A program accelerated by ``accelerate`` stays a request of its own; a leaf called outside

@@ -1,4 +1,4 @@
-"""Make an accelerated twin of a model, retriever, store or another object that does work.
+"""Accelerated twins of a model, retriever, store or another object that does work.
 
 The twin is an instance of a subclass of the object's class and shares the object's state (the same
 ``__dict__``), so whatever is changed through one is seen through the other.

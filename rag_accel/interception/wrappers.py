@@ -1,4 +1,4 @@
-"""Wrap leaf methods so that their calls pass the scheduler.
+"""Wrappers of leaf methods, whose calls pass the scheduler.
 
 A wrapper looks once for the run that its call belongs to. Without one it is the original; else the
 *scheduled* version runs, which is told the run. There are four flavours (plain, coroutine,

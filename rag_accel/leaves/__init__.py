@@ -1,1 +1,1 @@
-"""Single calls of an intercepted program: who makes them, and where they run."""
+"""Single calls of an intercepted program: how they are made, and where they run."""

@@ -1,6 +1,6 @@
-"""Run sync-only calls of async callers in threads of our own instead of their loop's executor.
+"""Threads of our own for sync-only calls of async callers, instead of their loop's executor.
 
-Whoever waits inside a thread for another call of a pool would hold the thread that call needs: with
+A call that waits inside a thread for another call of the pool holds the thread that one needs: with
 enough of them all threads wait, for ever. So a call that is made inside another one never waits for
 a thread: where the caller has a loop it runs in that loop's executor, as it would without us, else
 in a thread beyond the bound, which ends with it.
@@ -33,7 +33,7 @@ _is_inside: ContextVar[bool] = ContextVar("rag_accel_inside_call", default=False
 
 
 class CallPool:
-    """Keep up to ``max_threads`` threads, each started when a call comes and none is idle.
+    """Up to ``max_threads`` threads, each started when a call comes and none is idle.
 
     They are daemons: a call that never returns, and that its caller has left behind at a deadline,
     must not keep the process from ending.
@@ -209,7 +209,7 @@ class _Awaited(Generic[T]):
         self._untaken = [True]
 
     def take(self) -> bool:
-        """Tell whether the call is still to be run, by whoever asks first."""
+        """Tell whether the call is still to be run; the first to ask runs it."""
         try:
             return self._untaken.pop()
         except IndexError:

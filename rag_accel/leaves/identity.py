@@ -1,4 +1,4 @@
-"""Say which request an intercepted call belongs to."""
+"""The request that an intercepted call belongs to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RequestIdentity:
-    """Travel with one run of an accelerated program, through contexts.
+    """The identity of one run of an accelerated program, carried by its contexts.
 
     Args:
         accelerator: schedules this run's leaves.

@@ -1,4 +1,4 @@
-"""Pass intercepted calls through the scheduler: borrowed ones are admitted, owned ones computed.
+"""Intercepted calls in the scheduler: borrowed ones are admitted, owned ones computed.
 
 A borrowed call waits for a permit and then runs exactly where its caller is: same thread, same
 loop, same context. An owned call hands its payload to an engine and waits for the value.
@@ -40,7 +40,7 @@ UNKNOWN_DEPTH = 1
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Describe a leaf for an owned engine.
+    """A leaf as work of an owned engine.
 
     ``share`` is the single-flight key; it must hold everything the result depends on.
     """
@@ -53,7 +53,7 @@ class Work:
 
 
 class Leaves:
-    """Submit leaves to one driver and wait for them in the caller's thread or task."""
+    """The leaves submitted to one driver; each caller waits in its own thread or task."""
 
     def __init__(self, driver: Driver, options: Options) -> None:
         self._driver = driver
@@ -169,7 +169,7 @@ class Leaves:
 
 
 class Permit:
-    """Leave for one borrowed call, held while a ``with`` or an ``async with`` block runs.
+    """Permission for one borrowed call, held while a ``with`` or an ``async with`` block runs.
 
     Where nothing could refuse the call (its engine has no limit, less than half of ``max_requests``
     lives, the deadline is not over) it begins at once: it is counted here and reported once ended.

@@ -1,4 +1,4 @@
-"""Lower RAGraphs to primitives and rewrite those before they run; one pass, one file."""
+"""RAGraphs lowered to primitives, and rewrites of those before they run; one pass, one file."""
 
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.manager import Pass, register_pass

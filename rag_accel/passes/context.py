@@ -1,4 +1,4 @@
-"""Hold what passes may know beside the graph: its engines, its reducers and what is switched on."""
+"""What passes may know beside the graph: its engines, its reducers and what is switched on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_accel.graph.prompt import ValueName
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """Describe the surroundings of a primitive graph.
+    """The surroundings of a primitive graph.
 
     Args:
         engines: profiles of owned engines and descriptions of borrowed ones, by name.
@@ -29,12 +29,12 @@ class PassContext:
     enabled: frozenset[str] | None = None
 
 
-# Say what a pass changed: which primitives came and went, and who waits for something else.
+# What a pass changed: which primitives came and went, and which wait for something else.
 
 
 @dataclass(frozen=True, slots=True)
 class Rewiring:
-    """Name a primitive, what it waited for, and what it waits for now."""
+    """A primitive, what it waited for, and what it waits for now."""
 
     name: PrimitiveName
     before: tuple[PrimitiveName, ...]
@@ -46,7 +46,7 @@ class Rewiring:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Hold what one pass did to one graph. ``str()`` is a text of one line or several.
+    """What one pass did to one graph. ``str()`` is a text of one line or several.
 
     ``altered`` primitives differ in something else than what they wait for and their depth.
     """

@@ -1,4 +1,4 @@
-"""Lower stages to primitives (Teola section 4.1, Algorithm 1 ``GraphTransform``).
+"""The lowering of stages to primitives (Teola section 4.1, Algorithm 1 ``GraphTransform``).
 
     search: Retrieval@index(input) -> docs
 

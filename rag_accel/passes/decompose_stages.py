@@ -1,4 +1,4 @@
-"""Cut work that is larger than its engine takes at once (Teola section 4.2, Pass 2).
+"""Work larger than its engine takes at once is cut (Teola section 4.2, Pass 2).
 
     best.reranking: RERANKING@reranker(input, docs) -> best  size=40 top_n=3
 
@@ -11,7 +11,7 @@ becomes, where the engine's largest efficient batch is 16,
         after best.reranking.1, best.reranking.2, best.reranking.3  join="ranking" top_n=3
 
 The slices queue, join batches and end independently of each other. The join keeps the name of what
-was cut, so whoever waits for that, in later regions too, still does.
+was cut, so what waits for that, in later regions too, still does.
 
 ``slice=[i, n]`` is the half-open range ``[d * i // n, d * (i + 1) // n)`` of the ``d`` documents
 that there are when it begins. ``size`` is how many were expected: with fewer, slices are smaller or

@@ -1,4 +1,4 @@
-"""Say in plain text what a workflow is, what it is lowered to and how its engines are driven.
+"""A workflow in plain text: what it is, what it is lowered to and how its engines are driven.
 
 The text is stable: equal graphs and engines give equal text in every process. No saving is
 mentioned here, since none is known without a profile.

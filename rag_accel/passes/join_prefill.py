@@ -1,4 +1,4 @@
-"""Generate in one piece what nothing happens in the middle of: prefill and decode as one work.
+"""Prefill and decode become one work where nothing happens between them.
 
     answer.prefilling: PREFILLING@llm(input, docs) -> answer.prefill  after search.searching
         prompt="{input} {docs}"

@@ -1,4 +1,4 @@
-"""Run the static passes over a primitive graph: p-graph in, e-graph out (Teola Algorithm 1).
+"""The static passes over a primitive graph: p-graph in, e-graph out (Teola Algorithm 1).
 
 Each pass runs once, in the order of ``STATIC_PASSES``; after each the graph is verified and what
 changed is written down. Plans are kept: graphs of one structure, on engines of the same profiles,
@@ -34,7 +34,7 @@ PLANS_KEPT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Name a rewrite of primitive graphs.
+    """A rewrite of primitive graphs.
 
     It sees texts and whole numbers among the attributes of a primitive; of other values, such as
     functions, it sees only that they are there.
@@ -83,7 +83,7 @@ OFF_BY_DEFAULT: Final = frozenset({"decompose_stages", "pipeline_decoding", "rer
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Be what the passes made of a graph.
+    """What the passes made of a graph.
 
     Args:
         graph: what is executed.
@@ -167,7 +167,7 @@ def _chosen(enabled: frozenset[str] | None, passes: tuple[Pass, ...]) -> tuple[P
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Hold all that a plan depends on, and nothing of the user's but names and prompts."""
+    """All that a plan depends on, and nothing of the user's but names and prompts."""
 
     primitives: tuple[Primitive, ...]
     external: tuple[PrimitiveName, ...]
@@ -223,7 +223,7 @@ def _is_hashable(key: Hashable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Stand for the value of an attribute that no pass looks at."""
+    """A placeholder for the value of an attribute that no pass looks at."""
 
     primitive: PrimitiveName
     attribute: str

@@ -1,4 +1,4 @@
-"""Take the items of a list while the list is still being written (Teola section 4.2, Pass 4).
+"""Items of a list go on while the list is still being written (Teola section 4.2, Pass 4).
 
     expand.decoding: DECODING@llm(input) -> text
     list.function: FUNCTION(text) -> list  after expand.decoding  items=2
@@ -57,7 +57,7 @@ def pipeline_decoding(graph: PrimitiveGraph, context: PassContext) -> PrimitiveG
 
 @dataclass(frozen=True, slots=True)
 class _ItemSource:
-    """Pair a decoding with the function that reads a list off all it wrote."""
+    """A decoding and the function that reads a list off all it wrote."""
 
     decoding: Primitive
     read: Primitive
@@ -89,7 +89,7 @@ def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _It
 
 
 def _with_items(graph: PrimitiveGraph, source: _ItemSource, context: PassContext) -> PrimitiveGraph:
-    """Return the graph with partial decodings; who may not go ahead waits for the whole list."""
+    """Return the graph with partial decodings; where one may not go ahead, the list is awaited."""
     ahead = {one.name for one in graph.primitives if _may_go_ahead(one, source, context)}
     taken = {one.name: one for one in _partial_decodings(graph, source, ahead, context)}
     if not taken:
@@ -106,7 +106,7 @@ def _with_items(graph: PrimitiveGraph, source: _ItemSource, context: PassContext
             before = _behind(one, earlier)
         earlier[one.name] = before
         rewritten.append(one)
-    # Who waits for something did so before, so order and depths hold.
+    # A primitive that waits for something did so before, so order and depths hold.
     return PrimitiveGraph(tuple(rewritten), graph.external)
 
 
@@ -145,7 +145,7 @@ def _takes_item(one: Primitive, source: _ItemSource, context: PassContext) -> bo
 
 
 def _may_go_ahead(one: Primitive, source: _ItemSource, context: PassContext) -> bool:
-    """Tell whether nobody could notice that it runs before the list has ended."""
+    """Tell whether it cannot be noticed that it runs before the list has ended."""
     engine = _owned_engine(one, context)
     if engine is None or one.kind not in _GOES_AHEAD or one.reads_all:
         return False

@@ -1,4 +1,4 @@
-"""Let primitives run as soon as what they read is there (Teola section 4.2, Pass 1).
+"""Primitives run as soon as what they read is there (Teola section 4.2, Pass 1).
 
     search.embedding: EMBEDDING@embedder(input) -> search.vector  after plan.decoding
 
@@ -12,12 +12,12 @@ a user could notice that it is gone:
 - Of one value, writing stays before or after reading and writing. A reduced value is the
   exception: its parts are folded in the order of the stages, so its writers need none.
 - Code of the user's keeps its place among everything: functions, conditions, borrowed engines,
-  the reducer of a value that is read, an object of his that is iterated for its documents. It may
-  change what others read (an index, a list in place), and it must neither run after a failure nor
-  be left out because of one that would have come later.
+  the reducer of a value that is read, an object of the user's that is iterated for its documents.
+  It may change what others read (an index, a list in place), and it must neither run after a
+  failure nor be left out because of one that would have come later.
 - An ingestion keeps its place too: it changes what is found.
 - Work of one engine that is not pure stays in order: its results may depend on it.
-- What may stream to the caller waits for all it waited for: he sees no text before a failure.
+- What may stream to the caller waits for all it waited for: no text is seen before a failure.
 
 What is left to reorder is work of owned engines. Turning a value into text counts as free of
 effects, and where two primitives without an order both fail, either error may end the request.

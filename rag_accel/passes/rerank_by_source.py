@@ -1,4 +1,4 @@
-"""Rerank what each search has found as soon as it is there (Teola section 4.2, Passes 2 and 4).
+"""What each search has found is reranked as soon as it is there (Teola 4.2, Passes 2 and 4).
 
     all.function: FUNCTION(found1, found2) -> found  after a.searching, b.searching
         fn=@merged union="prefix"

@@ -1,4 +1,4 @@
-"""Split large primitives into sub-stages of similar cost while they wait (HedraRAG section 4.2).
+"""Large waiting primitives, split into sub-stages of similar cost (HedraRAG section 4.2).
 
 What is queued may be a whole document upload, or many pairs to be reranked. Such a primitive enters
 its engine in parts, one after the other: sequentially dependent sub-nodes, so that newer and

@@ -1,4 +1,4 @@
-"""Prefill what is known of a prompt before the rest of it is there (Teola section 4.2, Pass 3).
+"""What is known of a prompt is prefilled before the rest is there (Teola 4.2, Pass 3).
 
     search.searching: SEARCHING@index(search.vector) -> docs  after search.embedding
     answer.prefilling: PREFILLING@llm(input, docs) -> answer.prefill
@@ -106,7 +106,7 @@ def _cut(whole: Primitive, draft: Primitive) -> tuple[Primitive, Primitive]:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """Be a prompt up to one of its values: templates of the system prompt and of the prompt."""
+    """A prompt up to one of its values: templates of the system prompt and of the prompt."""
 
     system: str | None
     prompt: str | None

@@ -1,4 +1,4 @@
-"""Put recorded events together again: ``assemble(events) -> Recording``."""
+"""Recorded events, put together again: ``assemble(events) -> Recording``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def assemble(events: Iterable[TraceEvent], dropped: int = 0) -> Recording:
 
 @dataclass(slots=True)
 class _Seen:
-    """Sort events by what they are about."""
+    """Events sorted by what they are about."""
 
     engines: dict[str, RecordedEngine] = field(default_factory=dict[str, RecordedEngine])
     started: dict[RequestId, RequestStarted] = field(

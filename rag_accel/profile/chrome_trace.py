@@ -1,4 +1,4 @@
-"""Export a recording as Chrome trace JSON, to be opened in ui.perfetto.dev or chrome://tracing.
+"""A recording as Chrome trace JSON, to be opened in ui.perfetto.dev or chrome://tracing.
 
 Two processes: ``engines`` has a track per engine with its steps, or its calls, and a counter of
 what is queued; ``requests`` has a track per request with its primitives, each from the moment it
@@ -48,7 +48,7 @@ def chrome_trace(recording: Recording) -> _Json:
 
 
 class _Writer:
-    """Turn one part of a recording after the other into trace events."""
+    """A writer of trace events, one part of a recording after the other."""
 
     def __init__(self, first_s: float) -> None:
         self.names: list[_Json] = []

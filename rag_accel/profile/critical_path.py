@@ -1,4 +1,4 @@
-"""Find the chain of primitives that a request's time was spent on, and what had time to spare.
+"""The chain of primitives that a request's time was spent on, and what had time to spare.
 
 Backwards from the request's end: the primitive that ended last, then of what it waited for the
 one that ended last, and so on. The chain's parts cover the request from arrival to end without a
@@ -19,7 +19,7 @@ Spent = Literal["outside", "queued", "running"]
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """Be one part of the chain; ``primitive`` is None outside of any."""
+    """One part of the chain; ``primitive`` is None outside of any."""
 
     spent: Spent
     start_s: float
@@ -34,7 +34,7 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Be the chain of one request.
+    """The longest chain of waits of one request.
 
     Args:
         parts: in order, each beginning where the one before ends; none is empty.
@@ -55,7 +55,7 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Sum the times of one stage of one request, in milliseconds.
+    """The times of one stage of one request, in milliseconds.
 
     Args:
         waiting_ms: from the request's arrival until all that a primitive waited for had ended.

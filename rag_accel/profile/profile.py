@@ -1,4 +1,4 @@
-"""Compute the rows of a profile: one per stage and kind of primitive, one per engine."""
+"""The rows of a profile: one per stage and kind of primitive, one per engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Row = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class StageProfile:
-    """Sum up the primitives of one kind of one stage; times in milliseconds.
+    """A summary of the primitives of one kind of one stage; times in milliseconds.
 
     Args:
         count: how many ended; ``failed`` of them otherwise than done.
@@ -53,7 +53,7 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class EngineUse:
-    """Sum up one engine.
+    """A summary of one engine.
 
     Args:
         steps: steps of an owned engine; calls of a borrowed one.
@@ -167,7 +167,7 @@ _ENGINE_HEAD = ("engine", "driven", "steps", "batch", "busy")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Show what ran: ``print`` it, take its numbers, or save it as a trace for ui.perfetto.dev.
+    """What ran: ``print`` it, take its numbers, or save it as a trace for ui.perfetto.dev.
 
     The table is about the requests that were done and are recorded whole. Calls made inside a
     graph's own functions have rows, and no share: their time is the function's.

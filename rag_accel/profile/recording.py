@@ -1,4 +1,4 @@
-"""Hold what was recorded of a run: requests with their primitives, engines with their steps.
+"""What was recorded of a run: requests with their primitives, engines with their steps.
 
 All times are seconds of the scheduler's clock. Nothing here knows what a primitive worked on:
 there are names and numbers only.
@@ -23,7 +23,7 @@ _OF_LEAF = re.compile(r"leaf\d+")
 
 @dataclass(frozen=True, slots=True)
 class RecordedPrimitive:
-    """Be one primitive of one request as it ran; one that was retried runs from its last start.
+    """One primitive of one request as it ran; one that was retried runs from its last start.
 
     Args:
         after: primitives of the same request that it waited for.
@@ -63,7 +63,7 @@ class RecordedPrimitive:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """Be one request as it went.
+    """One request as it went.
 
     Args:
         origin: a program's calls wait for nothing that the scheduler knows of; their ``after``
@@ -91,7 +91,7 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """Be one step of an owned engine; ``ok`` is None if its end was not recorded."""
+    """One step of an owned engine; ``ok`` is None if its end was not recorded."""
 
     engine: str
     step: int
@@ -104,7 +104,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEngine:
-    """Say how an engine takes work: ``capacity`` items a step, or calls at once; None is any."""
+    """How an engine takes work: ``capacity`` items a step, or calls at once; None is any."""
 
     name: str
     owned: bool = False
@@ -114,7 +114,7 @@ class RecordedEngine:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Be all that is known; ``dropped`` older events had been overwritten by newer ones."""
+    """All that is known; ``dropped`` older events had been overwritten by newer ones."""
 
     requests: tuple[RecordedRequest, ...] = ()
     steps: tuple[RecordedStep, ...] = ()

@@ -1,4 +1,4 @@
-"""Estimate what another order of the recorded primitives would have taken: ``saved_ms``.
+"""Estimates of what another order of the recorded primitives would have taken: ``saved_ms``.
 
 The scheduler's own core plays the recording again on a clock that only counts: engines take as much
 as they did, and every step and call takes the time that was recorded. So what is compared is two
@@ -6,7 +6,7 @@ runs of one list scheduler, not a run with a formula.
 
 What is assumed:
 
-- A primitive takes as long as it took, whoever is beside it; a step takes as long as the longest
+- A primitive takes as long as it took, whatever is beside it; a step takes as long as the longest
   of its members took. So larger batches are free, up to the engine's capacity.
 - An engine that keeps work from step to step has as many places as its capacity, and a newcomer
   starts at once if one is free; really it waits for the step that runs.
@@ -64,7 +64,7 @@ _OPTIONS = CoreOptions(max_requests=1 << 62, max_batch=1 << 62, batch_wait_s=0.0
 
 @dataclass(frozen=True, slots=True)
 class PassSaving:
-    """Say what a pass saves a request of a graph.
+    """What a pass saves a request of a graph.
 
     Args:
         name: the pass.
@@ -78,7 +78,7 @@ class PassSaving:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Be a recording played again; ``makespan_s`` by request, ``ended_s`` by request and name."""
+    """A recording played again; ``makespan_s`` by request, ``ended_s`` by request and name."""
 
     makespan_s: Mapping[RecordedId, float]
     ended_s: Mapping[tuple[RecordedId, str], float]
@@ -168,7 +168,7 @@ def _check(trace: Recording, wanted: Mapping[str, tuple[str, ...]]) -> None:
 
 @dataclass(slots=True)
 class _Played:
-    """Follow one request while it is played."""
+    """One request while it is played."""
 
     recorded: RecordedRequest
     by_name: dict[str, RecordedPrimitive]
@@ -179,7 +179,7 @@ class _Played:
 
 
 class _Player:
-    """Drive a core of its own through what is to come, in the order of time."""
+    """A core of its own, driven through what is to come in the order of time."""
 
     def __init__(self, trace: Recording) -> None:
         self._state = SchedulerState(_OPTIONS)

@@ -1,4 +1,4 @@
-"""Bind what the user gave as ``llm=``, ``embedder=``, ``index=`` and so on to engines.
+"""What the user gave as ``llm=``, ``embedder=``, ``index=`` and so on, bound to engines.
 
 An ``Engine`` is owned; so is one that is named, as it is registered in the entry points, and made
 without arguments. Any other callable, sync or async, is borrowed and is called with plain
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NamedEngine:
-    """Pair an engine's name in the driver with what the passes need to know of it."""
+    """An engine's name in the driver and what the passes need to know of it."""
 
     engine: EngineName
     profile: EngineProfile | BorrowedEngine

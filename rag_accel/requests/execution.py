@@ -1,4 +1,4 @@
-"""Run RAGraphs, compiled or not: blocking, awaited, streamed, or handed out as a handle."""
+"""Runs of RAGraphs, compiled or not: blocking, awaited, streamed, or handed out as a handle."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Graph = RAGraph | FrozenRAGraph
 
 
 class RunHandle:
-    """Hold a request that runs on its own; get its result, or cancel it."""
+    """A request that runs on its own, whose result can be fetched and which can be cancelled."""
 
     def __init__(
         self, run: GraphRequest, execution: Execution, outputs: Sequence[str] | None
     ) -> None:
         self._run = run
-        # Also keeps an accelerator open that nobody else holds any more.
+        # Also keeps an accelerator open that is not held elsewhere any more.
         self._execution = execution
         self._outputs = outputs
         self._over = threading.Event()
@@ -75,7 +75,7 @@ class RunHandle:
 
 
 class Execution:
-    """Start requests on one driver and wait for them in the ways a caller may want."""
+    """The requests of one driver, started and waited for in each way that callers need."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Refuse a graph that these engines would run wrongly, before any of it runs."""
+"""Refusals of graphs that these engines would run wrongly, before anything runs."""
 
 from __future__ import annotations
 

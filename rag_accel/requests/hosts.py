@@ -1,4 +1,4 @@
-"""Run a request's user code where its caller is: his thread, his loop, or threads of ours."""
+"""Hosts: a request's user code runs where its caller is, in its thread, its loop or a pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rag_accel.scheduler.driver import Driver
 Call = Callable[[], Any]
 Report = Callable[[Any, BaseException | None], None]
 
-#: how long a caller who leaves waits for his cancelled coroutines to clean up
+#: how long a caller that leaves waits for its cancelled coroutines to clean up
 UNWIND_S = 0.05
 
 #: how far ahead the timer is set that only holds a host
@@ -29,7 +29,7 @@ ANCHOR_S = 3600.0
 
 
 class Host(Protocol):
-    """Run calls and wait for the end. ``run`` and ``wake`` come from the scheduler's threads."""
+    """A runner of calls where the caller is. The scheduler's threads call ``run`` and ``wake``."""
 
     def run(self, call: Call, report: Report) -> None:
         """Run one call as soon as possible; report its value or its exception, in any case."""
@@ -41,10 +41,10 @@ class Host(Protocol):
 
 
 class SyncHost:
-    """Serve a blocking caller: his thread runs a call whenever it is free, a pool the others.
+    """The host of a blocking caller: its thread runs a call whenever it is free, a pool the others.
 
-    A context manager around his waiting. Without ``inline`` the pool runs all calls, so that he
-    can leave in time; ``left`` is called when he does.
+    A context manager around the caller's waiting. Without ``inline`` the pool runs all calls, so
+    that the caller can leave in time; ``left`` is called when it does.
     """
 
     def __init__(self, pool: CallPool, inline: bool, left: Callable[[], None]) -> None:
@@ -108,10 +108,10 @@ class SyncHost:
 
 
 class AsyncHost:
-    """Serve a task: async calls run on its loop, sync ones in the pool with its context.
+    """The host of a task: async calls run on its loop, sync ones in the pool with its context.
 
-    An async context manager around its waiting. Whoever leaves early gives cancelled coroutines a
-    moment to clean up on his loop; ``left`` is called when he does.
+    An async context manager around its waiting. A task that leaves early gives cancelled coroutines
+    a moment to clean up on its loop; ``left`` is called when it does.
     """
 
     def __init__(self, pool: CallPool, driver: Driver, left: Callable[[], None]) -> None:
@@ -241,11 +241,11 @@ class AsyncHost:
 
 
 class WeakHost:
-    """Stand for a task's host where something that outlives the task's loop would hold it.
+    """A substitute for a task's host where something outlives the task's loop.
 
-    Who closes his loop without ending his tasks drops them, and they end as garbage. Held by the
-    scheduler they would not be; held by nobody, a task whose caller keeps no reference might be
-    collected while it still waits. So the loop holds the host, by a timer.
+    A loop closed before its tasks have ended drops them, and they end as garbage. Held by the
+    scheduler they would not be; without any reference, a task might be collected while it still
+    waits. So the loop holds the host, by a timer.
     """
 
     def __init__(self, host: Host) -> None:
@@ -267,7 +267,7 @@ class WeakHost:
 
 
 class PoolHost:
-    """Serve a caller who does not wait here: the pool runs every call."""
+    """The host of a caller that does not wait here: the pool runs every call."""
 
     def __init__(self, pool: CallPool, woken: Callable[[], None]) -> None:
         self._pool = pool
@@ -279,7 +279,7 @@ class PoolHost:
         self._pool.submit(partial(_finish, call, report), self._context.copy())
 
     def wake(self) -> None:
-        """Tell whoever holds the handle."""
+        """Tell the holder of the handle."""
         self._woken()
 
 

@@ -1,4 +1,4 @@
-"""Say of each kind of primitive how a request has it done, and make the calls of the user's.
+"""How a request has each kind of primitive done, and the calls of the user's code.
 
 One row of ``WORK`` describes a kind: what an engine is asked, what a callable is called with
 instead, how its answer is checked, and what is stored of it.
@@ -96,7 +96,7 @@ def _problem(payload: TextBatch, vectors: NDArray[Any]) -> str | None:
 
 
 class UserCall:
-    """Call code of the user's, with arguments that are only gathered where it runs.
+    """A call of the user's code, whose arguments are only gathered where it runs.
 
     What it reads may be folded by a reducer, and the reducer is the user's code as well.
     """
@@ -244,7 +244,7 @@ def _prompt_argument(asked: GenerationInput) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KindWork:
-    """Describe how primitives of one kind are done.
+    """How primitives of one kind are done.
 
     Args:
         payload: returns what an owned engine is asked.

@@ -1,4 +1,4 @@
-"""Compile a graph once for the engines that run it: checked, grown and lowered.
+"""A graph compiled once for the engines that run it: checked, grown and lowered.
 
 A request grows where its conditions decide, and equal decisions grow the same. So what is grown
 and lowered is kept with the graph, as a tree of regions by the decisions that led to them: the
@@ -66,7 +66,7 @@ class Region:
 
 
 class GraphPlan:
-    """Be a graph compiled for engines, as far as its requests have come.
+    """A graph compiled for engines, as far as its requests have come.
 
     Args:
         graph: what is compiled.
@@ -223,7 +223,7 @@ class GraphPlan:
 
 
 class Progress:
-    """Follow how far one request has come. Its caller sees to it that only one thread does."""
+    """How far one request has come. Its caller sees to it that only one thread uses it."""
 
     def __init__(self, plan: GraphPlan) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""Run a translated program's graph, made of Functions alone, as a request known beforehand.
+"""A translated program's graph, made of Functions alone, run as a request known beforehand.
 
 The request's identity travels through the program's config before the first function runs, so that
 the models and retrievers it calls are leaves of the very same request. A blocking caller's thread
@@ -31,7 +31,7 @@ _running_on: set[asyncio.Task[None]] = set()
 
 
 class ProgramRun:
-    """Be one run of a graph; ``has_begun`` tells whether any of its functions may have run.
+    """One run of a graph; ``has_begun`` tells whether any of its functions may have run.
 
     Args:
         identity: the request it is.
@@ -143,7 +143,7 @@ class ProgramRun:
 
 
 def _run_on(run: GraphRequest, host: AsyncHost, stack: AsyncExitStack) -> None:
-    """Serve a run on this loop until it is over, with nobody waiting for its result."""
+    """Serve a run on this loop until it is over, without a caller that waits for its result."""
 
     async def serve() -> None:
         async with stack:

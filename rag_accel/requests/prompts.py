@@ -1,4 +1,4 @@
-"""Fill prompt templates: text as it is, documents as numbered passages."""
+"""Filled prompt templates: text as it is, documents as numbered passages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def generation_input(primitive: Primitive, read: Callable[[str], Any]) -> Genera
 
 
 class Prefilled:
-    """Pass handles from one primitive to the next, and release each of them once.
+    """Handles on their way from one primitive to the next; each is released once.
 
     ``begin`` and ``handle`` are called on an engine's thread, the others on the driver's.
     """

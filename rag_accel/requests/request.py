@@ -1,4 +1,4 @@
-"""Follow one RAGraph request from its inputs to its result, stages that run in slices included."""
+"""One RAGraph request from its inputs to its result, stages that run in slices included."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NO_DOCUMENTS = RerankBatch("", ())
 
 
 class SlicedWork:
-    """Hold what the stages of one request that run in slices are about.
+    """The payloads and slices of one request's stages that run in slices.
 
     ``payload`` is called by the engine that runs the slices, on its one thread; ``joined`` may be
     called on another, once all slices of the stage have ended.
@@ -96,7 +96,7 @@ class SlicedWork:
 
 
 class GraphRequest:
-    """Be the driver's client for one request.
+    """The driver's client for one request.
 
     ``granted``, ``ended`` and ``request_ended`` come from the scheduler's threads and run none of
     the user's code; ``request`` and ``partial`` come from the thread of an engine.
@@ -221,7 +221,7 @@ class GraphRequest:
             self._driver.post(RequestCancelled(self.id))
 
     def request_ended(self, outcome: Outcome, node: NodeKey | None) -> None:
-        """Learn the outcome, free engine-owned state and wake whoever waits."""
+        """Learn the outcome, free engine-owned state and wake the caller."""
         if outcome != "done":
             where = self._where(node) if node else f"request {self.id}"
             self._fail(error_for(outcome, None, where))
@@ -229,7 +229,7 @@ class GraphRequest:
         self.outcome = outcome
         for left in self._items.close():
             self._driver.report_call(CallEnded(left, LIST_ITEMS, False), Result())
-        # The host may hold on to whoever holds this.
+        # The host may keep a reference to the holder of this.
         host, self.host = self.host, None
         if host is not None:
             host.wake()

@@ -1,4 +1,4 @@
-"""Forward the items of a list while the list is still being written (Teola section 4.3).
+"""Items of a list, forwarded while the list is still being written (Teola section 4.3).
 
 A partial decoding is let in when its decoding may start, and ends when its item is there. At most
 ``credit`` items are on their way over one edge: forwarded, and not yet taken by what reads them.
@@ -24,7 +24,7 @@ LIST_ITEMS = EngineName("list items")
 
 
 class Due(NamedTuple):
-    """Be a partial decoding that need not wait any more.
+    """A partial decoding that need not wait any more.
 
     It ends with ``item``, or becomes the function that takes the item from the whole list.
     """
@@ -36,7 +36,7 @@ class Due(NamedTuple):
 
 @dataclass(slots=True)
 class _List:
-    """Follow one list from the first letter of its text until its function has read it."""
+    """One list, from the first letter of its text until its function has read it."""
 
     function: ListFunction
     text: str
@@ -49,7 +49,7 @@ class _List:
     forwarded: dict[str, tuple[Primitive, str]] = field(
         default_factory=dict[str, tuple[Primitive, str]]
     )
-    #: partial decodings whose item nobody has taken yet
+    #: partial decodings whose item has not been taken yet
     on_edge: set[str] = field(default_factory=set[str])
     is_known: bool = False
     reader: ItemReader | None = None
@@ -72,7 +72,7 @@ class _List:
             self.is_readable = False
 
     def due(self) -> Iterator[Due]:
-        """Yield who need not wait any more, in the order of the list."""
+        """Yield the decodings that need not wait any more, in the order of the list."""
         for node, one in sorted(self.waiting.items(), key=_place):
             if self.is_known:
                 yield Due(node, replace(one, kind=PrimitiveKind.FUNCTION), None)
@@ -87,7 +87,7 @@ class _List:
 
 
 class ItemForwarding:
-    """Hold the partial decodings of one request. Thread-safe.
+    """The partial decodings of one request. Thread-safe.
 
     It ends none itself: what returns those that are due leaves that to its caller.
     """
@@ -103,7 +103,7 @@ class ItemForwarding:
         self._is_over = False
 
     def expect(self, primitives: Iterable[Primitive]) -> None:
-        """Learn which of these new primitives are partial decodings, and who takes their items."""
+        """Learn which of these new primitives are partial decodings, and which take their items."""
         new = {one.name: one for one in primitives}
         with self._lock:
             for one in new.values():
@@ -127,7 +127,7 @@ class ItemForwarding:
                 one.restart()
 
     def feed(self, decoding: str, text: str) -> Sequence[Due]:
-        """Take the next piece of a decoding's text; return who gets what it has finished."""
+        """Take the next piece of a decoding's text; return the decodings that it makes due."""
         with self._lock:
             for one in self._texts[decoding]:
                 one.read(text)
@@ -158,7 +158,7 @@ class ItemForwarding:
             return self._due(lists)
 
     def close(self) -> Sequence[NodeKey]:
-        """Return all that still wait, once: the request is over, and nobody wants their items."""
+        """Return all that still wait, once: the request is over, and their items are not needed."""
         with self._lock:
             self._is_over = True
             left = [node for one in self._lists.values() for node in one.waiting]
@@ -205,7 +205,7 @@ STREAM_ITEMS = 256
 
 
 class TextStream:
-    """Buffer text between the thread that makes it and the one that takes it, bounded by merging.
+    """A buffer of text between its maker's thread and its taker's, bounded by merging.
 
     No text is lost and decoding never waits: past ``STREAM_ITEMS`` new text joins the last item.
     """

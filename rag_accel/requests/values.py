@@ -1,4 +1,4 @@
-"""Keep the values of one request: what its stages wrote, folded where several write one output."""
+"""The values of one request: what its stages wrote, folded where several write one output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Place = tuple[int, int]
 
 
 class Values:
-    """Hold inputs and outputs by name. Thread-safe.
+    """Inputs and outputs by name. Thread-safe.
 
     Reducers are the user's code: they run in whatever thread reads, never in one that writes.
     """

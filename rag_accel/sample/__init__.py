@@ -1,4 +1,4 @@
-"""Give the demo and the benchmarks real documents and questions, without a network."""
+"""Real documents and questions for the demo and the benchmarks, without a network."""
 
 from rag_accel.sample.corpus import read_corpus
 from rag_accel.sample.documents import load_folder

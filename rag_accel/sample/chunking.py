@@ -1,4 +1,4 @@
-"""Cut paragraphs into chunks of about 80 to 180 words, each a ``Document`` with a stable id."""
+"""Chunks of about 80 to 180 words, cut of paragraphs, each a ``Document`` with a stable id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONG_RUN = re.compile(r"(\S{80})(?=\S)")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Hold one documented thing before it is cut.
+    """One documented thing before it is cut.
 
     Args:
         id: id of its first chunk; the next ones are ``id#2``, ``id#3`` and so on.

@@ -1,4 +1,4 @@
-"""Read a real corpus that every Python machine has: the documentation of its own libraries.
+"""A real corpus that every Python machine has: the documentation of its own libraries.
 
 First the language reference and the whole standard library, then the installed packages, a chunk
 of each in turn, until the corpus is full. Everything is read from files with ``ast`` and from

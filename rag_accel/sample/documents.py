@@ -1,4 +1,4 @@
-"""Read a folder of the user's own documents: text, Markdown, HTML and PDF.
+"""A folder of the user's own documents: text, Markdown, HTML and PDF.
 
 A file that cannot be read is named with its reason and the others are read. Hidden files and
 folders, and files of other formats, are passed over in silence. Symbolic links are followed; a

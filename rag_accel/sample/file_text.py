@@ -1,4 +1,4 @@
-"""Hold what a file says, and collect it in reading order while the file is parsed."""
+"""What a file says, collected in reading order while the file is parsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_accel.sample.markup import paragraphs
 
 @dataclass(frozen=True, slots=True)
 class SkippedDocument:
-    """Name a file that was not read. ``path`` is relative to the folder that was asked for."""
+    """A file that was not read. ``path`` is relative to the folder that was asked for."""
 
     path: str
     reason: str
@@ -25,7 +25,7 @@ class SkippedDocument:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Hold the chunks of all files that could be read, and the files that could not."""
+    """The chunks of all files that could be read, and the files that could not."""
 
     documents: tuple[Document, ...]
     skipped: tuple[SkippedDocument, ...] = ()
@@ -36,19 +36,19 @@ MAX_HEADING_LETTERS = 200
 
 
 class UnreadableFileError(Exception):
-    """Say why the text of one file cannot be had; the loader reports it and goes on."""
+    """The text of one file cannot be had; the loader reports why and goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Hold what a file says: its title, if it names one, and ``(heading, paragraphs)`` parts."""
+    """What a file says: its title, if it names one, and ``(heading, paragraphs)`` parts."""
 
     title: str | None
     parts: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class TextBuilder:
-    """Take the headings and texts of a file in reading order and make its ``FileText``.
+    """A builder of a ``FileText`` from the headings and texts of a file in reading order.
 
     The first heading of the top level becomes the title, every other one opens a part.
     """

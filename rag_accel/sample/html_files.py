@@ -1,4 +1,4 @@
-"""Read the visible text of HTML off its tokens.
+"""The visible text of HTML, read off its tokens.
 
 The standard's tokenizer takes time in proportion to the page. Its tree builder does not: formatting
 that is left open is made anew in every later block, and an end tag without a start is looked for in
@@ -38,7 +38,10 @@ def read_html(data: bytes) -> FileText:
 
 
 class HtmlText:
-    """Hand the headings and blocks of HTML to a builder; ``title`` is that of the page."""
+    """A parser of HTML that hands headings and blocks to a builder.
+
+    ``title`` is that of the page.
+    """
 
     def __init__(self, builder: TextBuilder) -> None:
         self._html = parser_module("turbohtml", "HTML")

@@ -1,4 +1,4 @@
-"""Read CommonMark with tables and front matter."""
+"""CommonMark with tables and front matter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_markdown(data: bytes) -> FileText:
 
 
 class _MarkdownText:
-    """Hand the blocks that a parser found to a builder."""
+    """A walk over a Markdown parser's blocks that hands them to a builder."""
 
     def __init__(self, builder: TextBuilder) -> None:
         self._builder = builder

@@ -1,4 +1,4 @@
-"""Turn lightly marked-up text into paragraphs: docstrings, reStructuredText, Markdown, plain text.
+"""Paragraphs of lightly marked-up text: docstrings, reStructuredText, Markdown, plain text.
 
 A paragraph is one line without wrapping; a list item or a described parameter starts with
 ``"- "``. ``paragraphs`` keeps every word; ``prose_paragraphs`` drops what reads badly as a

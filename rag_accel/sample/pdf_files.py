@@ -1,4 +1,4 @@
-"""Read the text layer of PDF."""
+"""The text layer of PDF."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _check_work(reader: Any, num_bytes: int) -> None:
 
 
 class _PageWork:
-    """Estimate what reading a page takes, in bytes of contents that are gone through."""
+    """An estimate of what reading a page takes, in bytes of contents that are gone through."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Read the documentation inside Python source files with ``ast``; nothing is ever imported.
+"""The documentation inside Python source files, read with ``ast``; nothing is ever imported.
 
 A docstring of some length becomes a section of its own. Short ones are told together, as list
 items of the class or module they belong to, so that a chunk says enough to be found.

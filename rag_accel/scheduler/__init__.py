@@ -1,1 +1,1 @@
-"""Decide what runs when: a pure state machine, and the driver that carries out what it decides."""
+"""What runs when: a pure state machine, and the driver that carries out what it decides."""

@@ -1,4 +1,4 @@
-"""Take in engines, requests and intercepted calls, or refuse them."""
+"""Arrivals of engines, requests and intercepted calls, taken in or refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusal(state: SchedulerState, event: Arrival, now: float) -> Outcome | None
 
 
 def refuse(event: Event, outcome: Outcome, out: list[Command]) -> None:
-    """Tell who waits for the arrival that it was not taken in."""
+    """Tell the client of an arrival that it was not taken in."""
     if isinstance(event, LeafArrived):
         out.append(EndNode(NodeKey(event.request, event.node.name), outcome))
     elif isinstance(event, RequestArrived):
@@ -134,7 +134,7 @@ def request_opened(
 
 
 def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: list[Command]) -> None:
-    """Take in one intercepted call; its request is opened on the spot if nobody opened it."""
+    """Take in one intercepted call; its request is opened on the spot if it was not before."""
     if event.node.after:
         raise InvalidTransitionError(
             "an intercepted call cannot wait for others",

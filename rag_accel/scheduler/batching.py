@@ -1,5 +1,7 @@
-"""Choose which queued primitives start together (Teola section 5.2, Algorithm 2), and how much of
-each (HedraRAG section 4.2).
+"""Which queued primitives start together, and how much of each.
+
+The choice is that of Teola (section 5.2, Algorithm 2), the parts are those of HedraRAG (section
+4.2).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
 
 
 class Entry(NamedTuple):
-    """Say how many items of a node enter a step."""
+    """How many items of one node enter a step."""
 
     node: NodeRun
     items: int
@@ -26,8 +28,8 @@ def select_batch(
     """Return what joins an owned engine's next step, most urgent first.
 
     All it then holds fits ``max_batch`` items, except that one node larger than that which cannot
-    be cut goes alone. So does a node that is retried after a failed step: nobody joins it until it
-    has ended.
+    be cut goes alone. So does a node that is retried after a failed step: no other joins it until
+    it has ended.
 
     Only one part of a node that is cut enters a step, and none before all that is left from the
     step before has ended: so the oldest large node goes on, younger small ones ride along, and
@@ -37,7 +39,7 @@ def select_batch(
     beside that work is passed by smaller ones only until it has waited ``ageing_s``.
 
     Args:
-        budget_s: how long the step should take; ``None`` if nobody else could be waiting.
+        budget_s: how long the step should take; ``None`` if no other caller could be waiting.
     """
     held = engine.running.values()
     free = engine.max_batch
@@ -74,7 +76,7 @@ def next_items(
 
     An engine that ends its steps in time cuts its work by itself. On another, what is no larger
     than usual, or has nobody waiting for it, is cut only if it is larger than any batch; where the
-    engine keeps work between steps, half a batch: who comes then finds room at its next border.
+    engine keeps work between steps, half a batch: newcomers then find room at its next border.
     """
     is_whole = engine.ends_in_time or node.spec.kind not in SPLIT_KINDS
     if is_whole or not (options.split_nodes and engine.itemwise):
@@ -91,7 +93,7 @@ def next_items(
 def _part_budget_s(engine: EngineState, service_s: float, options: CoreOptions) -> float:
     """Return how long a part of a node that takes ``service_s`` should be.
 
-    Of the whole node: who arrives at an even rate meets the long ones more often than their number
+    Of the whole node: arrivals at an even rate meet the long ones more often than their number
     says.
     """
     beta_s = engine.costs.beta_s(engine.base_s)

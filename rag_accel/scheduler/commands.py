@@ -1,4 +1,4 @@
-"""List everything the scheduler core can decide."""
+"""Everything the scheduler core can decide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from rag_accel.scheduler.messages import EngineName, NodeKey, Outcome, RequestId
 
 
 class _Matching:
-    """Let a test compare a few fields: ``StartStep.match(engine="e") == command``."""
+    """A command of which a test can compare a few fields.
+
+    ``StartStep.match(engine="e") == command`` compares one.
+    """
 
     __slots__ = ()
 
@@ -37,7 +40,7 @@ class _Match:
 
 @dataclass(frozen=True, slots=True)
 class StartStep(_Matching):
-    """Submit ``admitted`` to the engine and step it over everything it holds.
+    """An engine gets ``admitted`` and is stepped over everything it holds.
 
     Args:
         parts: for those of ``admitted`` that do not enter as a whole, what of them does.
@@ -54,7 +57,7 @@ class StartStep(_Matching):
 
 @dataclass(frozen=True, slots=True)
 class StartCall(_Matching):
-    """Let the caller run this node now."""
+    """The caller may run this node now."""
 
     node: NodeKey
     engine: EngineName
@@ -62,7 +65,7 @@ class StartCall(_Matching):
 
 @dataclass(frozen=True, slots=True)
 class EndNode(_Matching):
-    """Hand the node's outcome to whoever waits; ``leader`` holds the result if it was shared."""
+    """A node's outcome is delivered to its client; ``leader`` holds the result if it was shared."""
 
     node: NodeKey
     outcome: Outcome
@@ -71,7 +74,7 @@ class EndNode(_Matching):
 
 @dataclass(frozen=True, slots=True)
 class EndRequest(_Matching):
-    """End a whole request; ``node`` is the one that failed it."""
+    """A whole request ends; ``node`` is the one that failed it."""
 
     request: RequestId
     outcome: Outcome
@@ -80,7 +83,7 @@ class EndRequest(_Matching):
 
 @dataclass(frozen=True, slots=True)
 class CancelWork(_Matching):
-    """Make the engine forget work it holds."""
+    """An engine has to forget work it holds."""
 
     engine: EngineName
     nodes: tuple[NodeKey, ...]
@@ -88,21 +91,21 @@ class CancelWork(_Matching):
 
 @dataclass(frozen=True, slots=True)
 class InterruptStep(_Matching):
-    """Make a waiting step of this engine return: new work is there."""
+    """A waiting step of this engine has to return: new work is there."""
 
     engine: EngineName
 
 
 @dataclass(frozen=True, slots=True)
 class DropEngine(_Matching):
-    """Stop the worker of an engine that has left; its name means nothing any more."""
+    """The worker of an engine that has left stops; the engine's name means nothing any more."""
 
     engine: EngineName
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt(_Matching):
-    """Send a ``Tick`` at this time, unless another event is handled at or after it.
+    """A ``Tick`` is due at this time, unless another event is handled at or after it.
 
     An earlier ``WakeAt`` stands until its time: asking for the same time again is left out.
     """

@@ -1,4 +1,4 @@
-"""End primitives and requests: outcomes, followers, cancellation, dependents."""
+"""Ends of primitives and requests: outcomes, followers, cancellation, dependents."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _living(state: SchedulerState, keys: dict[NodeKey, None]) -> list[NodeRun]:
 def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Command]) -> None:
     """End the members that a step has finished; the others stay on their engine.
 
-    Who has only ended a part is queued again with what is left.
+    A member that has only ended a part is queued again with what is left.
     """
     engine = _leave_step(state, event, now)
     _serve(engine, event.duration_s)
@@ -232,7 +232,7 @@ def _fail_silent(
 
 
 def step_failed(state: SchedulerState, event: StepFailed, now: float, out: list[Command]) -> None:
-    """Retry the members of a step that raised one by one; who was alone or streamed has failed."""
+    """Retry the members of a step that raised one by one; a lone or streaming member has failed."""
     engine = _leave_step(state, event, now)
     members = list(engine.running.values())
     for node in members:

@@ -1,4 +1,4 @@
-"""Start what can start: permits for borrowed engines, steps for owned ones."""
+"""What can start: permits for borrowed engines, steps for owned ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _drop(state: SchedulerState, engine: EngineState, out: list[Command]) -> Non
 
 
 def _settle(state: SchedulerState, now: float, out: list[Command]) -> None:
-    """Admit who waits, and lose what has reached a lost engine: either may lead to the other."""
+    """Admit waiting requests, and lose what reached a lost engine: each may lead to the other."""
     if state.pending:
         admit_pending(state, now)
     while (engine := _lost_with_work(state)) is not None:

@@ -1,4 +1,4 @@
-"""Check every invariant of the core's state; costs O(everything), so for tests and bug reports."""
+"""Every invariant of the core's state; a check costs O(everything): for tests and bug reports."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _node_problems(state: SchedulerState, run: RequestRun, node: NodeRun) -> Ite
         leader = engine.flights.get(node.spec.share)
         holder = (engine.queue.get(leader) or engine.running.get(leader)) if leader else None
         if holder is None or node.key not in holder.followers:
-            yield f"{node.key} follows nobody"
+            yield f"{node.key} follows no node"
 
 
 def _queue_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:

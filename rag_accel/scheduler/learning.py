@@ -1,4 +1,4 @@
-"""Learn from the times of events how steps, arrivals and returns go on."""
+"""What the times of events teach: how steps, arrivals and returns go on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from math import ceil, sqrt
 # Bound how long a step keeps newcomers waiting (HedraRAG section 4.2, Equation 1).
 #
 # Cutting a stretch of work that takes ``t`` seconds into slices of ``b`` shortens the mean wait of
-# whoever arrives meanwhile from ``t / 2`` to ``b / 2``, and costs one more step border, ``beta``
+# what arrives meanwhile from ``t / 2`` to ``b / 2``, and costs one more step border, ``beta``
 # seconds, per slice. The gain ``(t - b) / 2 - beta * t / b`` is greatest at ``b = sqrt(2 beta t)``.
 # (Differs: the paper prints the cost with a plus sign, and with that there is no greatest gain.)
 #
 # Everything is learned from the times that events carry, so equal events give equal budgets.
 
 
-#: who was there so many seconds ago may come back: callers think for a moment between two calls
+#: a caller of so many seconds ago may come back: callers think for a moment between two calls
 COMPANY_S = 2.0
 #: of what is not measured yet, so much of a batch is a fair first part
 FIRST_SHARE = 8
@@ -28,7 +28,7 @@ def running_mean(mean: float, value: float) -> float:
 
 @dataclass(slots=True)
 class BaseFit:
-    """Fit ``base + slope * items`` to the seconds of parts; a newer one counts 8/7 as much."""
+    """The line ``base + slope * items`` of parts' seconds; a newer part counts 8/7 as much."""
 
     weight: float = 0.0
     x: float = 0.0
@@ -55,7 +55,7 @@ class BaseFit:
 
 @dataclass(slots=True)
 class StepCosts:
-    """Learn what steps of one engine cost; all in seconds, 0 before the first measurement."""
+    """Learned costs of one engine's steps; all in seconds, 0 before the first measurement."""
 
     #: mean time between deciding on a step and hearing of its end, beyond the step itself
     border_s: float = 0.0
@@ -80,7 +80,7 @@ class StepCosts:
     def is_large(self, items: int) -> bool:
         """Tell whether a primitive is at least about twice as large as they usually are.
 
-        Among equals nobody gains by a border: the oldest is served first either way.
+        Among equals none gains by a border: the oldest is served first either way.
         """
         return items.bit_length() >= self.digits + 1.0
 
@@ -123,7 +123,7 @@ def even_part(left: int, most: int) -> int:
     return ceil(left / ceil(left / most)) if left > most else left
 
 
-# Learn how many of those whose work a step has ended bring their next work at once.
+# The share of callers that submit their next work at once after a step has ended theirs.
 #
 # Callers in a loop come back one by one within a fraction of a millisecond after a step. An engine
 # that starts with the first of them leaves the others waiting for a whole step, so that batches
@@ -133,7 +133,7 @@ def even_part(left: int, most: int) -> int:
 
 @dataclass(slots=True)
 class ReturnRateLearner:
-    """Follow the arrivals that come soon after the steps of one engine."""
+    """The learned share of callers that come back soon after an engine's steps."""
 
     #: when the last step ended, with how many, and until when an arrival counts as soon
     ended: int = 0

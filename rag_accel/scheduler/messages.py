@@ -1,4 +1,4 @@
-"""List everything the scheduler core can be told; what it can decide stands in ``commands.py``.
+"""Everything the scheduler core can be told; what it can decide stands in ``commands.py``.
 
 Both are frozen dataclasses of ids and numbers: no payload, no clock, no object of a framework ever
 enters the core, so a table of events fully determines a table of commands.
@@ -21,7 +21,7 @@ OnFull = Literal["wait", "raise"]
 
 
 class NodeKey(NamedTuple):
-    """Name one primitive of one live request."""
+    """The identity of one primitive of one live request."""
 
     request: RequestId
     node: str
@@ -29,7 +29,7 @@ class NodeKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """Describe a primitive to the core.
+    """A primitive as the core sees it.
 
     Args:
         name: unique within its request; never used again while its engine may still hold it.
@@ -51,7 +51,7 @@ class NodeSpec:
 
 
 class WorkSlice(NamedTuple):
-    """Name the items ``start`` to ``stop`` (without it) of a primitive: one sub-stage."""
+    """The items ``start`` to ``stop`` (exclusive) of a primitive: one sub-stage."""
 
     node: NodeKey
     start: int
@@ -78,7 +78,7 @@ class OwnedEngineAdded:
 
 @dataclass(frozen=True, slots=True)
 class EngineLeft:
-    """Nobody will bring work for an owned engine any more; what it still has is finished first."""
+    """An owned engine gets no new work any more; what it still has is finished first."""
 
     engine: EngineName
 
@@ -118,7 +118,7 @@ class RequestOpened:
 
 @dataclass(frozen=True, slots=True)
 class LeafArrived:
-    """One intercepted call. Its request is opened on the spot if nobody opened it.
+    """One intercepted call. Its request is opened on the spot if it was not opened before.
 
     It waits for no other primitive. In a graph (a call inside opaque user code) it still ends by
     itself: its failure does not end the graph.
@@ -165,8 +165,9 @@ class ProgramLeft:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Say how one member of a step ended, that it produced its first output, or that the part of
-    it which was in the step has ended and others are left.
+    """One member of a step ended, gave its first output, or had a part of it ended.
+
+    After a ``part``, others of the same member are left.
     """
 
     node: NodeKey
@@ -226,7 +227,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """End everything that lives; nothing is accepted afterwards."""
+    """Everything that lives ends; nothing is accepted afterwards."""
 
 
 Event = (

@@ -1,4 +1,4 @@
-"""Bring primitives into the queues: admission, dependencies, single-flight."""
+"""The way of primitives into the queues: admission, dependencies, single-flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follow primitives and requests while they live.
+"""Primitives and requests while they live.
 
 States of a primitive:
 
@@ -31,7 +31,7 @@ NodeState = Literal["waiting", "queued", "following", "running", "ended"]
 
 @dataclass(slots=True)
 class NodeRun:
-    """Follow one primitive of one live request."""
+    """The state of one primitive of one live request."""
 
     key: NodeKey
     spec: NodeSpec
@@ -56,7 +56,7 @@ class NodeRun:
     solo: bool = False
     #: an output has reached the caller, so it can never be retried
     streamed: bool = False
-    #: nobody waits for it any more, but its engine still holds it
+    #: no caller waits for it any more, but its engine still holds it
     abandoned: bool = False
     #: nodes that get this node's result, in the order in which they came
     followers: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
@@ -77,7 +77,7 @@ class NodeRun:
 
 @dataclass(slots=True)
 class RequestRun:
-    """Follow one live request."""
+    """The state of one live request."""
 
     id: RequestId
     arrived_at: float
@@ -96,7 +96,7 @@ class RequestRun:
     idle_since: float = 0.0
 
 
-# Keep what could run on one engine in the order in which it should (Teola Algorithm 2).
+# The order in which queued nodes of one engine run (Teola Algorithm 2).
 
 
 #: a node that has waited as long as so many levels of depth are worth goes before everything
@@ -106,7 +106,7 @@ _Level = dict[NodeKey, NodeRun]
 
 
 class NodeQueue:
-    """Hold the queued nodes of one engine; every change costs O(log n)."""
+    """The queued nodes of one engine; every change costs O(log n)."""
 
     __slots__ = ("_levels", "_line", "items", "nodes")
 

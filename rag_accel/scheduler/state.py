@@ -1,4 +1,4 @@
-"""Hold what the scheduler core knows: live requests, engines with their queues, and the past."""
+"""What the scheduler core knows: live requests, engines with their queues, and the past."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Gaps = dict[EngineName | None, dict[EngineName, float]]
 
 @dataclass(slots=True)
 class EngineState:
-    """Follow one engine."""
+    """The state of one engine."""
 
     name: EngineName
     owned: bool
@@ -50,7 +50,7 @@ class EngineState:
     costs: StepCosts = field(default_factory=StepCosts)
     interrupted: bool = False
     lost: bool = False
-    #: nobody brings it work any more: it goes as soon as no live request wants it
+    #: it gets no new work any more: it goes as soon as no live request wants it
     leaving: bool = False
     #: primitives of live and waiting requests that name it and have not ended
     wanted: int = 0
@@ -61,7 +61,7 @@ class EngineState:
     #: running mean of a node's time on this engine in seconds; 0 before the first
     node_mean_s: float = 0.0
     #: not None iff the engine is idle on purpose, for a newcomer of the request ``wait_for``, or
-    #: for those who are about to come back
+    #: for callers that are about to come back
     wait_until: float | None = None
     wait_from: float = 0.0
     wait_for: RequestId | None = None
@@ -79,7 +79,7 @@ SLICE_MIN_S, SLICE_MAX_S = 0.008, 0.25
 
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
-    """Bound what the core may do; all times in seconds."""
+    """Bounds of what the core may do; all times in seconds."""
 
     max_requests: int = 4096
     max_batch: int = 64
@@ -95,7 +95,7 @@ class CoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Record one move of one node and the event that caused it."""
+    """One move of one node and the event that caused it."""
 
     event: int
     node: NodeKey
@@ -106,7 +106,7 @@ class Transition:
 
 @dataclass(slots=True)
 class SchedulerState:
-    """Hold everything; mutated by ``transitions.handle`` only."""
+    """All state of the core; mutated by ``transitions.handle`` only."""
 
     options: CoreOptions = CoreOptions()
     requests: dict[RequestId, RequestRun] = field(default_factory=dict[RequestId, RequestRun])

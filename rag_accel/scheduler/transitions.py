@@ -1,7 +1,7 @@
-"""Turn events into commands: ``handle(state, event, now) -> commands``.
+"""The state machine: ``handle(state, event, now) -> commands``.
 
-One small function per event; ``timing`` then does what is due, and ``dispatch`` looks at every
-engine whose queue or slots changed. It mutates ``state`` and nothing else, reads no clock and
+One small function per event; ``look_at_clock`` then does what is due, and ``dispatch`` looks at
+every engine whose queue or slots changed. It mutates ``state`` and nothing else, reads no clock and
 draws no random number.
 """
 

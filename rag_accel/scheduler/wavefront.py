@@ -1,12 +1,12 @@
-"""Look ahead: which live request will reach an engine next, and is it worth waiting for?
+"""The wavefront: which live request will reach an engine next, and whether to wait for it.
 
 An engine is work-conserving: it starts what is queued at once. The one exception is a newcomer
 that is already known to come, sooner than ``min(batch_wait, 5 % of the step)``: from the wavefront
-of a graph, from earlier runs of the same program, or because those whose work a step has ended
-have been bringing their next at once (``returns``).
+of a graph, from earlier runs of the same program, or because callers whose work a step has
+ended have been submitting their next at once (``ReturnRateLearner``).
 
-Who may come is kept sorted by the time since when, so that a look costs O(log n) of the live
-requests: those of one group are all expected the same time after it.
+The requests that may come are sorted by the time since when, so that a look costs O(log n) of the
+live requests: those of one group are all expected the same time after it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Id = TypeVar("_Id", RequestId, NodeKey)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Newcomer:
-    """Say when a primitive of which request is expected."""
+    """A prediction of when a request's next primitive will arrive."""
 
     at: float
     request: RequestId | None
@@ -66,7 +66,7 @@ def may_still_come(state: SchedulerState, request: RequestId | None) -> bool:
 def learn_gap(state: SchedulerState, run: RequestRun, engine: EngineName, now: float) -> None:
     """Remember how long this program took from its last leaf (or its start) to an owned engine.
 
-    Nobody waits for those who come to another.
+    Arrivals at other engines are not waited for.
     """
     if not run.program or engine not in state.owned:
         return

@@ -1,4 +1,4 @@
-"""Serve requests of many workflows over shared engines: start them now, fetch results later."""
+"""Requests of many workflows over shared engines: started now, their results fetched later."""
 
 from rag_accel.server.server import Server
 from rag_accel.server.stats import (

@@ -1,4 +1,4 @@
-"""Keep requests from their start until somebody takes their results. No scheduling here."""
+"""The results of requests, from their start until a caller takes them. No scheduling here."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from rag_accel.telemetry.metrics import Snapshot
 
 @dataclass(slots=True, eq=False)
 class ServedRequest:
-    """Be one request. The desk changes it, under its lock.
+    """A request the server has accepted; guarded by the server's lock.
 
     Args:
-        started_at: when it was added, on the desk's clock, in seconds.
-        is_claimed: whether somebody waits for just this one; then it comes out nowhere else.
+        started_at: when it was added, on the clock of ``PendingResults``, in seconds.
+        is_claimed: whether a caller waits for just this one; then it comes out nowhere else.
         is_cancelled: whether the user asked for its end.
         ended_at: when it ended; its result follows once its reducers have run.
     """
@@ -50,11 +50,11 @@ class ServedRequest:
 
 
 class PendingResults:
-    """Hold live requests, and finished ones in the order in which they ended. Thread-safe.
+    """Live requests, and finished ones in the order in which they ended. Thread-safe.
 
     Args:
         calls: runs reducers, the user's code, which must not hold up the scheduler's thread.
-        max_unfetched: results kept for whoever fetches them; past it the oldest is dropped.
+        max_unfetched: results kept until they are fetched; past it the oldest is dropped.
     """
 
     def __init__(self, calls: CallPool, max_unfetched: int) -> None:
@@ -67,7 +67,7 @@ class PendingResults:
         self._last_id = 0
         self._live: dict[ServedId, ServedRequest] = {}
         self._unfetched: dict[ServedId, ServedRequest] = {}
-        self._tally = WorkflowCounters()
+        self._counters = WorkflowCounters()
         self._totals: dict[RequestState, int] = {"finished": 0, "failed": 0, "cancelled": 0}
         self._refused = 0
         self._dropped = 0
@@ -87,36 +87,36 @@ class PendingResults:
             if self._why_shut is not None:
                 raise ClosedError(self._why_shut, hint="make a new Server")
             self._last_id += 1
-            ticket = ServedRequest(ServedId(self._last_id), program, self._clock.now())
-            self._live[ticket.id] = ticket
-            self._tally.started(program)
-            return ticket
+            served = ServedRequest(ServedId(self._last_id), program, self._clock.now())
+            self._live[served.id] = served
+            self._counters.started(program)
+            return served
 
-    def follow(self, ticket: ServedRequest, handle: RunHandle, *, folds: bool) -> None:
+    def follow(self, served: ServedRequest, handle: RunHandle, *, folds: bool) -> None:
         """Hear of the end of what was started; ``folds`` says that its result needs reducers."""
         with self._lock:
-            ticket.handle = handle
+            served.handle = handle
             is_late = self._is_closed
         if is_late:
             handle.cancel()
-        handle.when_over(partial(self._over, ticket, folds))
+        handle.when_over(partial(self._over, served, folds))
 
-    def withdraw(self, ticket: ServedRequest, error: BaseException) -> None:
+    def withdraw(self, served: ServedRequest, error: BaseException) -> None:
         """Forget a request that could not be started."""
         with self._lock:
-            del self._live[ticket.id]
-            self._tally.withdrawn(ticket.program)
+            del self._live[served.id]
+            self._counters.withdrawn(served.program)
             self._refused += isinstance(error, BusyError)
-        self.listeners.tell(ticket.id)
+        self.listeners.tell(served.id)
 
     def cancel(self, id: ServedId) -> bool:
         """Ask for the end of a request; tell whether it was live."""
         with self._lock:
-            ticket = self._live.get(id) if isinstance(id, int) else None
-            handle = ticket.handle if ticket is not None else None
-            if ticket is None or handle is None:
+            served = self._live.get(id) if isinstance(id, int) else None
+            handle = served.handle if served is not None else None
+            if served is None or handle is None:
                 return False
-            ticket.is_cancelled = True
+            served.is_cancelled = True
         handle.cancel()
         return True
 
@@ -126,11 +126,11 @@ class PendingResults:
             self._why_shut = self._why_shut or why
 
     def close(self, *, cancel: bool) -> None:
-        """Take in no further request, and end the live ones if nobody else does."""
+        """Take in no further request, and end the live ones if their owner does not."""
         with self._lock:
             self._why_shut = "the server is closed"
             self._is_closed = True
-            live = [ticket.handle for ticket in self._live.values()] if cancel else []
+            live = [served.handle for served in self._live.values()] if cancel else []
         for handle in live:
             if handle is not None:
                 handle.cancel()
@@ -139,10 +139,10 @@ class PendingResults:
     # Results -----------------------------------------------------------------------------------
 
     def take(self) -> list[ServedResult]:
-        """Hand out what has ended and nobody has claimed, in the order in which it ended."""
+        """Hand out what has ended and is not claimed, in the order in which it ended."""
         with self._lock:
             taken, self._unfetched = self._unfetched, {}
-        return [ticket.result for ticket in taken.values() if ticket.result is not None]
+        return [served.result for served in taken.values() if served.result is not None]
 
     def take_ready(self) -> list[ServedResult] | None:
         """Hand out what has ended; None if there is nothing and something may still come."""
@@ -156,7 +156,7 @@ class PendingResults:
             for id in self._unfetched:
                 result = self._unfetched.pop(id).result
                 return [] if result is None else [result]
-            return None if any(not ticket.is_claimed for ticket in self._live.values()) else []
+            return None if any(not served.is_claimed for served in self._live.values()) else []
 
     def is_empty(self) -> bool | None:
         """Return True if no request lives, else None."""
@@ -171,39 +171,39 @@ class PendingResults:
         """
         with self._lock:
             known = isinstance(id, int)
-            ticket = (self._live.get(id) or self._unfetched.pop(id, None)) if known else None
-            if ticket is None:
+            served = (self._live.get(id) or self._unfetched.pop(id, None)) if known else None
+            if served is None:
                 raise self._unknown(id)
-            if ticket.is_claimed:
+            if served.is_claimed:
                 raise SchedulingError(
                     "somebody waits for this result already",
                     where=f"request {id}",
                     hint="each result is handed out once; let one caller pass it on",
                 )
-            ticket.is_claimed = True
+            served.is_claimed = True
         self.listeners.tell()
-        return ticket
+        return served
 
-    def unclaim(self, ticket: ServedRequest) -> None:
-        """Leave a result to whoever fetches it."""
+    def unclaim(self, served: ServedRequest) -> None:
+        """Leave a result to any caller that fetches it."""
         with self._lock:
-            ticket.is_claimed = False
-            if ticket.result is not None:
-                self._keep(ticket)
-        self.listeners.tell(ticket.id)
+            served.is_claimed = False
+            if served.result is not None:
+                self._keep(served)
+        self.listeners.tell(served.id)
 
-    def collect(self, ticket: ServedRequest) -> ServedResult:
+    def collect(self, served: ServedRequest) -> ServedResult:
         """Return a claimed result; without one yet it is claimed no longer.
 
         Raises:
             DeadlineError: if there is none yet.
         """
         with self._lock:
-            result = ticket.result
-            ticket.is_claimed = result is not None
+            result = served.result
+            served.is_claimed = result is not None
         if result is None:
             raise DeadlineError(
-                "no result yet", where=f"request {ticket.id}", hint="wait again, or cancel it"
+                "no result yet", where=f"request {served.id}", hint="wait again, or cancel it"
             )
         return result
 
@@ -216,59 +216,59 @@ class PendingResults:
                 refused=self._refused,
                 unfetched=len(self._unfetched),
                 dropped=self._dropped,
-                workflows=self._tally.workflows(),
+                workflows=self._counters.workflows(),
                 accelerator=accelerator,
             )
 
     # Endings -----------------------------------------------------------------------------------
 
-    def _over(self, ticket: ServedRequest, folds: bool) -> None:
+    def _over(self, served: ServedRequest, folds: bool) -> None:
         """Note when a request ended. The scheduler's thread: none of the user's code runs here."""
         with self._lock:
-            if ticket.ended_at is not None:
+            if served.ended_at is not None:
                 return
-            ticket.ended_at = self._clock.now()
+            served.ended_at = self._clock.now()
         if not folds:
-            self._settle(ticket)
+            self._settle(served)
             return
         try:
-            self._calls.submit(partial(self._settle, ticket))
+            self._calls.submit(partial(self._settle, served))
         except Exception as error:  # closed, or no thread could be had
-            self._end(ticket, None, error)
+            self._end(served, None, error)
 
-    def _settle(self, ticket: ServedRequest) -> None:
-        assert ticket.handle is not None, "a request ended before it was followed"
-        self._end(ticket, *outcome_of(ticket.handle))
+    def _settle(self, served: ServedRequest) -> None:
+        assert served.handle is not None, "a request ended before it was followed"
+        self._end(served, *outcome_of(served.handle))
 
-    def _end(self, ticket: ServedRequest, output: Any, error: BaseException | None) -> None:
+    def _end(self, served: ServedRequest, output: Any, error: BaseException | None) -> None:
         with self._lock:
-            assert ticket.ended_at is not None, "a request has a result before it ended"
-            ticket.handle = None
-            latency_s = ticket.ended_at - ticket.started_at
-            state, error = self._state(ticket, error)
-            ticket.result = ServedResult(ticket.id, ticket.program, state, latency_s, output, error)
-            del self._live[ticket.id]
+            assert served.ended_at is not None, "a request has a result before it ended"
+            served.handle = None
+            latency_s = served.ended_at - served.started_at
+            state, error = self._state(served, error)
+            served.result = ServedResult(served.id, served.program, state, latency_s, output, error)
+            del self._live[served.id]
             self._totals[state] += 1
-            self._tally.ended(ticket.program, state, latency_s)
-            if not ticket.is_claimed:
-                self._keep(ticket)
-        self.listeners.tell(ticket.id)
+            self._counters.ended(served.program, state, latency_s)
+            if not served.is_claimed:
+                self._keep(served)
+        self.listeners.tell(served.id)
 
     def _state(
-        self, ticket: ServedRequest, error: BaseException | None
+        self, served: ServedRequest, error: BaseException | None
     ) -> tuple[RequestState, BaseException | None]:
         if error is None:
             return "finished", None
         if not isinstance(error, RequestCancelledError):
             return "failed", error
-        if ticket.is_cancelled:
+        if served.is_cancelled:
             return "cancelled", error
         if self._is_closed:
-            error = ClosedError("the server is closed", where=f"request {ticket.id}")
+            error = ClosedError("the server is closed", where=f"request {served.id}")
         return "failed", error
 
-    def _keep(self, ticket: ServedRequest) -> None:
-        self._unfetched[ticket.id] = ticket
+    def _keep(self, served: ServedRequest) -> None:
+        self._unfetched[served.id] = served
         while len(self._unfetched) > self._max_unfetched:
             del self._unfetched[next(iter(self._unfetched))]
             self._dropped += 1

@@ -1,4 +1,4 @@
-"""Serve requests of any workflow over one scheduler (HedraRAG section 4.1, Listing 1)."""
+"""A server of requests of any workflow over one scheduler (HedraRAG section 4.1, Listing 1)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DEFAULT_MAX_UNFETCHED = 4096
 
 
 class Server:
-    """Start requests at once and hand out their results as they end.
+    """A server that starts requests at once and hands out their results as they end.
 
     Requests of all workflows share the scheduler, so that their work meets in batches::
 
@@ -74,8 +74,8 @@ class Server:
     prints ``ANSWER ME``, then ``hyde -> [1] FOUND BY WRITE A PASSAGE ON RAG``.
 
     Each result is handed out once, by ``ready``, iteration, ``wait`` or ``result``, to one caller.
-    Whoever waits for one id gets it; all others come in the order in which their requests ended.
-    At most ``max_unfetched`` results wait to be fetched; past that the oldest is dropped and
+    A caller that waits for one id gets it; all others come in the order in which their requests
+    ended. At most ``max_unfetched`` results wait to be fetched; past that the oldest is dropped and
     counted, since one client that never fetches must not stop the others from being served.
 
     All methods may be called from any thread. The user's functions and borrowed engines run in
@@ -87,7 +87,7 @@ class Server:
         llm, embedder, index, reranker, engines, options: as an ``Accelerator`` takes them; so are
             single options as keyword arguments, such as ``max_requests``.
         accelerator: use this one instead of making one; it is then not closed with the server.
-        max_unfetched: results kept for whoever fetches them.
+        max_unfetched: results kept until they are fetched.
 
     Raises:
         ConfigError: on a bad option, or engines or options beside ``accelerator``.
@@ -121,7 +121,7 @@ class Server:
             )
         self._is_owner = accelerator is None
         self._accelerator = accelerator if accelerator is not None else Accelerator(**given)
-        self._desk = PendingResults(self._accelerator.calls, max_unfetched)
+        self._pending = PendingResults(self._accelerator.calls, max_unfetched)
 
     @property
     def accelerator(self) -> Accelerator:
@@ -161,16 +161,16 @@ class Server:
             raise GraphError("this is no graph", found=type(graph).__name__, valid="a RAGraph")
         frozen = graph.freeze()
         values = inputs_of(frozen, input, inputs)
-        ticket = self._desk.open(program if program is not None else name_of(frozen))
+        served = self._pending.open(program if program is not None else name_of(frozen))
         try:
             handle = self._accelerator.submit(
                 frozen, outputs=outputs, deadline_s=deadline_s, **values
             )
         except BaseException as error:
-            self._desk.withdraw(ticket, error)
+            self._pending.withdraw(served, error)
             raise
-        self._desk.follow(ticket, handle, folds=bool(frozen.reducers))
-        return ticket.id
+        self._pending.follow(served, handle, folds=bool(frozen.reducers))
+        return served.id
 
     # Results -----------------------------------------------------------------------------------
 
@@ -186,56 +186,60 @@ class Server:
             ForkedError: in a forked child.
         """
         self._require_own_process()
-        return wait_until(self._desk.listeners, None, self._desk.take_ready, timeout_s) or []
+        return wait_until(self._pending.listeners, None, self._pending.take_ready, timeout_s) or []
 
     async def aready(self, timeout_s: float | None = 0.0) -> list[ServedResult]:
         """Return what has ended since, without blocking the loop; see ``ready``."""
         self._require_own_process()
-        found = await await_until(self._desk.listeners, None, self._desk.take_ready, timeout_s)
+        found = await await_until(
+            self._pending.listeners, None, self._pending.take_ready, timeout_s
+        )
         return found or []
 
     def __iter__(self) -> Iterator[ServedResult]:
         """Yield results as they end, until no request lives and none is left."""
         self._require_own_process()
-        while found := wait_until(self._desk.listeners, None, self._desk.take_next, None):
+        while found := wait_until(self._pending.listeners, None, self._pending.take_next, None):
             yield from found
 
     async def __aiter__(self) -> AsyncIterator[ServedResult]:
         """Yield results as they end, until no request lives and none is left."""
         self._require_own_process()
-        while found := await await_until(self._desk.listeners, None, self._desk.take_next, None):
+        while found := await await_until(
+            self._pending.listeners, None, self._pending.take_next, None
+        ):
             for result in found:
                 yield result
 
     def wait(self, id: ServedId, timeout_s: float | None = None) -> ServedResult:
-        """Wait for one request and return how it ended; nobody else gets its result.
+        """Wait for one request and return how it ended; no other caller gets its result.
 
         Raises:
             DeadlineError: if it has not ended after ``timeout_s`` seconds; it runs on.
-            SchedulingError: if its result was handed out or dropped, somebody else waits for it,
+            SchedulingError: if its result was handed out or dropped, another caller waits for it,
                 or there never was such a request.
             ConfigError: on a bad timeout.
             ForkedError: in a forked child.
         """
         self._require_own_process()
-        ticket = self._desk.claim(id)
+        served = self._pending.claim(id)
         try:
-            wait_until(self._desk.listeners, ticket.id, lambda: ticket.result, timeout_s)
+            wait_until(self._pending.listeners, served.id, lambda: served.result, timeout_s)
         except BaseException:
-            self._desk.unclaim(ticket)
+            self._pending.unclaim(served)
             raise
-        return self._desk.collect(ticket)
+        return self._pending.collect(served)
 
     async def await_result(self, id: ServedId, timeout_s: float | None = None) -> ServedResult:
         """Wait for one request without blocking the loop; see ``wait``."""
         self._require_own_process()
-        ticket = self._desk.claim(id)
+        served = self._pending.claim(id)
         try:
-            await await_until(self._desk.listeners, ticket.id, lambda: ticket.result, timeout_s)
+            await await_until(self._pending.listeners, served.id, lambda: served.result, timeout_s)
         except BaseException:
-            self._desk.unclaim(ticket)
+            self._pending.unclaim(served)
             raise
-        return self._desk.collect(ticket)
+        return self._pending.collect(served)
 
     def result(self, id: ServedId, timeout_s: float | None = None) -> Any:
         """Wait for one request and return its output; raise what ended it.
@@ -257,7 +261,7 @@ class Server:
         Its result is handed out like any other.
         """
         self._require_own_process()
-        return self._desk.cancel(id)
+        return self._pending.cancel(id)
 
     def drain(self, timeout_s: float | None = None) -> list[ServedResult]:
         """Refuse new requests from now on, let the live ones end, and return what is left.
@@ -265,16 +269,16 @@ class Server:
         After ``timeout_s`` seconds it returns without those that have not ended; they run on.
         """
         self._require_own_process()
-        self._desk.shut("the server takes no further request: it was drained")
-        wait_until(self._desk.listeners, None, self._desk.is_empty, timeout_s)
-        return self._desk.take()
+        self._pending.shut("the server takes no further request: it was drained")
+        wait_until(self._pending.listeners, None, self._pending.is_empty, timeout_s)
+        return self._pending.take()
 
     async def adrain(self, timeout_s: float | None = None) -> list[ServedResult]:
         """Refuse new requests and let the live ones end; see ``drain``."""
         self._require_own_process()
-        self._desk.shut("the server takes no further request: it was drained")
-        await await_until(self._desk.listeners, None, self._desk.is_empty, timeout_s)
-        return self._desk.take()
+        self._pending.shut("the server takes no further request: it was drained")
+        await await_until(self._pending.listeners, None, self._pending.is_empty, timeout_s)
+        return self._pending.take()
 
     def close(self) -> None:
         """Refuse new requests and end the live ones with ClosedError, within ``shutdown_s``.
@@ -283,11 +287,11 @@ class Server:
         """
         if self._accelerator.forked:
             return
-        self._desk.close(cancel=not self._is_owner)
+        self._pending.close(cancel=not self._is_owner)
         if self._is_owner:
             self._accelerator.close()
         shutdown_s = self._accelerator.options.shutdown_s
-        wait_until(self._desk.listeners, None, self._desk.is_empty, shutdown_s)
+        wait_until(self._pending.listeners, None, self._pending.is_empty, shutdown_s)
 
     def stats(self) -> ServerStats:
         """Return counts, latencies by workflow and the accelerator's own metrics.
@@ -298,7 +302,7 @@ class Server:
         self._require_own_process()
         # Read first: it waits for the scheduler, which may have ends of requests to tell.
         accelerator = self._accelerator.metrics.snapshot()
-        return self._desk.stats(accelerator)
+        return self._pending.stats(accelerator)
 
     def __enter__(self) -> Server:
         return self

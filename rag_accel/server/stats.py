@@ -1,4 +1,4 @@
-"""Say what served requests ended with, and count them by workflow."""
+"""What served requests ended with, and their counts by workflow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RequestState = Literal["finished", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class ServedResult:
-    """Hold what one request ended with.
+    """How one request ended, and with what.
 
     Args:
         id: what ``Server.add_request`` returned; ids rise in the order of the requests.
@@ -44,7 +44,7 @@ class ServedResult:
         return self.output
 
 
-# Count requests by workflow and summarise their latencies. Not thread-safe: the desk locks.
+# Counts and latencies of requests by workflow. Not thread-safe: ``PendingResults`` locks.
 
 
 #: latencies kept per workflow; quantiles are of the newest
@@ -57,7 +57,7 @@ OTHERS = "(other workflows)"
 
 
 class LatencySummary(TypedDict):
-    """Hold quantiles in seconds of the newest ``count`` latencies, at most ``WINDOW``.
+    """Quantiles in seconds of the newest ``count`` latencies, at most ``WINDOW``.
 
     A quantile is the smallest latency that at least this share of them does not exceed; None
     without any.
@@ -71,7 +71,7 @@ class LatencySummary(TypedDict):
 
 
 class WorkflowStats(TypedDict):
-    """Hold the counts of one workflow. ``latency_s`` is of its requests that have finished."""
+    """The counts of one workflow. ``latency_s`` is of its requests that have finished."""
 
     live: int
     finished: int
@@ -81,10 +81,10 @@ class WorkflowStats(TypedDict):
 
 
 class ServerStats(TypedDict):
-    """Hold all counts of a server.
+    """All counts of a server.
 
     ``refused`` counts requests that raised BusyError, ``unfetched`` the results that wait to be
-    fetched, ``dropped`` those that were given up because nobody fetched them. ``accelerator`` is
+    fetched, ``dropped`` those that were given up because no caller fetched them. ``accelerator`` is
     what the accelerator has measured (``Metrics.snapshot``), of its other users, too.
     """
 
@@ -112,7 +112,7 @@ class _Program:
 
 
 class WorkflowCounters:
-    """Count what became of the requests of each workflow."""
+    """Counts of what became of the requests of each workflow."""
 
     def __init__(self) -> None:
         self._programs: dict[str, _Program] = {}

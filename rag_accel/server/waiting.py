@@ -1,4 +1,4 @@
-"""Wait for something to change: a thread on an event, a task on its loop. Nobody polls."""
+"""Waiting for a change: a thread on an event, a task on its loop, neither by polling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_WAIT_S = 3600.0
 
 
 class Listeners:
-    """Know who waits, for one request or (``None``) for anything. Thread-safe."""
+    """The waiting callers of one request or (``None``) of any. Thread-safe."""
 
     def __init__(self) -> None:
         # Re-entrant: a finalizer may come here while its own thread is inside.

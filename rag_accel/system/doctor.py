@@ -1,4 +1,4 @@
-"""Look at the machine and the installation: what runs here, with which effective options."""
+"""The machine and the installation: what runs here, with which effective options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write files whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove files that writers of ``path`` have left: those that nobody holds locked."""
+    """Remove files that writers of ``path`` have left: those that no process holds locked."""
     if fcntl is None:
         return
     left = re.compile(re.escape(f".{path.name}.") + _RANDOM + re.escape(_SUFFIX))
@@ -87,7 +87,7 @@ def _remove_unlocked(temporary: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(temporary)
-    except OSError:  # somebody writes it
+    except OSError:  # another process writes it
         pass
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Ask the operating system what processor this is and how many cores this process may use."""
+"""What processor this is and how many cores this process may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record what happens (``tracer``, ``events``) and how often and how long (``metrics``)."""
+"""What happens (``tracer``, ``events``), and how often and how long (``metrics``)."""
 
 from rag_accel.telemetry.events import EVENT_TYPES, TraceEvent, to_record
 from rag_accel.telemetry.metrics import (

@@ -1,13 +1,13 @@
-"""Define what a trace can say: one frozen dataclass per fact.
+"""What a trace can say: one frozen dataclass per fact.
 
 An event holds ids, numbers and words from fixed lists, never a prompt, a document, a vector or an
-error's text, so a trace may leave the process without carrying anybody's data.
+error's text, so a trace may leave the process without carrying any user's data.
 
 A request lives between ``RequestStarted`` and ``RequestEnded``. Each of its nodes goes through
 ``NodeDispatched`` (its engine took it or its first part, or its caller got a permit; it says since
 when the node was ready) and ``NodeFinished``, with ``FirstOutput`` in between where it streams; a
 node that shares an equal one's run has ``SingleFlightJoined`` in place of ``NodeDispatched``. Owned
-engines add ``StepStarted``, which names who is in the step, and ``StepEnded``.
+engines add ``StepStarted``, which names the step's members, and ``StepEnded``.
 ``EngineJoined`` holds for as long as its engine does, and is readable however much follows it.
 """
 
@@ -29,7 +29,7 @@ JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "Jso
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """Be the root of all events; ``time_s`` is in monotonic seconds of the caller's clock."""
+    """The root of all events; ``time_s`` is in monotonic seconds of the caller's clock."""
 
     time_s: float
 

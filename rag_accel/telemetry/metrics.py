@@ -1,6 +1,6 @@
-"""Count and measure: thread-safe counters and fixed-bucket histograms, read as a nested dict.
+"""Thread-safe counters and fixed-bucket histograms, read as a nested dict.
 
-Whoever updates a cell keeps a reference to it, so an update costs one lock and no look-up. The
+Code that updates a cell keeps a reference to it, so an update costs one lock and no look-up. The
 blocks under those locks call nothing and allocate no container: no finalizer can run inside one
 and come back for the same lock.
 """
@@ -33,7 +33,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class HistogramSnapshot(TypedDict):
-    """Hold a histogram's state as plain JSON values.
+    """A histogram's state as plain JSON values.
 
     ``counts[i]`` is the number of values in ``(bounds[i - 1], bounds[i]]``; the last one, which has
     no bound, counts what is above all of them. ``min`` and ``max`` are None without a value.
@@ -51,7 +51,7 @@ Snapshot = dict[str, "int | HistogramSnapshot | Snapshot"]
 
 
 class Counter:
-    """Count up from zero."""
+    """A count that rises from zero."""
 
     __slots__ = ("_lock", "_value")
 
@@ -84,7 +84,7 @@ class Counter:
 
 
 class Histogram:
-    """Count finite values in buckets whose upper bounds are fixed at construction.
+    """Counts of finite values in buckets whose upper bounds are fixed at construction.
 
     Raises:
         ConfigError: if ``bounds`` is empty or does not rise strictly.
@@ -149,7 +149,7 @@ class Histogram:
 
 
 class EngineMetrics:
-    """Bundle what is measured of one engine; times in seconds, sizes in items."""
+    """What is measured of one engine; times in seconds, sizes in items."""
 
     __slots__ = (
         "batch_size",
@@ -185,7 +185,7 @@ Cell = TypeVar("Cell", Counter, Histogram)
 
 
 class Metrics:
-    """Own all cells of one accelerator by path, such as ``("engines", "embedder", "items")``."""
+    """All cells of one accelerator by path, such as ``("engines", "embedder", "items")``."""
 
     __slots__ = ("_cells", "_engines", "_lock")
 

@@ -1,4 +1,4 @@
-"""Read back what a ``JsonLinesSink`` wrote: ``read_json_lines(path) -> events``."""
+"""What a ``JsonLinesSink`` wrote, read back: ``read_json_lines(path) -> events``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take trace events somewhere: into memory or into a file of JSON lines."""
+"""Where trace events go: into memory or into a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWNER_ONLY = 0o600
 
 
 class Sink(Protocol):
-    """Take events, from any thread, in the thread that emits them: so be quick.
+    """A receiver of events, called from any thread that emits them: it has to be quick.
 
     What a sink raises never reaches the program; the tracer counts it.
     """
@@ -29,7 +29,7 @@ class Sink(Protocol):
 
 
 class MemorySink:
-    """Keep every event in a list. Memory grows until ``clear``: meant for tests and profiles."""
+    """A list of every event. Memory grows until ``clear``: meant for tests and profiles."""
 
     __slots__ = ("_events",)
 
@@ -54,7 +54,7 @@ class MemorySink:
 
 
 class JsonLinesSink:
-    """Append each event to a file as one line of JSON (``events.to_record``).
+    """A file to which each event is appended as one line of JSON (``events.to_record``).
 
     The file is created readable by its owner only and written through a buffer: call ``flush`` to
     see the newest lines.

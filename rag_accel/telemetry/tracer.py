@@ -1,4 +1,4 @@
-"""Record what the scheduler did, at no cost to those who do not look.
+"""A record of what the scheduler did, which costs nothing while it is not read.
 
 A caller asks before it builds an event, so that an unwanted one is never made::
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class RingBuffer(Generic[T]):
-    """Hold the last ``capacity`` items, appended from any thread; older ones are dropped, counted.
+    """The last ``capacity`` items, appended from any thread; older ones are dropped, counted.
 
     ``append`` takes no lock, so that it may run inside a finalizer or a signal handler that
     interrupted another ``append`` of the same thread.
@@ -81,7 +81,7 @@ class _Feed:
 
 
 class Tracer:
-    """Keep the newest events in memory and pass each on to the sinks that asked for its kind.
+    """The newest events in memory; each is passed on to the sinks that asked for its kind.
 
     Thread-safe. A failing sink is counted and logged once; it never disturbs the program, the
     ring buffer or the other sinks, and is offered later events all the same.
@@ -92,7 +92,7 @@ class Tracer:
         sinks: sinks that take every kind of event; the tracer closes them.
 
     Attributes:
-        wanted: the kinds of event anybody looks at; empty when tracing costs nothing.
+        wanted: the kinds of event that are looked at; empty when tracing costs nothing.
 
     Raises:
         ConfigError: if ``capacity`` is negative.
@@ -127,7 +127,7 @@ class Tracer:
             self._write(feed, event)
 
     def emit_later(self, make: Callable[[T], Iterable[TraceEvent]], fact: T) -> None:
-        """Record the events that ``make(fact)`` gives, made when somebody reads them.
+        """Record the events that ``make(fact)`` gives, made when they are read.
 
         For what happens often and is read seldom; ``make`` must not depend on when it is called.
         """

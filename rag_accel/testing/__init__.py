@@ -1,4 +1,4 @@
-"""Offer what is needed to test against this package: fakes, a manual clock and contracts.
+"""What is needed to test against this package: fakes, a manual clock and contracts.
 
 An engine of your own passes ``EngineContract``; code that uses an accelerator is tested with
 ``FakeEngine``, ``FakeAsyncCall`` and ``FakeSyncCall``. Nothing here needs a test framework.

@@ -1,4 +1,4 @@
-"""Offer calls that a user might have made, which record where they ran."""
+"""Calls that a user might have made, which record where they ran."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BorrowedCall:
-    """Record where one call ran.
+    """A record of where one call ran.
 
     ``loop`` is the running event loop, None in a thread without one. ``context_value`` is what the
     watched ContextVar held, None if none is watched or it had no value.
@@ -33,7 +33,7 @@ def first_argument(*args: Any, **kwargs: Any) -> Any:
 
 
 class _Recorder:
-    """Record calls and how many were under way at once; thread-safe.
+    """A recorder of calls and of how many were under way at once; thread-safe.
 
     Args:
         result: computes what the call returns, or raises what it raises.
@@ -88,7 +88,7 @@ class _Recorder:
 
 
 class FakeAsyncCall(_Recorder):
-    """Be an async callable of the user's that records loop, thread, context and concurrency.
+    """An async callable, as a user's, that records loop, thread, context and concurrency.
 
     ``wait`` is awaited with ``duration_s``; the default really sleeps.
     """
@@ -112,7 +112,7 @@ class FakeAsyncCall(_Recorder):
 
 
 class FakeSyncCall(_Recorder):
-    """Be a blocking callable of the user's that records loop, thread, context and concurrency.
+    """A blocking callable, as a user's, that records loop, thread, context and concurrency.
 
     ``wait`` is called with ``duration_s``; the default really sleeps.
     """

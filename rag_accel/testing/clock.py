@@ -1,4 +1,4 @@
-"""Offer a clock that only a test moves, so that no test has to wait for time to pass."""
+"""A clock that only a test moves, so that no test has to wait for time to pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rag_accel.errors import ConfigError
 
 
 class ManualClock:
-    """Tell a time that stands still until ``advance`` is called. Thread-safe.
+    """A clock that stands still until ``advance`` is called. Thread-safe.
 
     ``sleep`` blocks until other threads have advanced the clock far enough, so an engine that is
     given it as its waiter takes exactly as long as the test says::
@@ -31,7 +31,7 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float) -> float:
-        """Move the clock forward, wake whoever slept long enough, and return the new time.
+        """Move the clock forward, wake the threads that slept long enough, and return the new time.
 
         Raises:
             ConfigError: if ``seconds`` is negative or no number; time never decreases.

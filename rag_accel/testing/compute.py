@@ -1,4 +1,4 @@
-"""Compute a fake but deterministic result for every payload of ``engine_api``.
+"""A fake but deterministic result for every payload of ``engine_api``.
 
 Equal payloads give equal results in any process; nothing is looked up, learned or drawn.
 """

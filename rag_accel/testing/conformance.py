@@ -1,4 +1,4 @@
-"""State the contract of an owned engine as tests that every engine must pass.
+"""The contract of an owned engine as tests that every engine must pass.
 
 Subclass ``EngineContract`` in a test module, say how an engine and its work are made, and pytest
 runs every rule against it::
@@ -34,7 +34,7 @@ from rag_accel.testing.runner import EngineRunner
 
 
 class EngineContract(ABC):
-    """Test an owned engine against the rules of ``engine_api.Engine``.
+    """Tests of an owned engine against the rules of ``engine_api.Engine``.
 
     Attributes:
         timeout_s: longest time any single wait may take.

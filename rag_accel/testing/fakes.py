@@ -1,4 +1,4 @@
-"""Offer an owned engine that computes nothing real and does exactly what a test scripts."""
+"""An owned engine that computes nothing real and does exactly what a test scripts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def no_wait(seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """Record one call of an engine's method, in the order the calls came.
+    """A record of one call of an engine's method, in the order the calls came.
 
     ``ids`` are what it was called with: work ids, handles or documents; for ``step`` the work held
     when the step began. ``budget`` is the one granted to a step.
@@ -63,7 +63,7 @@ class _Progress:
 
 
 class FakeEngine(EngineBase):
-    """Execute any primitive deterministically, with scripted latencies and faults.
+    """A deterministic engine for any primitive, with scripted latencies and faults.
 
     Args:
         profile: what the engine says of itself; ``steps`` above one make it ``stepped``.

@@ -1,4 +1,4 @@
-"""Script what goes wrong in a ``FakeEngine``."""
+"""Scripts of what goes wrong in a ``FakeEngine``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def no_fault(request: EngineRequest) -> ItemFault | None:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Say what goes wrong, and when.
+    """What goes wrong, and when.
 
     Args:
         item: tells for each piece of work what happens to it.

@@ -1,4 +1,4 @@
-"""Drive an owned engine the way the scheduler does: on one thread of its own, with a time limit."""
+"""An owned engine driven as the scheduler does it: on one thread of its own, with a time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INTERRUPT_EVERY_S = 0.01
 
 
 class EngineRunner:
-    """Call every method of an engine but ``interrupt`` on one worker thread.
+    """A worker thread for every method of an engine but ``interrupt``.
 
     A context manager: leaving it closes the engine and ends the thread. Whatever takes longer than
     ``timeout_s`` seconds raises AssertionError, as a test that hangs would tell nothing.

@@ -1,4 +1,4 @@
-"""Offer the workflows that HedraRAG and Teola measure, as graphs to run or to start from.
+"""The workflows that HedraRAG and Teola measure, as graphs to run or to start from.
 
 Each function returns a fresh ``RAGraph`` with the input ``input``. Prompts, engines and bounds are
 arguments; two calls with equal arguments give equal graphs.

@@ -1,4 +1,4 @@
-"""Build question answering over uploaded documents (Teola section 7, Figures 2c and 2d).
+"""Question answering over uploaded documents (Teola section 7, Figures 2c and 2d).
 
 What the graph cannot express, and how it is done instead:
 
@@ -29,7 +29,7 @@ Ingest = Callable[[Sequence[Document]], Any]
 
 
 class Index(Protocol):
-    """Be what chunks are added to, such as a ``DocumentIndex``."""
+    """What chunks are added to, such as a ``DocumentIndex``."""
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
         """Take documents with one vector each."""
@@ -38,11 +38,12 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Cut documents into chunks of ``chunk_words`` words that overlap by ``overlap_words``.
+    """A function that cuts documents into chunks of ``chunk_words`` words.
 
-    A text that fits into one chunk stays as it is. A chunk's id is its document's with ``#1``,
-    ``#2``, ... and its metadata the document's with ``document`` and ``chunk``. A text without an
-    id gets one from its content, so that uploading it again replaces it.
+    Chunks overlap by ``overlap_words``. A text that fits into one chunk stays as it is. A chunk's
+    id is its document's with ``#1``, ``#2``, ... and its metadata the document's with ``document``
+    and ``chunk``. A text without an id gets one from its content, so that uploading it again
+    replaces it.
 
     Differs: Teola (section 7) counts tokens; words need no tokenizer.
 

@@ -1,4 +1,4 @@
-"""Build the workflows that search and generate in rounds, a bounded number of them."""
+"""The workflows that search and generate in rounds, a bounded number of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold the default prompts. A workflow's arguments replace any of them.
+"""The default prompts. A workflow's arguments replace any of them.
 
 A replacement may name the same values in braces; which these are stands beside each prompt.
 """

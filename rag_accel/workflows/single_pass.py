@@ -1,4 +1,4 @@
-"""Build the workflows that answer in one pass: no loop, and at most one search."""
+"""The workflows that answer in one pass: no loop, and at most one search."""
 
 from __future__ import annotations
 

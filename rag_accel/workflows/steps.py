@@ -1,4 +1,4 @@
-"""Define the small functions between the stages of the workflows.
+"""The small functions between the stages of the workflows.
 
 They are values: equal ones compare equal, so equal workflows are equal graphs. A graph reads whole
 values only, so taking one item of a list, joining two texts or reading a list off a text is a
@@ -25,7 +25,10 @@ from rag_accel.graph.item_lists import (
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Read at most ``limit`` items off a text: lines or JSON; drop bullets, numbers and repeats."""
+    """A function that reads at most ``limit`` items off a text: lines or JSON.
+
+    Bullets, numbers and repeats are dropped.
+    """
 
     limit: int
     __name__: ClassVar[str] = "lines"
@@ -37,7 +40,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Read at most ``limit`` questions off a plan."""
+    """A function that reads at most ``limit`` questions off a plan."""
 
     limit: int
     __name__: ClassVar[str] = "questions"
@@ -49,7 +52,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Queries(ListFunction):
-    """Read exactly ``count`` search queries off a text."""
+    """A function that reads exactly ``count`` search queries off a text."""
 
     count: int
     __name__: ClassVar[str] = "queries"
@@ -71,7 +74,7 @@ class Queries(ListFunction):
 
 @dataclass(frozen=True, slots=True)
 class Nth(ItemFunction):
-    """Take the item at ``place``, counted from 0."""
+    """A function that takes the item at ``place``, counted from 0."""
 
     place: int
     __name__: ClassVar[str] = "nth"
@@ -88,7 +91,10 @@ class Nth(ItemFunction):
 
 @dataclass(frozen=True, slots=True)
 class NthAlone:
-    """Take the item at ``place``, counted from 0, as a list of one: it prints like a list."""
+    """A function that takes the item at ``place``, counted from 0, as a list of one.
+
+    A list of one prints like a list.
+    """
 
     place: int
     __name__: ClassVar[str] = "nth_alone"
@@ -100,9 +106,9 @@ class NthAlone:
 
 @dataclass(frozen=True, slots=True)
 class MoreQuestions:
-    """Choose ``again`` while questions are unanswered and ``is_done`` does not stop, else ``then``.
+    """A condition: ``again`` while questions are unanswered and ``is_done`` is not met.
 
-    ``is_done`` is called with the notes so far.
+    Otherwise it is ``then``. ``is_done`` is called with the notes so far.
     """
 
     again: str
@@ -120,7 +126,7 @@ class MoreQuestions:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Choose ``search`` or ``keep`` by what a judge has said."""
+    """A condition: ``search`` or ``keep`` by what a judge has said."""
 
     search: str
     keep: str
@@ -179,7 +185,7 @@ def rest_of(items: Sequence[Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Merged(UnionFunction):
-    """Join the documents of several searches, each once, in the order they were found."""
+    """A function that joins the documents of several searches, each once, in the order found."""
 
     __name__: ClassVar[str] = "merged"
 

@@ -1,4 +1,4 @@
-"""Add the stages that make one answer of several passages (Teola sections 4.2 and 7)."""
+"""The stages that make one answer of several passages (Teola sections 4.2 and 7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SynthesisMode = Literal["stuff", "tree", "refine"]
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
-    """Say how an answer is made of the passages that were found.
+    """How an answer is made of the passages that were found.
 
     ``stuff`` puts all of them into one prompt. ``tree`` answers from each passage on its own, all
     at once, and combines these answers: a tree of two levels, whatever the number of passages.
@@ -79,7 +79,7 @@ def add_synthesis(
 
 @dataclass(frozen=True, slots=True)
 class _AnswerWriter:
-    """Add generations that share their engine."""
+    """A writer of generations that share their engine."""
 
     graph: RAGraph
     llm: str
@@ -93,7 +93,7 @@ class _AnswerWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Leaves:
-    """Choose as many leaves as there are documents; one document or none needs no tree."""
+    """A condition: as many leaves as there are documents; one document or none needs no tree."""
 
     names: tuple[str, ...]
     single: str
@@ -106,7 +106,7 @@ class _Leaves:
 
 @dataclass(frozen=True, slots=True)
 class _MorePassages:
-    """Go on while a passage is left."""
+    """A condition: go on while a passage is left."""
 
     again: str
     __name__: ClassVar[str] = "more_passages"

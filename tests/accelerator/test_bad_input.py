@@ -185,7 +185,7 @@ def test_a_filter_on_a_field_that_no_document_has_is_refused_with_those_that_exi
         assert hit.document.id == "d1932"
 
 
-def test_a_filter_that_is_refused_harms_nobody_who_searches_meanwhile() -> None:
+def test_a_filter_that_is_refused_harms_no_search_beside_it() -> None:
     with Gate() as gate, opened(embedder=FakeEngine(compute=gate), index=eights()) as acc:
         good = [acc.submit(searching({"n": n % 2}), input=str(n)) for n in range(6)]
         gate.wait_until_entered()

@@ -219,7 +219,7 @@ async def test_a_queued_call_stays_in_the_queue_while_others_end() -> None:
     pool.close()
 
 
-async def test_whoever_leaves_a_stalled_queue_leaves_no_call_behind() -> None:
+async def test_a_caller_that_leaves_a_stalled_queue_leaves_no_call_behind() -> None:
     pool = CallPool(1, stall_s=PATIENCE_S)
     ran: list[int] = []
     with Gate() as gate:

@@ -244,7 +244,7 @@ def test_a_loop_closed_under_a_request_leaves_nothing_of_it(way: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["an engine", "a function"])
-def test_a_task_nobody_holds_is_not_collected_while_it_waits(where: str) -> None:
+def test_a_task_without_references_is_not_collected_while_it_waits(where: str) -> None:
     async def main() -> None:
         release = asyncio.Event()
         found: asyncio.Queue[str] = asyncio.Queue()

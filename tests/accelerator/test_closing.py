@@ -78,7 +78,7 @@ def test_a_task_whose_own_coroutine_runs_is_told_and_the_coroutine_cancelled(way
     assert unwound == ["x"]
 
 
-def test_a_caller_whose_function_runs_in_his_own_thread_is_told_when_it_returns() -> None:
+def test_a_caller_whose_function_runs_in_its_own_thread_is_told_when_it_returns() -> None:
     with Gate() as gate, Accelerator() as acc:
         thread, found = waiting(lambda: acc.run(function_graph(lambda text: gate()), input="x"))
         gate.wait_until_entered()
@@ -135,7 +135,7 @@ def test_leaving_the_block_closes_also_after_an_error() -> None:
     assert acc.closed
 
 
-def test_an_accelerator_nobody_holds_is_closed() -> None:
+def test_an_accelerator_without_references_is_closed() -> None:
     engine = FakeEngine()
     acc = Accelerator(llm=engine)
     acc.run(generation_graph(), input="x")

@@ -145,7 +145,7 @@ def test_a_deadline_may_be_as_far_away_as_one_likes(way: Way, deadline_s: float)
         assert "".join(way(acc, function_graph(str), deadline_s=deadline_s, input="x")) == "x"
 
 
-def test_who_ignores_his_cancellation_does_not_keep_the_caller() -> None:
+def test_a_task_that_ignores_its_cancellation_does_not_keep_the_caller() -> None:
     async def stubborn(text: str) -> None:
         while not gate_is_open:
             try:

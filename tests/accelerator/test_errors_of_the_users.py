@@ -93,7 +93,7 @@ def test_a_prompt_that_cannot_be_rendered(way: Way, llm: Callable[[], Any]) -> N
         assert way(acc, generation_graph(), input="fine") == reply("fine")
 
 
-def test_a_prompt_that_cannot_be_rendered_harms_nobody_in_its_batch() -> None:
+def test_a_prompt_that_cannot_be_rendered_harms_no_other_in_its_batch() -> None:
     gate = Gate()
     with gate, opened(llm=FakeEngine(compute=gate)) as acc:
         first = acc.submit(generation_graph(), input="first")
@@ -109,7 +109,7 @@ def test_a_prompt_that_cannot_be_rendered_harms_nobody_in_its_batch() -> None:
 
 
 @pytest.mark.parametrize("fault", ["raise", "error", "silent", LookupError("one of many")])
-def test_a_poison_request_harms_nobody_in_its_batch(fault: Any) -> None:
+def test_a_poison_request_harms_no_other_in_its_batch(fault: Any) -> None:
     def poison(request: Any) -> Any:
         return fault if request.payload.messages[-1].content == "7" else None
 
@@ -129,7 +129,7 @@ def test_a_poison_request_harms_nobody_in_its_batch(fault: Any) -> None:
         assert one == (wrong if n % 20 == 7 else reply(str(n % 20)))
 
 
-def test_vectors_of_one_request_that_are_nan_harm_nobody_in_its_batch() -> None:
+def test_vectors_of_one_request_that_are_nan_harm_no_other_in_its_batch() -> None:
     def poison(request: Any) -> Any:
         return "nan" if request.payload.texts == ("bad",) else None
 
@@ -191,7 +191,7 @@ def test_a_coroutine_that_cancels_itself_cancels_its_caller() -> None:
         asyncio.run(main())
 
 
-def test_each_caller_of_a_broken_function_gets_his_own_error() -> None:
+def test_each_caller_of_a_broken_function_gets_its_own_error() -> None:
     def fail(text: str) -> None:
         raise LookupError(text)
 

@@ -81,7 +81,7 @@ def test_too_few_vectors_are_an_error_and_nothing_is_taken() -> None:
     assert len(index) == 0
 
 
-def test_documents_in_fields_that_nobody_knew_can_be_filtered_afterwards() -> None:
+def test_documents_in_fields_that_were_unknown_can_be_filtered_afterwards() -> None:
     index = DocumentIndex(IndexSpec(DIM))
     index.add([Document("old", "old", {"x": 1})], [[1.0] * DIM])
     graph = RAGraph(inputs=["input", "documents"])

@@ -91,7 +91,7 @@ def test_items_leave_in_order_as_they_are_finished(forwarding: Forwarding) -> No
     assert forwarding.events == [("one", "x"), ("two", "y")]
 
 
-def test_items_wait_for_who_comes_late(forwarding: Forwarding) -> None:
+def test_items_wait_for_decodings_that_come_late(forwarding: Forwarding) -> None:
     forwarding.feed("x\ny\n")
     assert forwarding.events == []
     forwarding.grant("two")

@@ -421,7 +421,7 @@ def _live(acc: Accelerator) -> int:
     return driver.ask(lambda: len(driver._handler.clients))  # pyright: ignore[reportPrivateUsage]
 
 
-def test_equal_work_is_computed_once_and_everybody_gets_a_copy_of_his_own() -> None:
+def test_equal_work_is_computed_once_and_every_caller_gets_its_own_copy() -> None:
     gate = Gate()
     engine = FakeEngine(compute=gate)
     with gate, opened() as acc:
@@ -434,7 +434,7 @@ def test_equal_work_is_computed_once_and_everybody_gets_a_copy_of_his_own() -> N
         assert [value[0][0] for value in values] == list(range(6))
 
 
-def test_a_copy_is_of_what_the_engine_returned_whoever_was_faster() -> None:
+def test_a_copy_is_of_what_the_engine_returned_whichever_was_faster() -> None:
     """The one whose work it was may change his value before another has copied it."""
     gate = Gate()
     with gate, opened() as acc:

@@ -184,7 +184,7 @@ def test_what_a_condition_adds_comes_after_it() -> None:
     assert watched.held() == []
 
 
-def test_a_shared_run_is_told_for_who_waited_for_it() -> None:
+def test_a_shared_run_is_told_for_the_callers_that_waited_for_it() -> None:
     watched = Watched(SingleFlightJoined, NodeFinished)
     watched.tell(leaf(ONE, "leaf1", share="key"), 1.0)
     watched.tell(leaf(TWO, "leaf1", share="key"), 2.0)
@@ -229,14 +229,14 @@ def test_a_step_names_all_its_members() -> None:
     assert event.members == ((1, "a"), (1, "b"))
 
 
-def test_nothing_is_remembered_when_nobody_looks() -> None:
+def test_nothing_is_remembered_when_no_sink_looks() -> None:
     watched = Watched()
     watched.tell(RequestArrived(ONE, (node("a", "own"), node("b")), 0.0))
     watched.tell(leaf(TWO, "leaf1", share="key"))
     assert watched.held() == [NodeKey(ONE, "b"), "own"]
 
 
-def test_what_nobody_looks_at_any_more_is_forgotten() -> None:
+def test_what_is_not_looked_at_any_more_is_forgotten() -> None:
     watched = Watched(NodeFinished, SingleFlightJoined, NodeDispatched)
     watched.tell(leaf(ONE, "leaf1", share="key"))
     watched.tracer.remove_sink(watched.sink)

@@ -104,7 +104,7 @@ def test_a_reducer_runs_on_no_thread_that_others_wait_for(reader: str | None) ->
 
 
 @pytest.mark.parametrize("reader", [None, "{parts}"])
-def test_a_reducer_that_hangs_holds_up_nobody_else(reader: str | None) -> None:
+def test_a_reducer_that_hangs_holds_up_no_other_request(reader: str | None) -> None:
     gate = Gate()
 
     def hang(left: Any, right: Any) -> Any:

@@ -232,7 +232,7 @@ def test_a_stream_abandoned_while_a_call_waits_for_its_thread_leaves_nothing() -
             pieces.close()  # type: ignore[attr-defined]
 
 
-def test_a_paused_consumer_does_not_hold_up_anybody_else() -> None:
+def test_a_paused_consumer_does_not_hold_up_any_other() -> None:
     with opened(llm=FakeEngine(steps=20)) as acc:
         pieces = acc.stream(generation_graph("{input}" * 10), input="some words")
         first = next(pieces)

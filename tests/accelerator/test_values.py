@@ -32,7 +32,7 @@ def test_a_value_is_the_input_until_a_stage_writes_it() -> None:
     assert held.read("all") == ["b"]
 
 
-def test_a_value_nobody_wrote_is_named_with_those_there_are() -> None:
+def test_a_value_that_was_not_written_is_named_with_those_there_are() -> None:
     with pytest.raises(GraphError, match="before anything wrote it") as caught:
         values(input="x").read("all")
     assert caught.value.where == "all"

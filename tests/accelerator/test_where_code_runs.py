@@ -61,7 +61,7 @@ def test_run_uses_the_callers_thread_for_one_call_after_the_other(make: Any) -> 
     assert {call.thread_id for call in llm.calls} == {threading.get_ident()}
 
 
-def test_what_run_calls_in_the_callers_thread_may_change_his_context() -> None:
+def test_what_run_calls_in_the_callers_thread_may_change_its_context() -> None:
     user.set("before")
     with opened() as acc:
         acc.run(function_graph(lambda text: user.set("after")), input="x")
@@ -241,7 +241,7 @@ def test_contexts_of_calls_side_by_side_are_apart() -> None:
         asyncio.run(main())
 
 
-def test_a_blocked_loop_keeps_nobody_else_waiting() -> None:
+def test_a_blocked_loop_keeps_no_other_waiting() -> None:
     served = threading.Event()
 
     async def main() -> None:

@@ -76,7 +76,7 @@ def test_the_same_name_with_another_source_is_not_known() -> None:
     assert composite_of(without_source) is None
 
 
-def test_somebodys_wrapper_is_not_known() -> None:
+def test_a_wrapper_of_other_code_is_not_known() -> None:
     @functools.wraps(MergerRetriever.merge_documents)
     def watching(*args: Any, **kwargs: Any) -> Any:
         return MergerRetriever.merge_documents(*args, **kwargs)

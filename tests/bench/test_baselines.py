@@ -96,7 +96,7 @@ def test_settings_for_other_opponents_are_refused(
 
 @pytest.mark.parametrize("by_length", [True, False])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_micro_batcher_answers_everybody(workers: int, by_length: bool) -> None:
+def test_a_micro_batcher_answers_every_caller(workers: int, by_length: bool) -> None:
     runtime = Lengths()
     batcher = MicroBatcher(runtime, most=8, workers=workers, part=3, by_length=by_length)
     answers: dict[str, list[float]] = {}
@@ -114,7 +114,7 @@ def test_a_micro_batcher_answers_everybody(workers: int, by_length: bool) -> Non
     assert max(map(len, runtime.batches)) <= 3
 
 
-def test_a_batch_that_fails_tells_its_callers_and_nobody_else() -> None:
+def test_a_batch_that_fails_tells_its_callers_and_no_others() -> None:
     batcher = MicroBatcher(Lengths(fails_on="bad"), most=1, workers=1, part=1)
     with pytest.raises(LookupError):
         batcher.invoke("bad")

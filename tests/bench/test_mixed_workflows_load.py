@@ -102,7 +102,7 @@ def test_requests_of_the_warm_up_are_served_and_not_counted(device: EmulatedDevi
     assert found.latency_s == pytest.approx(whole.latency_s[-len(found.latency_s) :])
 
 
-def test_whoever_is_left_after_the_drain_is_cancelled_and_counts(device: EmulatedDevice) -> None:
+def test_requests_left_after_the_drain_are_cancelled_and_counted(device: EmulatedDevice) -> None:
     system = OneAtATime(1.0)
     found = load(system, 2.0, Window(0, 50, 5), device)
     assert found.unserved == len(system.cancelled) > 30

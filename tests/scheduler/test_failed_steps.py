@@ -42,7 +42,7 @@ def test_only_the_bad_member_fails_in_the_end() -> None:
     assert core.state.is_empty()
 
 
-def test_nobody_joins_a_node_that_is_retried() -> None:
+def test_a_node_that_is_retried_is_not_joined() -> None:
     core = failed(1, 2)
     core.leaf(3, "a")
     assert core.fail_step() == [StartStep.match(admitted=(key(1, "a"),))]

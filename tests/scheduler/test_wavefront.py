@@ -61,13 +61,13 @@ def test_an_engine_that_waits_is_woken_by_any_later_event() -> None:
     ]
 
 
-def test_nobody_waits_for_a_newcomer_further_away_than_batch_wait() -> None:
+def test_a_newcomer_further_away_than_batch_wait_is_not_waited_for() -> None:
     core = learned(gap_s=0.010)
     core.open(1, at=1)
     assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
 
 
-def test_nobody_waits_longer_than_a_twentieth_of_the_step() -> None:
+def test_no_wait_is_longer_than_a_twentieth_of_the_step() -> None:
     core = learned(step_s=0.02)
     core.open(1, at=1)
     assert core.leaf(2, "a", at=1.0009) == starts((2, "a"))
@@ -82,25 +82,25 @@ def test_waiting_can_be_turned_off() -> None:
     assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
 
 
-def test_nobody_waits_for_a_program_whose_ways_are_unknown() -> None:
+def test_a_program_whose_ways_are_unknown_is_not_waited_for() -> None:
     core = learned()
     core.open(1, "another program", at=1)
     assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
 
 
-def test_nobody_waits_for_a_program_that_usually_goes_elsewhere() -> None:
+def test_a_program_that_usually_goes_elsewhere_is_not_waited_for() -> None:
     core = learned()
     core.open(1, at=1)
     assert core.leaf(2, "a", "f", at=1.001) == [StartStep.match(engine="f")]
 
 
-def test_nobody_waits_for_a_program_that_should_have_come_already() -> None:
+def test_a_program_that_should_have_come_already_is_not_waited_for() -> None:
     core = learned()
     core.open(1, at=1)
     assert core.leaf(2, "a", at=1.0021) == starts((2, "a"))
 
 
-def test_nobody_waits_on_an_engine_whose_step_time_is_unknown() -> None:
+def test_an_engine_whose_step_time_is_unknown_does_not_wait() -> None:
     core = learned()
     core.engine().step_mean_s = 0.0
     core.open(1, at=1)
@@ -167,7 +167,7 @@ def test_the_wait_ends_when_the_expected_program_goes_elsewhere() -> None:
     )
 
 
-def test_the_wait_is_over_when_nobody_is_left_to_be_served() -> None:
+def test_the_wait_is_over_when_no_request_is_left_to_be_served() -> None:
     core = learned()
     core.open(1, at=1)
     core.leaf(2, "a", at=1.001)
@@ -195,7 +195,7 @@ def test_an_engine_waits_for_a_graph_whose_next_primitive_is_about_to_come() -> 
     ]
 
 
-def test_nobody_waits_for_a_graph_that_needs_something_else_too() -> None:
+def test_a_graph_that_needs_something_else_too_is_not_waited_for() -> None:
     core = learned()
     core.borrow()
     core.leaf(60, "call", "b", at=1)
@@ -204,7 +204,7 @@ def test_nobody_waits_for_a_graph_that_needs_something_else_too() -> None:
     assert core.leaf(2, "a", at=2.098) == starts((2, "a"))
 
 
-def test_nobody_waits_for_the_request_that_is_already_there() -> None:
+def test_the_request_that_is_already_there_is_not_waited_for() -> None:
     core = learned()
     core.borrow()
     core.leaf(60, "call", "b", at=1)
@@ -229,14 +229,14 @@ def test_the_time_a_node_needs_is_not_that_of_one_step() -> None:
     assert core.leaf(2, "a", at=3.999) == []
 
 
-def test_an_unmeasured_engine_announces_nobody() -> None:
+def test_an_unmeasured_engine_announces_no_newcomer() -> None:
     core = learned()
     core.borrow("new")
     core.graph(1, spec("a", "new"), spec("b", "e", "a"), at=2)
     assert core.leaf(2, "a", at=2) == starts((2, "a"))
 
 
-def test_nobody_waits_for_what_rounding_alone_puts_into_the_future() -> None:
+def test_what_rounding_alone_puts_into_the_future_is_not_waited_for() -> None:
     core = learned()
     core.borrow()
     since, mean_s = 2.0, 0.1

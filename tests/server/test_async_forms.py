@@ -70,7 +70,7 @@ async def test_draining_waits_on_the_loop() -> None:
         assert [result.output for result in await draining] == ["A"]
 
 
-async def test_closing_wakes_whoever_waits_for_nothing() -> None:
+async def test_closing_wakes_a_caller_that_waits_for_nothing() -> None:
     server = Server(llm=str.upper)
     task = asyncio.create_task(server.aready(None))
     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_closing_wakes_whoever_waits_for_nothing() -> None:
     assert await asyncio.wait_for(task, PATIENCE_S) == []
 
 
-def test_a_loop_that_was_closed_under_a_waiting_task_disturbs_nobody() -> None:
+def test_a_loop_closed_under_a_waiting_task_disturbs_no_other() -> None:
     async def abandon(server: Server) -> asyncio.Task[list[ServedResult]]:
         return asyncio.create_task(server.aready(None))
 

@@ -72,7 +72,7 @@ def test_closing_ends_what_lives_with_closed_error(shared: bool) -> None:
         accelerator.close()
 
 
-def test_closing_wakes_whoever_waits_for_results() -> None:
+def test_closing_wakes_the_callers_that_wait_for_results() -> None:
     with Doors() as doors:
         server = Server(llm=doors)
         id = server.add_request("a", generation())
@@ -182,7 +182,7 @@ def _add_until_closed(server: Server) -> int:
     raise AssertionError("nobody closed the server")
 
 
-def test_a_server_that_nobody_holds_any_more_is_freed_with_its_threads() -> None:
+def test_a_server_without_references_is_freed_with_its_threads() -> None:
     server = Server(llm=FakeEngine())
     assert server.result(server.add_request("x", generation()), PATIENCE_S) == "reply to: x"
     gone = weakref.ref(server.accelerator)

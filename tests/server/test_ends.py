@@ -100,7 +100,7 @@ def test_past_the_bound_requests_are_refused_and_later_taken_again() -> None:
         assert server.result(server.add_request("d", generation()), PATIENCE_S) == "D"
 
 
-def test_results_that_nobody_fetches_do_not_refuse_requests() -> None:
+def test_results_that_are_never_fetched_do_not_refuse_requests() -> None:
     with serving(llm=str.upper, max_unfetched=3, max_requests=2) as server:
         ids = []
         for number in range(7):
@@ -111,7 +111,7 @@ def test_results_that_nobody_fetches_do_not_refuse_requests() -> None:
         assert [result.id for result in server.ready()] == ids[4:]
 
 
-def test_what_somebody_waits_for_is_never_dropped() -> None:
+def test_a_result_that_is_waited_for_is_never_dropped() -> None:
     with Doors("1", "2", "3") as doors, serving(llm=doors, max_unfetched=1) as server:
         id = server.add_request("a", generation())
         thread, found = in_thread(lambda: server.result(id, PATIENCE_S))
@@ -171,7 +171,7 @@ def test_a_reducer_that_fails_fails_its_request() -> None:
         assert isinstance(result.error, LookupError)
 
 
-def test_a_reducer_that_hangs_holds_up_nobody_else() -> None:
+def test_a_reducer_that_hangs_holds_up_no_other_request() -> None:
     opened = threading.Event()
 
     def fold(left: str, right: str) -> str:

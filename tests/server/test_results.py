@@ -89,7 +89,7 @@ def test_leaving_an_iteration_early_loses_nothing() -> None:
         assert sorted([first, *(result.output for result in server.ready())]) == ["A", "B", "C"]
 
 
-def test_who_waits_for_one_request_gets_it_and_nobody_else_does() -> None:
+def test_the_caller_that_waits_for_a_request_gets_it_and_no_other_does() -> None:
     with Doors() as doors, serving(llm=doors) as server:
         first = server.add_request("a", generation())
         thread, found = in_thread(lambda: server.result(first, PATIENCE_S))
@@ -103,7 +103,7 @@ def test_who_waits_for_one_request_gets_it_and_nobody_else_does() -> None:
         assert [result.id for result in server.ready()] == [second]
 
 
-def test_iteration_does_not_wait_for_what_somebody_else_waits_for() -> None:
+def test_iteration_does_not_wait_for_what_another_caller_waits_for() -> None:
     with Doors() as doors, serving(llm=doors) as server:
         id = server.add_request("a", generation())
         iterating, seen = in_thread(lambda: list(server))
@@ -213,7 +213,7 @@ def test_a_bad_bound_on_results_is_refused(bound: object) -> None:
         Server(max_unfetched=bound)  # pyright: ignore[reportArgumentType]
 
 
-def test_nobody_is_remembered_who_waits_no_more() -> None:
+def test_a_caller_that_waits_no_more_is_not_remembered() -> None:
     listeners = Listeners()
     for key in (None, ServedId(1), ServedId(2)):
         assert wait_until(listeners, key, lambda: None, 0) is None

@@ -61,7 +61,7 @@ class Watched:
         self.tell(StepEnded(ENGINE, step, told, 0.5), at)
 
 
-def test_no_kind_of_event_is_without_somebody_who_tells_it() -> None:
+def test_every_kind_of_event_is_emitted_somewhere() -> None:
     watched = Watched(*EVENT_TYPES)
     node = NodeSpec("n", ENGINE, PrimitiveKind.DECODING, share="s")
     for request in (1, 2):

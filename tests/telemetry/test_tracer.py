@@ -41,7 +41,7 @@ class FailingSink:
         raise OSError("the disk is still full")
 
 
-def test_a_tracer_nobody_looks_at_wants_nothing() -> None:
+def test_a_tracer_that_is_not_read_wants_nothing() -> None:
     assert Tracer(capacity=0).wanted == frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Find what a callable holds: through closures, globals, bound objects, partials and helpers.
+"""What a callable holds: through closures, globals, bound objects, partials and helpers.
 
 Reads code and cells, runs nothing. What a callable computes, or takes from a container when it
 runs, stays unknown.

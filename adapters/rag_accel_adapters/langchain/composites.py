@@ -1,6 +1,6 @@
-"""Know which methods of LangChain's composite objects make independent calls one by one.
+"""The methods of LangChain's composite objects that make independent calls one by one.
 
-Such a method is given here a second time, with its calls handed to whoever may run them side by
+Such a method is given here a second time, with its calls handed to what may run them side by
 side. What it does before and after them is what LangChain's version does; whether a class has that
 version is told by its source, so that one which is not known runs as it is.
 """
@@ -25,7 +25,7 @@ Method = Callable[..., Any]
 
 
 class RunAll(Protocol):
-    """Run calls that do not need each other.
+    """A function that runs calls which do not need each other.
 
     Returns their results in order; raises the error of the first, in order, that fails.
     """
@@ -37,7 +37,7 @@ class RunAll(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """Be what is known of one method that makes independent calls one by one.
+    """What is known of one method that makes independent calls one by one.
 
     Args:
         spread: the same with its calls run by its first argument.
@@ -57,7 +57,7 @@ def spread(method: Method, run_all: RunAll) -> Method:
 def composite_of(method: Method | None) -> Composite | None:
     """Return what is known of a method, ``None`` for one that is not known.
 
-    Nothing is known of somebody's wrapper, which has the name and source of what it wraps.
+    Nothing is known of another's wrapper, which has the name and source of what it wraps.
     """
     if hasattr(method, "__wrapped__"):
         return None

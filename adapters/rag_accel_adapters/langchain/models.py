@@ -1,4 +1,4 @@
-"""Recognise models inside framework objects, so that an owned engine can run them.
+"""Models recognised inside framework objects, so that an owned engine can run them.
 
 An object is adopted only if its class is known, or changes nothing in how it embeds, and its
 settings are ones under which the engine computes the same vectors; everything else stays borrowed
@@ -20,7 +20,7 @@ from rag_accel.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class AdoptedEmbeddings:
-    """Describe an embeddings object as work for an owned engine.
+    """An embeddings object as work for an owned engine.
 
     Args:
         model: the object that computes; objects that share it share an engine.
@@ -39,7 +39,7 @@ class AdoptedEmbeddings:
     max_texts: int | None = None
 
 
-#: returns a class's method as its program wrote it, whoever has replaced it since
+#: returns a class's method as its program wrote it, whatever has replaced it since
 PlainMethod = Callable[[type, str], Any]
 
 

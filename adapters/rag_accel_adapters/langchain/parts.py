@@ -1,4 +1,4 @@
-"""Read a LangChain program as the parts that a translation understands.
+"""A LangChain program as the parts that a translation understands.
 
 Sequences, parallels, assigns and bindings around them are taken apart; prompts, models, parsers,
 retrievers, passthroughs, picks and functions stay whole, and so do branches, fallbacks and retries,
@@ -60,7 +60,7 @@ _BINDING = (*_RUNNING, "_merge_configs")
 
 @dataclass(frozen=True, slots=True)
 class ProgramPart:
-    """Be one part of a program at one place.
+    """One part of a program at one place.
 
     Args:
         path: the place, for people.
@@ -72,7 +72,7 @@ class ProgramPart:
         tag: how its callback run is marked by its parent.
         takes_kwargs: whether it gets the keyword arguments its parent was called with.
         is_light: whether it only hands on, or picks from, what it is given.
-        is_opaque: whether nobody looks into it: code of the user's, or a part in which LangChain
+        is_opaque: whether it is not looked into: code of the user's, or a part in which LangChain
             decides what runs.
         asides: branches of a parallel that are done before its one child, by key.
     """

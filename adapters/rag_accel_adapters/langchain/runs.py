@@ -1,4 +1,4 @@
-"""Follow calls of a translated program: what they have open, and what they have come to."""
+"""Calls of a translated program: the runs they have open, and their results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import Context, copy_context
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManager, CallbackManager
 from langchain_core.runnables import RunnableConfig
@@ -20,19 +20,15 @@ from langchain_core.runnables.config import (
 
 from rag_accel_adapters.langchain.parts import ProgramPart
 
-if TYPE_CHECKING:
-    pass
-
-
-# Follow one call of a translated program: what it has open, and what it has come to.
+# The runs that one call of a translated program has open, and its result.
 
 
 class Stopped(BaseException):
-    """Leave a request of a batch that has already failed; never reaches the user."""
+    """A request of a batch stops, as the batch has already failed; never reaches the user."""
 
 
 class Batch:
-    """Let no input of a batch begin a step beyond one in which another input has failed."""
+    """The inputs of one batch; none begins a step beyond one in which another input has failed."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -51,7 +47,7 @@ class Batch:
 
 
 class CallState:
-    """Know which runs one call of a translated program has open.
+    """The runs that one call of a translated program has open.
 
     Args:
         batch: the batch this call is an input of, if steps of others matter to it.
@@ -94,7 +90,7 @@ class CallState:
             return self._open.pop(scope, self) is None
 
     def finished(self, result: Any, runs_on: bool = False) -> None:
-        """Tell whoever waits what the program has come to, and whether other branches run on."""
+        """Tell the waiting caller the program's result, and whether other branches run on."""
         self.runs_on = self.runs_on or runs_on
         self.result = result
         if self.outcome is not None and not self.outcome.done():
@@ -117,7 +113,7 @@ T = TypeVar("T")
 
 
 class CompositeRun:
-    """Be one composite that has started and not yet ended, as its children see it.
+    """One composite that has started and not yet ended, as its children see it.
 
     Args:
         part: what it is; a program that is one whole part has a scope without a run.

@@ -1,4 +1,4 @@
-"""Be the functions that a translated program's stages call: LangChain's own runnables, in order.
+"""The functions that a translated program's stages call: LangChain's own runnables, in order.
 
 What flows from stage to stage is ``StageValue``: a value, and the composite it is inside of. A
 stage does one or more acts with it: open a composite, call a whole part, close a composite.
@@ -20,7 +20,7 @@ from rag_accel_adapters.langchain.runs import CompositeRun, here
 
 @dataclass(frozen=True, slots=True)
 class StageValue:
-    """Hold what one stage hands to the next.
+    """What one stage hands to the next.
 
     Args:
         scope: the innermost composite that is open.
@@ -35,7 +35,7 @@ class StageValue:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Begin a step of the outermost sequence."""
+    """The act that begins a step of the outermost sequence."""
 
     step: int
 
@@ -51,7 +51,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Start a composite."""
+    """The act that starts a composite."""
 
     part: ProgramPart
 
@@ -70,7 +70,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Invoke a whole part."""
+    """The act that invokes a whole part."""
 
     part: ProgramPart
 
@@ -99,7 +99,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """Invoke a light branch of a parallel before its main one; its error waits for that one."""
+    """The act that invokes a light branch of a parallel; its error waits for the main branch."""
 
     part: ProgramPart
     key: str
@@ -123,7 +123,7 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a composite with its result."""
+    """The act that ends a composite with its result."""
 
     part: ProgramPart
 
@@ -142,7 +142,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Tell that nothing is left to do."""
+    """The act that tells that nothing is left to do."""
 
     def run(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
         """Tell the caller before the scheduler can."""
@@ -158,7 +158,7 @@ Act: TypeAlias = Reach | Open | Call | Aside | Close | Finish
 
 
 class _Stage:
-    """Do acts one after the other with what arrives; ``joins`` is the parallel that ends here."""
+    """Acts done one after the other with what arrives; ``joins`` is the parallel that ends here."""
 
     def __init__(self, name: str, acts: tuple[Act, ...], joins: ProgramPart | None) -> None:
         self.__name__ = name
@@ -175,7 +175,7 @@ class _Stage:
 
 
 class StageFunction(_Stage):
-    """Do acts in the thread that calls. An error leaves once all branches beside it are over."""
+    """Acts in the thread that calls. An error leaves once all branches beside it are over."""
 
     def __call__(self, *arrived: StageValue) -> StageValue:
         carried = self._arrived(arrived)
@@ -198,7 +198,7 @@ class StageFunction(_Stage):
 
 
 class AsyncStage(_Stage):
-    """Do acts on the loop that awaits. An error leaves at once; branches beside it run on."""
+    """Acts on the loop that awaits. An error leaves at once; branches beside it run on."""
 
     async def __call__(self, *arrived: StageValue) -> StageValue:
         carried = self._arrived(arrived)
@@ -242,14 +242,14 @@ async def aabandon(scopes: Iterable[CompositeRun], error: BaseException) -> Base
 
 
 def _outside(scope: CompositeRun) -> CompositeRun:
-    assert scope.parent is not None, "the outermost composite is ended by whoever called it"
+    assert scope.parent is not None, "the outermost composite is ended by its caller"
     return scope.parent
 
 
 def _leave(scope: CompositeRun, error: BaseException) -> StageValue:
     """End what an error leaves, up to the innermost parallel whose other branches may run.
 
-    The outermost composite is left to whoever called the program.
+    The outermost composite is left to the program's caller.
     """
     for one in scope.outwards():
         if one.part.splits:
@@ -274,6 +274,6 @@ async def _aleave(scope: CompositeRun, error: BaseException) -> StageValue:
 
 
 def _is_cancelled() -> bool:
-    """Tell whether somebody wants this task to end, rather than its code having failed."""
+    """Tell whether this task was asked to end, rather than its code having failed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""Recognise local objects whose own methods can run on a client that gathers its callers' work.
+"""Local objects whose own methods can run on a client that gathers its callers' work.
 
 A store or reranker of a known class does all it does itself: filters, thresholds, look-ups, its
 errors. For one call it is replaced by a *stand-in*: the same object, but for the client that
@@ -24,7 +24,7 @@ PlainMethod = Callable[[type, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class ClientWork:
-    """Describe what a stand-in's client has an engine do.
+    """What a stand-in's client has an engine do.
 
     Args:
         client: the object that computes; what shares it shares an engine.
@@ -44,7 +44,7 @@ class ClientWork:
 
 
 class Ask(Protocol):
-    """Bring work to the scheduler for the run that a stand-in is made for."""
+    """A function that brings work to the scheduler for the run that a stand-in is made for."""
 
     def __call__(
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
@@ -109,7 +109,7 @@ _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
 
 class _Index:
-    """Be a flat FAISS index whose searches share calls with those of others."""
+    """A flat FAISS index whose searches share calls with those of others."""
 
     def __init__(self, index: Any, ask: Ask) -> None:
         self._index, self._ask = index, ask
@@ -165,7 +165,7 @@ def _cross_encoder_reranker(reranker: Any, ask: Ask) -> Any:
 
 
 class _Scorer:
-    """Be a cross-encoder whose pairs share batches with those of others."""
+    """A cross-encoder whose pairs share batches with those of others."""
 
     def __init__(self, client: Any, ask: Ask) -> None:
         self._client, self._ask = client, ask
@@ -205,7 +205,7 @@ def _in_order(ranked: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Know a class.
+    """A class whose objects can have stand-ins.
 
     Args:
         methods: what makes it what it is.

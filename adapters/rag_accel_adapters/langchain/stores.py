@@ -1,4 +1,4 @@
-"""Recognise local vector stores, and search a copy of their vectors with the same results.
+"""Local vector stores, searched in a copy of their vectors with the same results.
 
 The store stays the truth: texts, metadata and the vectors that decide are read from it in every
 search; the copy only says which few of them can be among the nearest.
@@ -48,7 +48,7 @@ Rows = npt.NDArray[np.float64]
 
 
 class CopiedVectors:
-    """Hold an index of a store's vectors.
+    """An index of a store's vectors.
 
     Attributes:
         index: inner products of vectors of length one.
@@ -100,7 +100,7 @@ class CopiedVectors:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """Hold what a search sees of a store: its entries in their order, and a copy of their vectors.
+    """What a search sees of a store: its entries in their order, and a copy of their vectors.
 
     Args:
         entries: the store's own.
@@ -121,7 +121,7 @@ class StoreView:
 
 
 class StoreCopy:
-    """Follow one store; used from any thread."""
+    """The copy of one store's vectors, kept up to date; used from any thread."""
 
     def __init__(self) -> None:
         self._lock = RenewedLock()
@@ -132,7 +132,7 @@ class StoreCopy:
     def look(self, store: Any) -> StoreView | None:
         """Return the store as it is now; ``None`` if it has no vectors that can be copied.
 
-        Raises whatever the entries raise that somebody has put into the store.
+        Raises whatever the entries raise that were put into the store.
         """
         entries = list(store.store.values())
         vectors = list(map(itemgetter("vector"), entries))
@@ -198,7 +198,7 @@ def found_by(
         return None
     summing = SUMMING[scores.dtype.itemsize]
     if np.abs(scores - copied).max() > ROUNDING + summing:
-        copy.forget()  # somebody has changed a vector in its place
+        copy.forget()  # a vector was changed in its place
         return _first(view, _cosine(query, *_measured(view.vectors)), k)
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]

@@ -1,4 +1,4 @@
-"""Translate a LangChain program into a RAGraph whose stages are Functions.
+"""The translation of a LangChain program into a RAGraph whose stages are Functions.
 
 A stage holds the framework's own runnable and knows which child config the plain program would
 give it; the graph only says what has to be there before it may run. Nothing is executed here.
@@ -36,7 +36,7 @@ INPUT = "input"
 
 @dataclass(frozen=True, slots=True)
 class TranslatedStep:
-    """Describe a stage that is not made yet: what it does, and what it waits for."""
+    """A stage that is not made yet: what it does, and what it waits for."""
 
     name: str
     title: str
@@ -52,11 +52,11 @@ class TranslatedStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Translation:
-    """Be a program as graphs.
+    """A program as graphs.
 
     Args:
         program: what was translated, as it was then.
-        root: the same taken apart; its own run is started and ended by whoever runs the graph.
+        root: the same taken apart; its own run is started and ended by what runs the graph.
         graph: one stage per whole part, split and join, for reading.
         entry: what to do before the first stage.
         sync_lines: what runs in a blocking call: what follows each other is one stage.
@@ -79,7 +79,7 @@ class Translation:
 
     @property
     def opaque(self) -> tuple[ProgramPart, ...]:
-        """Return the parts that nobody looks into."""
+        """Return the parts that are not looked into."""
         return tuple(part for part in self.root.walk() if part.is_opaque)
 
 
@@ -190,7 +190,7 @@ def _append(steps: list[TranslatedStep], part: ProgramPart, what: str, step: Tra
 def _lines(steps: Sequence[TranslatedStep]) -> dict[str, TranslatedStep]:
     """Make one step of those that follow each other with nothing beside them, by the last's name.
 
-    The user's code asks nobody between two steps, so a line needs no scheduler inside.
+    The user's code takes no decision between two steps, so a line needs no scheduler inside.
     """
     followers = Counter(name for step in steps for name in step.after)
     lines: dict[str, TranslatedStep] = {}

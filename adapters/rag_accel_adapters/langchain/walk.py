@@ -1,4 +1,4 @@
-"""Look inside LangChain programs: which objects do the work, and at which positions.
+"""The inside of LangChain programs: which objects do the work, and at which positions.
 
 Static discovery serves planning and ``explain()``. What it cannot see, such as a model that a
 function makes, is scheduled all the same.
@@ -43,7 +43,7 @@ _FRAMEWORKS = ("langchain", "langchain_classic", "langchain_core", "langgraph", 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Name one object at one position of a program."""
+    """One object at one position of a program."""
 
     path: str
     obj: Any

@@ -1,4 +1,4 @@
-"""Read the skeleton of a compiled LangGraph: how far each of its nodes is from the end.
+"""The skeleton of a compiled LangGraph: how far each of its nodes is from the end.
 
 LangGraph stays the executor and its nodes stay opaque. What a skeleton gives is the order in which
 their intercepted leaves should start (Teola Algorithm 2): of one request, those with the longest
@@ -28,7 +28,7 @@ _ENDS = ("__start__", "__end__")
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """Hold the longest remaining path of every node, in nodes; the last one's is 0.
+    """The longest remaining path of every node, in nodes; the last one's is 0.
 
     Args:
         depth: by position, which is the names of a node and of the subgraphs around it, outermost

@@ -1,4 +1,4 @@
-"""Offer the extractive reader as an ordinary LangChain chat model."""
+"""The extractive reader as an ordinary LangChain chat model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READER = ExtractiveReader()
 
 
 class ExtractiveChatModel(BaseChatModel):
-    """Answer with the best-supported sentences of the passages in the prompt, with citations.
+    """A chat model that answers with the best-supported sentences of the prompt's passages, cited.
 
     It needs no model files and no network. It generates nothing and reasons about nothing: each
     sentence stands in a passage, and when no passage supports an answer it says so.

@@ -1,4 +1,4 @@
-"""Embed with a local model on an engine whose batches all requests share."""
+"""A local embedding model on an engine whose batches all requests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rag_accel_adapters.langchain.models import adopt_sentence_transformer
 
 
 class RagAccelEmbeddings(Embeddings):
-    """Embed texts as ``model.encode`` would, in batches that concurrent callers share.
+    """Embeddings as ``model.encode`` gives them, in batches that concurrent callers share.
 
     Args:
         model: a ``SentenceTransformer``, or a name or path to load; by default MiniLM from the

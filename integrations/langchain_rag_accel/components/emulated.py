@@ -1,4 +1,4 @@
-"""Offer the emulated accelerator as an ordinary LangChain chat model."""
+"""The emulated accelerator as an ordinary LangChain chat model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rag_accel.engines.llm.emulated.device import EmulatedDevice
 
 
 class EmulatedChatModel(BaseChatModel):
-    """Answer from an emulated device: the times are modelled, the text is made up.
+    """A chat model on an emulated device: the times are modelled, the text is made up.
 
     Callers that wait at the same time share the device's batch, whether they come through this
     model, through an owned engine or over HTTP, so that two systems under test can be given the
     same device. Streams carry words; the last chunk carries the token counts.
 
     Args:
-        device: the device; whoever made it closes it.
+        device: the device; its maker closes it.
         max_tokens: longest answer; ``None`` leaves it to the device. A call may name its own.
     """
 

@@ -1,4 +1,4 @@
-"""Retrieve from a store through the scheduler, with the number of documents chosen per call."""
+"""Retrieval from a store through the scheduler, with the number of documents chosen per call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langchain_rag_accel.accelerate import accelerate
 
 
 class RagAccelRetriever(BaseRetriever):
-    """Return the documents of a store that are nearest to a question.
+    """A retriever of the documents of a store that are nearest to a question.
 
     ``invoke(question, k=..., filter=...)`` overrides what the retriever was made with; other
     keyword arguments go to the store's search as they are.

@@ -1,4 +1,4 @@
-"""Offer every search of LangChain's vector stores over a shared index, sync and async."""
+"""Every search of LangChain's vector stores over a shared index, sync and async."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Hits = tuple[ScoredDocument, ...]
 
 
 class SharedIndex:
-    """Hold an index that is made with its first vectors, whose dimension nobody knows before.
+    """An index that is made with its first vectors, whose dimension is not known before.
 
     Args:
         index: the index, if there is one already.
@@ -159,7 +159,7 @@ Scored = list[tuple[Document, float]]
 
 
 class StoreSearch(VectorStore):
-    """Search ``_shared`` with what ``_embedder`` makes of a question."""
+    """The searches of ``_shared`` with what ``_embedder`` makes of a question."""
 
     _shared: SharedIndex
     _embedder: Embeddings

@@ -1,4 +1,4 @@
-"""Keep documents in an index whose searches all requests share."""
+"""Documents in an index whose searches all requests share."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _difference(made: Any, count: int, stored: Any, dimension: int) -> str | Non
 
 
 class RagAccelVectorStore(StoreSearch):
-    """Store documents with their vectors; searches of all requests run in shared steps.
+    """A store of documents with vectors; searches of all requests run in shared steps.
 
     A score is the cosine by default (higher is nearer), the inner product without ``normalize``,
     and the squared distance for an L2 index (lower is nearer). ``filter`` is a mapping of metadata

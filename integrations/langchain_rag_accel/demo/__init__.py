@@ -1,4 +1,4 @@
-"""Answer real questions over real documents, plain and accelerated, and compare."""
+"""Real questions over real documents, answered plain and accelerated, and compared."""
 
 from langchain_rag_accel.demo.command import add_arguments, command
 

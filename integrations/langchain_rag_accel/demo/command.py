@@ -1,4 +1,4 @@
-"""Run ``rag-accel demo``: an ordinary chain over a corpus, plain and accelerated."""
+"""``rag-accel demo``: an ordinary chain over a corpus, plain and accelerated."""
 
 from __future__ import annotations
 

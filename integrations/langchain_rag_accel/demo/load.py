@@ -1,4 +1,4 @@
-"""Put a chain under the load of concurrent users, from threads or from tasks."""
+"""A chain under the load of concurrent users, from threads or from tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES: tuple[Shape, ...] = ("threads", "tasks")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Hold one run: each answer, each latency in seconds, and the wall time."""
+    """One run: each answer, each latency in seconds, and the wall time."""
 
     answers: tuple[Any, ...]
     latencies_s: tuple[float, ...]
@@ -43,7 +43,7 @@ class Load:
 
 
 def run_load(chain: Any, questions: Sequence[str], users: int, shape: Shape) -> Load:
-    """Let ``users`` users ask the questions, each the next one as soon as he has an answer."""
+    """Let ``users`` users ask the questions, each the next one as soon as the answer is there."""
     if shape == "threads":
         return _run_threads(chain, questions, users)
     return asyncio.run(_run_tasks(chain, questions, users))
@@ -111,7 +111,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Hold one level: both arms in the shape in which the accelerated one gains least."""
+    """One level: both arms in the shape in which the accelerated one gains least."""
 
     users: int
     shape: Shape
@@ -148,7 +148,7 @@ def measure(
     """
     for chain in (plain, accelerated):
         run_load(chain, questions[:TUNING_QUESTIONS], max(users), "threads")
-    # Nobody has to wait for a model to be compiled; here both states would be measured mixed.
+    # No run has to wait for a model to be compiled; here both states would be measured mixed.
     wait_until_compiled(PATIENCE_S)
     return [_level(plain, accelerated, questions, count, tell) for count in users]
 

@@ -1,4 +1,4 @@
-"""Prepare what the demo runs on: documents, questions, embeddings and an indexed store."""
+"""What the demo runs on: documents, questions, embeddings and an indexed store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NUM_QUESTIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Hold everything the chains need."""
+    """Everything the chains need."""
 
     documents: tuple[Document, ...]
     questions: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Compare the answers of both arms of the demo, and say what was found."""
+"""The answers of both arms of the demo, compared, and what was found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Count pairs of answers. ``different`` holds the questions that are neither."""
+    """Pairs of answers, counted. ``different`` holds the questions that are neither."""
 
     identical: int
     ties: int

@@ -1,4 +1,4 @@
-"""Run a batch of a translated program: every input is a request of its own.
+"""A batch of a translated program: every input is a request of its own.
 
 The outermost runs start and end as LangChain's do: those of a sequence all before the first step
 and after the last one, and with one common error if an input fails and exceptions are raised; those
@@ -68,7 +68,7 @@ async def arun_batch(
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Be the outcome of an input that failed, or that stopped because another one had."""
+    """The outcome of an input that failed, or that stopped because another one had."""
 
     step: int
     error: BaseException

@@ -1,4 +1,4 @@
-"""Run one call of a translated program: its own run here, what is inside it as a RAGraph."""
+"""One call of a translated program: its own run here, what is inside it as a RAGraph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rag_accel_adapters.langchain.translate import Translation
 
 @dataclass(frozen=True, slots=True)
 class TranslatedCall:
-    """Hold what one call of a translated program needs.
+    """What one call of a translated program needs.
 
     Args:
         identity: the request it is.

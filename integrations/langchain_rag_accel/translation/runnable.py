@@ -1,4 +1,4 @@
-"""Run a LangChain program as a RAGraph, and say how it runs."""
+"""A LangChain program run as a RAGraph, and how it runs in words."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _indented(lines: Iterator[str] | list[str]) -> list[str]:
 
 
 class TranslatedRunnable(AcceleratedRunnable):
-    """Behave as the bound runnable; run its parts as soon as what they need is there.
+    """The bound runnable, whose parts run as soon as what they need is there.
 
     ``invoke``, ``ainvoke``, ``batch`` and ``abatch`` run the translation, each input as a request
     of its own. Streams, and calls that are part of another accelerated run, are intercepted.

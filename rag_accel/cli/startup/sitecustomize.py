@@ -1,4 +1,4 @@
-"""Switch acceleration on in an interpreter that starts, then be no more in anybody's way.
+"""The switch for acceleration in an interpreter that starts; it removes itself afterwards.
 
 Python imports a module of this name before a program's first line; ``rag-accel run`` sees to it
 that it is this one. Interpreters that the program starts inherit it, as a server's workers do.

@@ -1,1 +1,1 @@
-"""Turn texts of many requests into vectors in shared batches."""
+"""Texts of many requests, turned into vectors in shared batches."""

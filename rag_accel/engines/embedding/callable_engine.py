@@ -1,4 +1,4 @@
-"""Batch the user's own embedding functions across requests."""
+"""The user's own embedding functions, batched across requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLS_PER_STEP = 4
 
 
 class CallableEmbeddingEngine(EmbeddingEngine):
-    """Embed with any functions from a list of texts to a sequence of vectors.
+    """An embedding engine made of functions from a list of texts to a sequence of vectors.
 
     A call gets texts of one role and of as many requests as are waiting, at most ``max_batch``.
     When a call raises or returns a wrong number of vectors, each request's part of it is tried

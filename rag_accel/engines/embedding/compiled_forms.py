@@ -1,4 +1,4 @@
-"""Compile one graph by OpenVINO for each number of threads that it is run on.
+"""One graph, compiled by OpenVINO for each number of threads that it is run on.
 
 How many threads a compiled graph computes on is fixed when it is compiled, and its weights are laid
 out anew each time. So it is compiled for all threads and for one, which a step may be granted
@@ -61,7 +61,7 @@ _TELEMETRY = "openvino_telemetry"
 
 
 class CompiledForms:
-    """Hold a graph compiled for all threads and for one, and in time for two, four and so on.
+    """A graph compiled for all threads and for one, and in time for two, four and so on.
 
     Args:
         graph: an OpenVINO model.
@@ -104,7 +104,7 @@ class CompiledForms:
 
 
 class CompiledForm:
-    """Run a compiled graph, one run after another; what is started meanwhile stands in line."""
+    """A compiled graph whose runs go one after another; what is started meanwhile is queued."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
@@ -125,7 +125,7 @@ class CompiledForm:
 
 
 class _CompiledRun:
-    """Hold what a run reads until it has ended, even if nobody wants its output any more."""
+    """One run; it keeps what it reads until it has ended, even if its output is not wanted."""
 
     __slots__ = ("_arrays", "_give_back", "_output", "_pid", "_request")
 

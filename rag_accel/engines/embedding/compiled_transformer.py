@@ -1,4 +1,4 @@
-"""Run a sentence-transformers model compiled by OpenVINO, from its own weights.
+"""A sentence-transformers model compiled by OpenVINO, from its own weights.
 
 torch runs a small transformer as some hundred and fifty operators, each called from Python;
 compiled, it is one call that lets the interpreter go, on kernels chosen for the processor. What is
@@ -38,11 +38,11 @@ OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 
 class NotCompilableError(Exception):
-    """Say why a model cannot be compiled."""
+    """A model cannot be compiled; the message says why."""
 
 
 class CompiledTransformer:
-    """Stand for a ``SentenceTransformer`` as long as that does not change.
+    """The compiled form of a ``SentenceTransformer``, valid as long as that does not change.
 
     Args:
         model: the model, on the CPU in float32.
@@ -157,7 +157,7 @@ def _inputs_of(model: Any) -> tuple[str, ...]:
 
 
 class _FromEmbeddings(torch.nn.Module):
-    """Take the rows of the word embeddings instead of the ids of their tokens."""
+    """A model that takes the rows of the word embeddings instead of the ids of their tokens."""
 
     def __init__(
         self, transformer: torch.nn.Module, rest: Sequence[torch.nn.Module], inputs: tuple[str, ...]
@@ -185,7 +185,7 @@ def _converted(
     """Return the graph of a model, over the memory that its weights have."""
     ov = openvino()
     decoders = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
-    # Modules of its own over the same weights: tracing must not be seen by who runs the model.
+    # Modules of its own over the same weights: tracing must not be seen where the model runs.
     parts = torch.nn.ModuleList([transformer, *rest])
     shared = {id(one): one for one in (*parts.parameters(), *parts.buffers())}
     first, *others = copy.deepcopy(parts, shared)
@@ -206,7 +206,7 @@ def _converted(
 
 
 class _InOneThread:
-    """Match what is said in the thread that made this, until told to stop."""
+    """A filter that matches what is said in the thread that made it, until told to stop."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -235,7 +235,7 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        here.is_over = True  # somebody may have copied the list meanwhile
+        here.is_over = True  # the list may have been copied meanwhile
         with suppress(ValueError):
             warnings.filters.remove(entry)  # type: ignore[attr-defined]
         chatty.removeFilter(here)

@@ -1,7 +1,7 @@
-"""Step an embedding model over the texts of all requests at once.
+"""An embedding model, stepped over the texts of all requests at once.
 
 All texts waiting go through the model sorted by length, in micro-batches bounded in padded tokens,
-so that a long text never pads a short one and a text costs the same whoever it is batched with.
+so that a long text never pads a short one and a text costs the same whatever it is batched with.
 Work larger than a step is spread over several, so that a bulk load never holds up a query.
 """
 
@@ -86,7 +86,7 @@ _FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)
 
 
 class EmbeddingEngine(EngineBase):
-    """Execute EMBEDDING work (``TextBatch``) with any encoder.
+    """An engine for EMBEDDING work (``TextBatch``) with any encoder.
 
     Final value: ``[len(texts), dim], float32``, rows in the order of the texts. Work ends in
     ``error`` where one of its texts is no string, where the encoder raises for it, or where its
@@ -235,7 +235,7 @@ class EmbeddingEngine(EngineBase):
 
 
 class SentenceTransformerEngine(EmbeddingEngine):
-    """Embed with a ``sentence_transformers.SentenceTransformer``, as its ``encode`` would.
+    """An engine around a ``sentence_transformers.SentenceTransformer``, equal to its ``encode``.
 
     Vectors are within 1e-6 of ``model.encode(texts, **kwargs)`` in float32, with the model's own
     pooling, prompts, normalisation and truncation; only the padding differs.

@@ -1,4 +1,4 @@
-"""Embed on a server: the texts of many requests in few calls, several calls in flight."""
+"""Embedding on a server: texts of many requests in few calls, several calls in flight."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Answer = tuple[_Call, "Sequence[Any] | Exception"]
 
 
 class HostedEmbeddingEngine(EngineBase):
-    """Execute EMBEDDING by a function that asks a server; queries and documents alike.
+    """An embedding engine around a function that asks a server; queries and documents alike.
 
     The texts of requests that come within ``gather_s`` of one another go into one call, as long as
     they are at most ``max_batch``; ``max_calls`` calls are in flight at once, and what comes
@@ -199,7 +199,7 @@ class HostedEmbeddingEngine(EngineBase):
             answer: Sequence[Any] | Exception = self._embed(texts)
         except Exception as exc:
             answer = exc
-        except BaseException as exc:  # whoever waits for it has to hear of it
+        except BaseException as exc:  # its waiting callers have to hear of it
             answer = EngineError("the call was ended", where="HostedEmbeddingEngine", found=exc)
         self._answers.put([(call, answer)])
 

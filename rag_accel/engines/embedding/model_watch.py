@@ -1,8 +1,7 @@
-"""Notice that a model is no longer what it was when it was compiled.
+"""A watch for changes of a model since it was compiled.
 
-Whoever keeps something made of a model's weights must never use it once they have changed. Looking
-at everything takes some fifty microseconds for a hundred weights, so it is done whenever texts are
-prepared.
+What was made of a model's weights must never be used once they have changed. Looking at everything
+takes some fifty microseconds for a hundred weights, so it is done whenever texts are prepared.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MOST = 64
 
 
 class Settings:
-    """Compare an object's attributes with what they were.
+    """An object's attributes as they were, for comparison.
 
     Plain values and small collections are compared with copies, since these may be written in
     place; all others must be the same objects.
@@ -81,7 +80,7 @@ _version = attrgetter("_version")
 
 
 class ModelWatch:
-    """Tell whether a module tree, its weights and its code are what they were.
+    """A check of whether a module tree, its weights and its code are what they were.
 
     Seen are modules, parameters and buffers that were replaced, added or removed, hooks, methods
     put over ``forward``, settings of the modules that follow one another, and weights written in

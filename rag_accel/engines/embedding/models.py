@@ -1,4 +1,4 @@
-"""Load a sentence-transformers model and name the extra where a package is missing."""
+"""The loading of sentence-transformers models; where a package is missing, its extra is named."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def _packaged_model() -> str:
 
 # These change how a call looks, not what a vector is; the engine decides them itself.
 _OWN = frozenset({"batch_size", "show_progress_bar", "convert_to_numpy", "convert_to_tensor"})
-# These would change what comes back or who computes it; only the values named leave both alone.
+# These would change what comes back or where it is computed; only the values named leave both
+# alone.
 _ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "precision": (None, "float32"),
     "output_value": ("sentence_embedding",),

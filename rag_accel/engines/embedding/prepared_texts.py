@@ -1,4 +1,4 @@
-"""Hold texts that are ready to run, on torch, on the compiled model or through ``encode``."""
+"""Texts that are ready to run, on torch, on the compiled model or through ``encode``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _is_training = attrgetter("training")
 
 
 class PreparedTexts(Protocol):
-    """Hold texts that are ready to run; ``lengths`` are tokens, exact or estimated."""
+    """Texts that are ready to run; ``lengths`` are tokens, exact or estimated."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -39,7 +39,7 @@ class PreparedTexts(Protocol):
 
 
 class PreparedSentences(PreparedTexts, Protocol):
-    """Hold texts whose tokens have vectors, too."""
+    """Prepared texts whose tokens have vectors, too."""
 
     def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
         """Do the same for a tensor ``[tokens, dim]`` for each of the texts, without padding."""
@@ -47,7 +47,7 @@ class PreparedSentences(PreparedTexts, Protocol):
 
 
 class EncodedTexts:
-    """Encode texts through ``model.encode``.
+    """Texts that run through ``model.encode``.
 
     Args:
         model: anything with ``encode``.
@@ -87,7 +87,7 @@ class EncodedTexts:
 
 
 class CompiledTexts:
-    """Run slices of tables that were tokenised together on a compiled model.
+    """Texts tokenised together that run slice by slice on a compiled model.
 
     Args:
         compiled: the model.
@@ -160,7 +160,7 @@ class CompiledTexts:
 
 
 class _Run(Generic[T]):
-    """Wait for a compiled model; where it fails, let torch compute and give the former up."""
+    """One run of a compiled model; if it fails, torch computes and the model is given up."""
 
     __slots__ = ("_again", "_give_up", "_run", "_use")
 
@@ -201,7 +201,7 @@ def _own_tokens(tables: Tables, vectors: Any) -> Sequence[Any]:
 
 
 class TorchTexts:
-    """Run slices of features that were tokenised together on torch.
+    """Texts tokenised together that run slice by slice on torch.
 
     Args:
         model: a ``SentenceTransformer``.

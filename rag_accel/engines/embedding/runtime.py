@@ -1,4 +1,4 @@
-"""Compile a model in the background, and use what came of it only while it is the same model."""
+"""A model compiled in the background, and used only while it is the same model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_WAIT_S = 60.0
 
 
 class BackgroundTask:
-    """Run ``call`` in a thread that the end of the process waits for, but not for long.
+    """A thread that runs ``call``, and that the end of the process waits for, but not for long.
 
     What it raises is its own to report.
     """
@@ -74,7 +74,7 @@ Output = Literal["sentence_embedding", "token_embeddings"]
 Tables = dict[str, NDArray[np.int64]]
 """What a tokenizer gives, ``[texts, tokens]`` each, by name."""
 
-#: How often a model that has changed is compiled anew; who trains one is left alone then.
+#: How often a model that has changed is compiled anew; one in training is left alone then.
 MAX_BUILDS = 3
 
 #: What was compiled in a process has no threads in its forked children, and nothing can be compiled
@@ -96,7 +96,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 class Compiled(Protocol):
-    """Say what is asked of a compiled model."""
+    """What is required of a compiled model."""
 
     modules: Sequence[Any]
 
@@ -114,7 +114,7 @@ class Compiled(Protocol):
 
 
 class BackgroundRuntime:
-    """Own the compiled form of one model: made when first asked for, which nobody waits for.
+    """The compiled form of one model, made in the background when first asked for.
 
     Args:
         build: compiles the model; raises if it cannot be.
@@ -193,7 +193,7 @@ class BackgroundRuntime:
             self._task = BackgroundTask(self._run)
             try:
                 self._task.start()
-            except RuntimeError as error:  # no thread to be had: nobody's request fails for that
+            except RuntimeError as error:  # no thread to be had: no request fails for that
                 self._refuse(str(error))
 
     def _run(self) -> None:

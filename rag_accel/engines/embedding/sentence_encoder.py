@@ -1,4 +1,4 @@
-"""Run a ``SentenceTransformer`` on micro-batches with the results of its own ``encode``.
+"""A ``SentenceTransformer`` run on micro-batches, with the results of its own ``encode``.
 
 ``encode`` spends 0.7 to 0.9 ms per call on top of the model (it walks all parameters twice), a
 tenth of a short query, and cannot bound a batch in tokens without tokenising twice. So where a
@@ -35,7 +35,7 @@ _LEAST_LENGTH = 1e-12  # of a vector that is normalised, as in torch
 
 
 class SentenceEncoder:
-    """Encode texts of both roles with one model.
+    """An encoder of texts of both roles with one model.
 
     Args:
         model: a ``SentenceTransformer``, or anything with its ``encode``.

@@ -1,4 +1,4 @@
-"""Find the compiled form of a model that all who run it share, prove it and describe it."""
+"""The compiled form of a model that all its users share, with its proof and description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run micro-batches of texts of many requests, and check what the model returned."""
+"""Micro-batches of texts of many requests, and checks of what the model returned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import EngineOutputError
 
-# Check what a model or a user's function returned before it becomes somebody's result.
+# Checks of what a model or a user's function returned, before it becomes a result.
 
 Vector = NDArray[np.float32]
 
@@ -96,7 +96,7 @@ def _as_vector(value: Any) -> Vector | None:
 
 
 class Encoder(Protocol):
-    """Say what an embedding engine needs of a model."""
+    """What an embedding engine needs of a model."""
 
     def same_batch(self, role: Role) -> Role:
         """Return the role whose batches this role can join."""
@@ -117,7 +117,7 @@ class Encoder(Protocol):
 
 @dataclass(slots=True)
 class Piece:
-    """Compute one micro-batch; ``rows`` are those of all slots that were prepared together."""
+    """One micro-batch to compute; ``rows`` are those of all slots that were prepared together."""
 
     role: Role
     prepared: PreparedTexts
@@ -161,7 +161,9 @@ _LOOK_S = 0.001
 
 
 class UnderWay:
-    """Start micro-batches and tell which one to take next. Used on one thread but ``interrupt``.
+    """Micro-batches that have started, and the order in which to take them.
+
+    Used on one thread but ``interrupt``.
 
     Args:
         pending: whose items they hold.

@@ -1,4 +1,4 @@
-"""Order the documents of many requests with one scorer, batched across requests.
+"""One scorer that orders the documents of many requests, batched across requests.
 
 A request's documents become ``(query, text)`` pairs; the pairs of all requests go to the scorer
 together, sorted by length, and each request gets its own documents back, best first.
@@ -44,14 +44,14 @@ Pair = tuple[str, str]
 PairScorer = Callable[[list[Pair]], Sequence[float]]
 
 _CHARACTERS_PER_TOKEN = 4
-# Cross-encoders and MiniLM cut what is longer; it only decides who is batched with whom.
+# Cross-encoders and MiniLM cut what is longer; it only decides what is batched with what.
 _USUAL_MAX_TOKENS = 512
 # Measured for the default scorer, documents of about 65 tokens, one thread.
 _FIRST_GUESS = LatencyModel(base_s=0.018, per_item_s=0.0115)
 
 
 class RerankEngine(EngineBase):
-    """Execute RERANKING work (``RerankBatch``) with any scorer of text pairs.
+    """An engine for RERANKING work (``RerankBatch``) with any scorer of text pairs.
 
     Final value: ``tuple[ScoredDocument, ...]``, highest score first, equal scores in the order
     given. ``top_n=None`` or more than there are returns all, 0 returns none. Work ends in

@@ -1,4 +1,4 @@
-"""Score pairs of texts by late interaction over an embedding model's token vectors."""
+"""Scores of text pairs by late interaction over an embedding model's token vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rag_accel.engines.embedding.sentence_encoder import (
 
 
 class MaxSimScorer:
-    """Score ``(query, text)`` pairs by late interaction, without network and without training.
+    """A late-interaction scorer of ``(query, text)`` pairs, without network and without training.
 
     Each token of the query is matched with the token of the text whose vector is nearest to its
     own; the score is the mean of those cosines, so it lies in -1 to 1 and does not grow with the

@@ -1,4 +1,4 @@
-"""Find documents by vector. Imports NumPy only; FAISS is loaded by the first index."""
+"""Documents found by vector. Imports NumPy only; FAISS is loaded by the first index."""
 
 from rag_accel.engines.retrieval.engine import RetrievalEngine
 from rag_accel.engines.retrieval.index.files import IndexHeader, load_index, read_header, save_index

@@ -1,4 +1,4 @@
-"""Step a document index: the searches of all requests in shared calls."""
+"""A document index, stepped: the searches of all requests in shared calls."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Ingestion:
 
 
 class RetrievalEngine(EngineBase):
-    """Execute SEARCHING (``SearchQuery``) and INGESTION (``IngestBatch``) on one index.
+    """An engine for SEARCHING (``SearchQuery``) and INGESTION (``IngestBatch``) on one index.
 
     Each result is what the query would find alone, in ids, order and scores. Nothing is cached.
 
@@ -135,7 +135,7 @@ class RetrievalEngine(EngineBase):
     def make_codes(self) -> bool:
         """Make the 8-bit lists now and wait; return whether there are some.
 
-        For whoever would rather pay at the start than search more slowly for some seconds. The
+        For users that would rather pay at the start than search more slowly for some seconds. The
         index should not change meanwhile.
         """
         with self._index.reading():
@@ -231,7 +231,7 @@ _logger = logging.getLogger(__name__)
 
 
 class WholeSearches:
-    """Search without cutting. Used on one thread; the index may change.
+    """Searches that are not cut. Used on one thread; the index may change.
 
     Args:
         index: what to search.

@@ -1,4 +1,4 @@
-"""Search a flat FAISS index that somebody else holds: the searches of many callers in one call."""
+"""A flat FAISS index owned elsewhere: the searches of many callers in one call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FIRST_GUESS = LatencyModel(base_s=0.0005, per_item_s=0.001)
 
 
 class FlatIndexEngine(EngineBase):
-    """Execute SEARCHING (``SearchQuery``) on a FAISS ``IndexFlat`` of L2 or inner products.
+    """An engine for SEARCHING (``SearchQuery``) on a FAISS ``IndexFlat`` of L2 or inner products.
 
     Each result is what ``index.search`` returns for the query alone on one thread, bit for bit.
     (For a single query on several threads FAISS itself rounds the last digit differently.) A
@@ -52,7 +52,7 @@ class FlatIndexEngine(EngineBase):
     rounding at the cut, is scanned for.
 
     Nothing is copied or kept: the next search finds what was added. As with ``index.search``,
-    nobody may change the index meanwhile.
+    the index must not change meanwhile.
 
     Final value: ``tuple[ScoredDocument, ...]``, best first, as many as there are up to ``k``. The
     ``id`` of a document is its place in the index; a score is the inner product, or the negated

@@ -1,4 +1,4 @@
-"""Check what was submitted, take what is to be ingested, and say who can share a call."""
+"""Checks of submitted searches and ingestions, and which searches can share a call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALID_WORK = "SEARCHING with SearchQuery, or INGESTION with IngestBatch"
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Hold one valid search; ``vector: [dim], float32``."""
+    """One valid search; ``vector: [dim], float32``."""
 
     id: WorkId
     vector: Vectors

@@ -1,4 +1,4 @@
-"""Let the user's code choose what runs next."""
+"""The stage whose user code chooses what runs next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rag_accel.graph.stages.kind import (
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Let ``condition`` choose what runs next from the mapping of all values.
+    """A stage whose ``condition`` chooses what runs next from the mapping of all values.
 
     It answers with a stage name, a list of them or END. ``targets`` declares all it may answer;
     ``None`` leaves every stage and END possible.

@@ -1,4 +1,4 @@
-"""Run the user's code."""
+"""The stage that runs the user's code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rag_accel.graph.stages.kind import (
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Run opaque user code, sync or async.
+    """A stage of opaque user code, sync or async.
 
     ``fn`` is called with the values of ``inputs`` in order or, with ``reads_all``, with the one
     mapping of all values. What it returns is the output.

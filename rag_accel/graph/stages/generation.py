@@ -1,4 +1,4 @@
-"""Ask an LLM for a completion."""
+"""The stage that asks an LLM for a completion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rag_accel.graph.stages.kind import (
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Ask an LLM for one completion of ``prompt``.
+    """A stage that asks an LLM for one completion of ``prompt``.
 
     ``prompt`` and ``system`` are templates; what they name are the stage's ``inputs``. An empty
     ``output`` stands for the stage's own name.

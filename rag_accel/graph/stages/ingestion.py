@@ -1,4 +1,4 @@
-"""Add documents to an index."""
+"""The stage that adds documents to an index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPECTED_DOCUMENTS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Ingestion:
-    """Embed the value ``documents`` and add them to an index; the output is their ids.
+    """A stage that embeds the value ``documents`` and adds them to an index; it writes their ids.
 
     A search that is to find them has to run after it.
     """

@@ -1,8 +1,8 @@
-"""Say of a kind of stage all that holds wherever stages are handled.
+"""All that holds of a kind of stage wherever stages are handled.
 
 One row describes a kind: how its line of text reads, which primitives it becomes and what goes with
 them. Each built-in kind stands with its row in a file of its own beside this one; a kind of
-somebody else's is registered with ``register_stage`` and added with ``RAGraph.add_stage``.
+one of another package is registered with ``register_stage`` and added with ``RAGraph.add_stage``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Counts: TypeAlias = Mapping[ValueName, int]
 
 
 class Stage(Protocol):
-    """Be one step of a workflow: an immutable value with a name, what it reads and writes."""
+    """One step of a workflow: an immutable value with a name, what it reads and writes."""
 
     @property
     def name(self) -> StageName:
@@ -56,7 +56,7 @@ S = TypeVar("S", bound=Stage)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Name one primitive that a stage becomes.
+    """One primitive that a stage becomes.
 
     Args:
         kind: what the engine has to execute.
@@ -73,7 +73,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class LineAttribute:
-    """Describe one attribute of a stage's line of text.
+    """One attribute of a stage's line of text.
 
     Args:
         valid: which values it may have, in words.
@@ -92,7 +92,7 @@ class LineAttribute:
 
 @dataclass(frozen=True, slots=True)
 class StageKind(Generic[S]):
-    """Describe a kind of stage.
+    """A kind of stage.
 
     Args:
         stage: its class, whose name heads its lines of text.

@@ -1,4 +1,4 @@
-"""Order documents by relevance."""
+"""The stage that orders documents by relevance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rag_accel.graph.stages.kind import (
 
 @dataclass(frozen=True, slots=True)
 class Rerank:
-    """Order the value ``documents`` by relevance to the value ``query``; keep ``top_n``."""
+    """A stage that orders the value ``documents`` by relevance to ``query`` and keeps ``top_n``."""
 
     name: StageName
     documents: ValueName

@@ -1,4 +1,4 @@
-"""Find documents in an index."""
+"""The stage that finds documents in an index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rag_accel.graph.stages.kind import (
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Find the ``top_k`` documents nearest to the value ``query``.
+    """A stage that finds the ``top_k`` documents nearest to the value ``query``.
 
     ``where`` keeps documents whose metadata equals every given value. ``embedder`` makes the
     query's vector unless the index engine embeds by itself.

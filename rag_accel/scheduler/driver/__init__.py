@@ -1,8 +1,8 @@
-"""Carry out what the core decides: the only part of the scheduler with threads, loops and clocks.
+"""The driver of the core: the only part of the scheduler with threads, loops and clocks.
 
 The driver is plain threads over one mailbox, not an event loop: it never awaits anything, because
 every command is a message to a worker, a caller's thread or a caller's loop. A mailbox costs a
-fifth of an event loop's hand-over, and nothing a caller does to his own loop can stall it.
+fifth of an event loop's hand-over, and nothing a caller does to its own loop can stall it.
 """
 
 from rag_accel.scheduler.driver.delivery import GraphClient

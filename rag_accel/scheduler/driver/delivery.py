@@ -1,4 +1,4 @@
-"""Carry out commands: steps to workers, permits and outcomes to clients."""
+"""Commands carried out: steps to workers, permits and outcomes to clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Results = dict[NodeKey, Result]
 
 
 class Delivery:
-    """Hold what the commands of one event need: who is there, and what a step produced."""
+    """What the commands of one event need: the clients that exist and the outputs of a step."""
 
     __slots__ = ("_claimed", "_results", "_shared", "clients", "granted", "workers")
 
@@ -59,7 +59,7 @@ class Delivery:
                 self._shared.add(command.leader)
 
     def end_node(self, command: EndNode) -> None:
-        """Hand a primitive's outcome and result to whoever waits for it."""
+        """Hand a primitive's outcome and result to its client."""
         node = command.node
         shared = command.leader is not None or node in self._shared
         result = self._results.get(command.leader or node)
@@ -67,7 +67,7 @@ class Delivery:
             self._claimed.add(node)
 
     def release_unclaimed(self, worker: EngineWorker) -> None:
-        """Free the engine's state of results that came too late for anybody to want them."""
+        """Free the engine's state of results that came too late to be wanted."""
         handles: list[Handle] = []
         for node, result in self._results.items():
             if result.handle is not None and node not in self._claimed:
@@ -131,11 +131,11 @@ CARRY_OUT: dict[type, Callable[[Delivery, Any], None]] = {
 }
 
 
-# Know who waits for what, and tell them.
+# The clients that wait for primitives and requests, and what they are told.
 
 
 class GraphClient(LeafClient, Protocol):
-    """Be told about a whole request as well as about its primitives."""
+    """A receiver of the end of a whole request as well as of its primitives' ends."""
 
     def request_ended(self, outcome: Outcome, node: NodeKey | None) -> None:
         """Learn that the request is over; ``node`` is the one that failed it."""
@@ -143,9 +143,9 @@ class GraphClient(LeafClient, Protocol):
 
 
 class Clients:
-    """Hold the clients of everything that lives.
+    """The clients of all live requests and leaves.
 
-    Changed by whoever has the turn (``turns.py``); a worker may look one up.
+    Changed only on the thread that has the turn (``turns.py``); a worker may look one up.
     """
 
     __slots__ = ("_graphs", "_leaves")
@@ -166,7 +166,7 @@ class Clients:
         self._graphs[event.request] = client
 
     def find(self, node: NodeKey) -> LeafClient | None:
-        """Return who waits for a primitive, ``None`` if nobody does any more."""
+        """Return the client that waits for a primitive, ``None`` if none does any more."""
         return self._leaves.get(node) or self._graphs.get(node.request)
 
     def is_graph(self, request: RequestId) -> bool:
@@ -178,7 +178,7 @@ class Clients:
     ) -> bool:
         """Tell a primitive's outcome; a leaf is then forgotten.
 
-        Return whether somebody now answers for the result's handle: graphs do, leaves have no use
+        Return whether a client now answers for the result's handle: graphs do, leaves have no use
         for one.
         """
         leaf = self._leaves.pop(node, None)
@@ -203,13 +203,13 @@ class Clients:
             client.request_ended("failed", node)
 
     def strays(self, state: SchedulerState) -> list[NodeKey]:
-        """Return those who wait for something that the core does not know any more."""
+        """Return the clients that wait for something that the core does not know any more."""
         leaves = [key for key in self._leaves if not _knows(state, key)]
         graphs = [NodeKey(request, "") for request in self._graphs if state.find(request) is None]
         return leaves + graphs
 
     def close(self) -> None:
-        """Tell everybody who is left that the accelerator is closed."""
+        """Tell every client that is left that the accelerator is closed."""
         for node in list(self._leaves):
             self.end_node(node, "closed", None, False)
         for request in list(self._graphs):

@@ -49,7 +49,7 @@ Call = Callable[[], None]
 
 
 class LoopWakeups:
-    """Gather calls by loop until ``flush``. Used by one thread at a time."""
+    """Calls gathered by event loop until ``flush``. Used by one thread at a time."""
 
     __slots__ = ("calls",)
 
@@ -88,7 +88,7 @@ _BARE = (CallMade, RequestOpened, RequestClosed)
 
 
 class Observer(Protocol):
-    """See every event with the commands it led to, before they are carried out."""
+    """A receiver of every event with the commands it led to, before they are carried out."""
 
     def observe(
         self, event: Event, commands: list[Command], now: float, state: SchedulerState

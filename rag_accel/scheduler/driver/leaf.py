@@ -1,4 +1,4 @@
-"""Wait for single calls: what ended them, and who is to be woken."""
+"""Waiting for single calls: what ended them, and which callers are to be woken."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rag_accel.scheduler.messages import LeafArrived, NodeKey, NodeReport, Outco
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hold what one primitive produced: a value, or the exception it raised."""
+    """What one primitive produced: a value, or the exception it raised."""
 
     value: Any = None
     error: BaseException | None = None
@@ -69,11 +69,11 @@ def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseExcept
 
 @dataclass(slots=True)
 class StepOutcome:
-    """Gather what one step led to."""
+    """Outputs of one step."""
 
     reports: list[NodeReport] = field(default_factory=list[NodeReport])
     results: dict[NodeKey, Result] = field(default_factory=dict[NodeKey, Result])
-    #: engine-owned state that nobody was told of
+    #: engine-owned state that no client was told of
     unclaimed: list[Handle] = field(default_factory=list[Handle])
 
     def fail(self, node: NodeKey, error: BaseException) -> None:
@@ -82,13 +82,13 @@ class StepOutcome:
         self.reports.append(NodeReport(node, "error"))
 
 
-# Wait for one primitive: in a thread that blocks, or in a task on the caller's own loop.
+# Waiting for one primitive: in a thread that blocks, or in a task on the caller's own loop.
 
 Signal = Literal["granted", "ended"]
 
 
 class LeafClient(Protocol):
-    """Be told about one primitive.
+    """A receiver of what happens to one primitive.
 
     ``granted`` and ``ended`` run on a thread of the scheduler's and must not block; ``request`` and
     ``partial`` run on the thread of the engine that takes the work.
@@ -103,16 +103,16 @@ class LeafClient(Protocol):
         ...
 
     def partial(self, node: NodeKey, output: EngineOutput) -> bool | None:
-        """Learn of an increment; False says that nobody saw it, so the work may be repeated."""
+        """Learn of an increment; False says that it was not seen, so the work may be repeated."""
         ...
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
-        """Learn the outcome; ``shared`` says that somebody else got the same result object."""
+        """Learn the outcome; ``shared`` says that another client got the same result object."""
         ...
 
 
 class _Leaf:
-    """Hold what both kinds of waiting share."""
+    """State that blocking and awaiting leaves have in common."""
 
     __slots__ = ("build", "outcome", "result", "shared", "signal")
 
@@ -132,13 +132,13 @@ class _Leaf:
         """Ignore increments: this caller waits for the whole."""
 
     def granted(self, node: NodeKey) -> None:
-        """Wake the caller, who then runs the call."""
+        """Wake the caller, which then runs the call."""
         if self.signal is None:
             self.signal = "granted"
             self._wake()
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
-        """Wake the caller with the outcome, unless he is already running the call himself."""
+        """Wake the caller with the outcome, unless it is already running the call."""
         if self.signal is None:
             self.signal = "ended"
             self.outcome, self.result, self.shared = outcome, result, shared
@@ -149,7 +149,7 @@ class _Leaf:
 
 
 class SyncLeaf(_Leaf):
-    """Block the calling thread until the primitive may run or has ended."""
+    """A leaf whose calling thread blocks until the primitive may run or has ended."""
 
     __slots__ = ("_lock",)
 
@@ -167,7 +167,7 @@ class SyncLeaf(_Leaf):
 
 
 class AsyncLeaf(_Leaf):
-    """Suspend a task of the running loop until the primitive may run or has ended.
+    """A leaf whose task is suspended until the primitive may run or has ended.
 
     Args:
         later: runs a call on a loop, or another one if that loop is closed.
@@ -203,11 +203,11 @@ class AsyncLeaf(_Leaf):
             self._future.set_result(None)
 
 
-# Hand over together what several tasks of one loop bring in during one turn of that loop.
+# Messages that several tasks of one loop send during one turn of that loop go out together.
 
 
 class Gathered(threading.local):
-    """Keep what the tasks of this thread's loop bring in until all that can run now have run.
+    """Messages of one loop's tasks, held back until all tasks that can run now have run.
 
     Tasks that wake together would otherwise be parted by how much of them the driver's thread sees
     when it first gets to look.

@@ -1,4 +1,4 @@
-"""Run the core on one thread at a time: events in from anywhere, commands out."""
+"""The core on one thread at a time: events in from anywhere, commands out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from rag_accel.scheduler.state import CoreOptions
 
 
 class EngineNames:
-    """Hold the names in use. Thread-safe."""
+    """The engine names in use. Thread-safe."""
 
     def __init__(self) -> None:
         self._names: set[EngineName] = set()
@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 
 class Driver:
-    """Own the scheduler's thread, its clock, and one worker per owned engine.
+    """The scheduler at work: its core, its thread, its clock, and one worker per owned engine.
 
     Args:
         check: looks at each final output of an owned engine and may turn it into an error.
@@ -206,7 +206,7 @@ class Driver:
     ) -> BegunCall | None:
         """Return a borrowed call to start if it need not wait: nothing could refuse it.
 
-        It must be ended. Half of ``max_requests`` is kept for calls that do wait, so that all who
+        It must be ended. Half of ``max_requests`` is kept for calls that do wait, so that all which
         look at the same moment still fit.
         """
         if engine not in self._unlimited or self._closing:
@@ -225,14 +225,14 @@ class Driver:
             self._put(event)
 
     def note(self, event: RequestOpened | RequestClosed | ProgramLeft) -> None:
-        """Tell the core of something that nobody waits for, when it looks at what comes next.
+        """Tell the core of something that no caller waits for, when it looks at what comes next.
 
         From any thread, also from a finalizer.
         """
         if os.getpid() != self._pid:
             return
         if self._turns.has_ended or self._handler.state.pending:
-            self._put(event)  # somebody may wait for this
+            self._put(event)  # a caller may wait for this
         else:
             if isinstance(event, RequestClosed) and self._gathered.loop is not None:
                 self._gathered.flush()
@@ -255,7 +255,7 @@ class Driver:
         call: Callable[[], None],
         lost: Callable[[], None] | None = None,
     ) -> None:
-        """Run ``call`` on a caller's loop, or ``lost`` if it is closed. For who has the turn."""
+        """Run ``call`` on a caller's loop, or ``lost`` if it is closed. Needs the turn."""
         self._handler.wakeups.add(loop, call, lost)
 
     def now(self) -> float:
@@ -276,7 +276,7 @@ class Driver:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing lives: no request, no queue, no running step, nobody who waits."""
+        """Tell whether nothing lives: no request, no queue, no running step, no waiting caller."""
         return self.ask(lambda: self._handler.is_idle and not self._calls.running)
 
     @property
@@ -292,8 +292,8 @@ class Driver:
     def close(self, timeout_s: float) -> bool:
         """End every request with ClosedError, stop all threads; tell whether they all ended.
 
-        In a forked child, where none of the threads exists, this does nothing. Whoever
-        has the turn waits for nobody.
+        In a forked child, where none of the threads exists, this does nothing. A thread
+        that has the turn does not wait.
         """
         if os.getpid() != self._pid:
             return True

@@ -1,4 +1,4 @@
-"""Hand work to an engine in parts, and put their results together."""
+"""Work handed to an engine in parts, whose results are put together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Parted:
 
 
 class PartedWork:
-    """Hold what is between its first part and its last. Used on one engine's thread."""
+    """Work between its first part and its last. Used on one engine's thread."""
 
     def __init__(self) -> None:
         self._works: dict[NodeKey, _Parted] = {}

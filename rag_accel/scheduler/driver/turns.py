@@ -1,4 +1,4 @@
-"""Take messages in turns: whose thread looks at what has come, and in which order."""
+"""Messages in turns: which thread reads what has come, and in which order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.driver.handling import EventHandler
 from rag_accel.scheduler.messages import CallMade, EngineName, Event, RequestId, Tick
 
-# Hold what the driver has not looked at yet; a quiet message wakes nobody.
+# Messages that the driver has not read yet; a quiet message wakes no thread.
 #
-# What nobody waits for, such as a call that has begun and ended where its caller is, need not wake
-# the driver's thread: it is looked at before whatever comes next, so every decision knows it.
+# A message that no caller waits for, such as a call that has begun and ended where its caller is,
+# need not wake the driver's thread: it is read before the next message, so every decision knows it.
 # Waking the thread for it would take the interpreter from the program twice a call.
 
 
@@ -32,7 +32,7 @@ MAX_QUIET: Final = 256
 
 
 class Mailbox:
-    """Keep messages in the order in which they came; one thread waits for them, any thread writes.
+    """Messages in the order in which they came; one thread waits for them, any thread writes.
 
     Writing takes no lock that a finalizer or a signal's handler could meet again.
     """
@@ -40,7 +40,7 @@ class Mailbox:
     __slots__ = ("_is_asleep", "_unwoken", "messages")
 
     def __init__(self) -> None:
-        #: oldest first; whoever reads them is the only one who takes them away
+        #: oldest first; only the thread that reads them takes them away
         self.messages: deque[Message] = deque()
         #: held unless the reader has been woken and has not noticed yet
         self._unwoken = threading.Lock()
@@ -52,7 +52,7 @@ class Mailbox:
         return len(self.messages)
 
     def add(self, message: Message) -> None:
-        """Bring a message and wake nobody: the writer sees to it that it is read."""
+        """Bring a message and wake no thread: the writer sees to it that it is read."""
         self.messages.append(message)
 
     def put(self, message: Message) -> None:
@@ -67,9 +67,9 @@ class Mailbox:
             self.wake()
 
     def wait(self, timeout_s: float = math.inf) -> None:
-        """Return once there is a message or somebody wakes, at the latest after ``timeout_s``.
+        """Return once there is a message or a wake-up, at the latest after ``timeout_s``.
 
-        It may return without any of these: who was woken may find that another read the message.
+        It may return without any of these: a woken thread may find that another read the message.
         """
         # After a message more may follow quietly for a while; then the thread sleeps.
         short_s = min(timeout_s, REPORT_S)
@@ -99,11 +99,11 @@ class Mailbox:
         return self._unwoken.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
 
-# Count borrowed calls that need not wait where they run, and report each once it has ended.
+# Borrowed calls that need not wait: counted where they run, reported once they have ended.
 
 
 class BegunCalls:
-    """Know the calls that run without having asked for a permit.
+    """The calls that run without having asked for a permit.
 
     Args:
         now: the driver's clock, in seconds.
@@ -123,7 +123,7 @@ class BegunCalls:
 class BegunCall:
     """A borrowed call that need not wait for a permit.
 
-    Its caller keeps it before he lets it ``start``: whatever interrupts him, he can ``end`` it.
+    Its caller keeps it before calling ``start``: an interrupted caller can still ``end`` it.
 
     Args:
         calls: where it is counted while it runs.
@@ -175,7 +175,7 @@ class BegunCall:
         calls.mailbox.put_quietly((made, None))
 
 
-# Deal with messages one after another, in the driver's thread or in that of an engine.
+# Messages are handled one after another, in the driver's thread or in that of an engine.
 #
 # An engine's thread that reports a step deals with its report itself, with whatever else has come
 # meanwhile, and may find its own next step among what follows. Another thread would have to be
@@ -191,16 +191,16 @@ MAX_DEALT = 64
 
 
 class Turns:
-    """Let one thread at a time deal with messages: whoever has the turn.
+    """The right to handle messages, held by one thread at a time: that thread has the turn.
 
     A caller's thread never does: an interrupt of the user's could come in the middle.
 
     Args:
-        handler: deals with events; belongs to whoever has the turn.
+        handler: deals with events; used only on the thread that has the turn.
         clock: says when the handler's next time has come.
 
     Attributes:
-        mailbox: what nobody has dealt with yet.
+        mailbox: messages that have not been handled yet.
     """
 
     def __init__(self, handler: EventHandler, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Step one owned engine in a thread of its own."""
+"""One owned engine, stepped in a thread of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rag_accel.scheduler.messages import (
     WorkSlice,
 )
 
-# Name what is wrong with an engine that does not answer, and notice that it never will.
+# Engines that no longer answer: how they are noticed, and the error that says so.
 #
 # An engine that keeps work between steps is stepped as long as any of its work has not ended. If it
 # has dropped that work without a word, its steps return at once with nothing, again and again. That
@@ -37,7 +37,7 @@ SILENT_STEP_S: Final = 0.001
 
 
 class Silence:
-    """Follow the steps of one engine since it last said something or was given something."""
+    """How long the steps of one engine have gone without output or new work."""
 
     __slots__ = ("_seconds", "_steps")
 
@@ -120,7 +120,7 @@ class _Held:
 
 
 class EngineWorker:
-    """Own an engine's thread: everything but ``interrupt`` happens on it.
+    """The thread of one owned engine: everything but ``interrupt`` happens on it.
 
     Args:
         name: the engine's name, also the thread's.

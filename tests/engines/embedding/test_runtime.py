@@ -47,7 +47,7 @@ def settled(build: Callable[[], Any], prove: Callable[[Any], str] = proven) -> B
     return made
 
 
-def test_nobody_waits_for_the_compilation() -> None:
+def test_no_call_waits_for_the_compilation() -> None:
     release = threading.Event()
 
     def build() -> FakeCompiled:
@@ -192,7 +192,7 @@ def test_what_was_compiled_before_a_fork_is_not_used_in_the_child() -> None:
     assert made.current() is not None
 
 
-def test_many_who_notice_a_change_compile_it_once() -> None:
+def test_many_threads_that_notice_a_change_compile_it_once() -> None:
     builds: list[FakeCompiled] = []
 
     def build() -> FakeCompiled:

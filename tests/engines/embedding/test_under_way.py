@@ -97,7 +97,7 @@ def test_more_than_one_micro_batch_can_hold_stands_ready() -> None:
     assert (len(rig.under_way), rig.cuts) == (2, 1)
 
 
-def test_a_part_of_the_threads_has_nobody_in_line() -> None:
+def test_a_part_of_the_threads_has_no_run_in_line() -> None:
     rig = Rig(max_threads=4, parts=2)
     rig.add(8)
     rig.under_way.fill(2)
@@ -139,7 +139,7 @@ def test_a_run_that_ends_badly_has_ended() -> None:
     assert rig.under_way.take(2) is not None
 
 
-def test_what_nobody_wants_any_more_is_dropped_or_not_started() -> None:
+def test_what_is_not_wanted_any_more_is_dropped_or_not_started() -> None:
     rig = Rig()
     first = rig.add(1)
     rig.under_way.fill(2)

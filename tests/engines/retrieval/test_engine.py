@@ -216,7 +216,7 @@ def test_documents_changed_beside_the_engine_are_seen_by_the_next_step(
     assert _ids(_step(engine, _search("s", far, k=1))["s"]) != ["far"]
 
 
-def test_the_granted_threads_are_used_and_nobody_elses_number_changes(
+def test_the_granted_threads_are_used_and_no_other_threads_number_changes(
     engine: RetrievalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []

@@ -76,7 +76,9 @@ def test_a_flat_search_equals_a_float64_search(
 
 
 @pytest.mark.parametrize("k", [1, 5, 12, 39])
-def test_ties_at_the_cut_are_won_by_who_came_first(metric: Metric, kind: IndexKind, k: int) -> None:
+def test_ties_at_the_cut_are_won_by_the_first_to_come(
+    metric: Metric, kind: IndexKind, k: int
+) -> None:
     # Far more copies than a first fetch takes, and FAISS breaks ties by heap position.
     index = _index(metric, kind, np.ones((300, 4), dtype=np.float32))
     expected = [str(number) for number in range(k)]

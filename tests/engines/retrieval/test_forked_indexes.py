@@ -40,7 +40,7 @@ def test_a_child_forked_while_others_search_and_change_can_do_both(
     assert json.loads(done.stdout) == [0] * forks, done.stderr
 
 
-def test_a_fork_waits_for_whoever_is_between_two_states_and_holds_off_the_next() -> None:
+def test_a_fork_waits_for_a_change_between_two_states_and_holds_off_the_next() -> None:
     lock = IndexLock()
     touched, leave, waits, written = (threading.Event() for _ in range(4))
 

@@ -245,7 +245,7 @@ def test_words_are_cut_as_configured(index: DocumentIndex) -> None:
     assert engine.lexical.spec.stopwords == set(WORDS)
 
 
-def test_the_granted_threads_are_used_and_nobody_elses_number_changes(
+def test_the_granted_threads_are_used_and_no_other_threads_number_changes(
     engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []

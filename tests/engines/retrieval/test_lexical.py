@@ -123,7 +123,7 @@ def test_an_index_without_terms_finds_nothing(texts: tuple[str, ...]) -> None:
     assert _ids(_lexical(*texts), "ant") == []
 
 
-def test_a_document_without_terms_is_never_found_and_harms_nobody() -> None:
+def test_a_document_without_terms_is_never_found_and_harms_no_other() -> None:
     assert _ids(_lexical("", "ant", "..."), "ant") == ["d1"]
 
 

@@ -79,7 +79,7 @@ def test_a_writer_waits_for_every_reader() -> None:
 
 
 @pytest.mark.parametrize("side", ["reading", "writing"])
-def test_a_writer_keeps_everybody_out(side: str) -> None:
+def test_a_writer_keeps_all_other_threads_out(side: str) -> None:
     lock = IndexLock()
     with _held(lock, "writing") as (writer,):
         assert writer.inside.wait(WAIT_S)

@@ -95,7 +95,7 @@ def test_nothing_begins_after_an_error() -> None:
         assert VAR.get() == "2"
 
 
-def test_an_interrupt_waits_for_nobody(translating: Accelerator) -> None:
+def test_an_interrupt_waits_for_no_call(translating: Accelerator) -> None:
     began, release = threading.Event(), threading.Event()
 
     def find(query: str) -> list[Document]:

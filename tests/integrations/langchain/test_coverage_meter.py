@@ -28,7 +28,7 @@ async def test_what_is_intercepted_is_what_was_seen(accelerator: Accelerator) ->
     assert meter.rows() == [CoverageRow("chat model", 5, 0, 5), CoverageRow("retriever", 5, 0, 5)]
 
 
-def test_a_model_made_where_nobody_could_find_it_is_scheduled(accelerator: Accelerator) -> None:
+def test_a_model_made_where_it_cannot_be_found_is_scheduled(accelerator: Accelerator) -> None:
     def make_and_call(given: dict[str, str]) -> Any:
         class Unfound(SyncChat):
             def _generate(self, *args: Any, **kwargs: Any) -> Any:

@@ -132,7 +132,7 @@ async def test_a_refusal_that_passes_delays_and_loses_nothing(
     assert found == [vector_of(text) for text in TEXTS]
 
 
-async def test_a_refusal_that_stays_is_everybodys_own_error(
+async def test_a_refusal_that_stays_is_each_callers_own_error(
     server: EmbeddingsServer, make: Make, accelerator: Accelerator
 ) -> None:
     server.refusals.extend([Refusal(429)] * 200)

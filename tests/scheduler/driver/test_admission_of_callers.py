@@ -11,7 +11,7 @@ from rag_accel.scheduler.messages import NodeSpec
 from rag_accel.testing import FakeEngine, ManualClock
 
 
-def test_who_waits_for_room_is_let_in_when_somebody_leaves() -> None:
+def test_a_caller_that_waits_for_room_is_let_in_when_another_leaves() -> None:
     with Rig(max_requests=1) as rig:
         first, second = rig.leaf(engine="b"), rig.leaf(engine="b")
         assert first.may_run.wait(PATIENCE_S)
@@ -51,7 +51,7 @@ def test_a_deadline_ends_a_leaf_in_the_queue_and_one_in_a_hanging_step() -> None
         patient.value()
 
 
-def test_a_deadline_ends_who_waits_for_room() -> None:
+def test_a_deadline_ends_a_wait_for_room() -> None:
     clock = ManualClock()
     with Rig(max_requests=1, clock=clock) as rig:
         first = rig.leaf(engine="b")

@@ -151,7 +151,7 @@ def test_results_for_one_loop_come_in_one_wake_up() -> None:
     assert len(calls) == 2
 
 
-def test_a_loop_closed_while_its_task_waits_harms_nobody() -> None:
+def test_a_loop_closed_while_its_task_waits_harms_no_other() -> None:
     gate = Gate()
     with Rig(FakeEngine(compute=gate)) as rig, held_back(gate):
         loop = asyncio.new_event_loop()

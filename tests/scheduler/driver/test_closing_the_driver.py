@@ -121,7 +121,7 @@ def test_who_slips_in_behind_the_last_event_is_turned_away() -> None:
     assert late.outcome == "closed"
 
 
-def test_nobody_is_forgotten_while_many_threads_submit_and_one_closes() -> None:
+def test_no_caller_is_forgotten_while_many_threads_submit_and_one_closes() -> None:
     for _ in range(20):
         rig = Rig()
         calls: list[LeafCall] = []
@@ -183,7 +183,7 @@ def test_an_engine_may_close_the_driver_from_its_step() -> None:
     assert answers == [False]
 
 
-def test_an_engine_that_fails_to_close_or_to_be_interrupted_keeps_nobody() -> None:
+def test_an_engine_that_fails_to_close_or_to_be_interrupted_keeps_no_caller() -> None:
     class Stubborn(EngineBase):
         profile = FAKE_PROFILE
 

@@ -37,7 +37,7 @@ def test_who_waits_is_told_of_a_message_or_waits_no_longer_than_asked(timeout_s:
     assert not len(box)
 
 
-def test_a_message_that_wakes_nobody_is_there_for_who_looks() -> None:
+def test_a_message_that_wakes_no_thread_is_there_for_the_next_read() -> None:
     box = Mailbox()
     box.add(message(1))
     box.wait()

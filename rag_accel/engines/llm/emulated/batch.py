@@ -1,7 +1,7 @@
-"""Model continuous batching with chunked prefill: which sequence advances in which step.
+"""Continuous batching with chunked prefill, modelled: which sequence advances in which step.
 
 Pure: no clock, no thread, no sleep. A step is planned by ``begin_step`` at a device time and its
-effects are reported by ``end_step``; whoever drives the batch lets that time pass in between.
+effects are reported by ``end_step``; the batch's driver lets that time pass in between.
 Sequences enter and leave at step borders only.
 """
 
@@ -18,7 +18,7 @@ from rag_accel.engines.llm.emulated.text import Script
 
 
 class TokenSink(Protocol):
-    """Receive what happened to the sequences of one consumer, once per step. Hashable."""
+    """A receiver of what happened to the sequences of one consumer, once per step. Hashable."""
 
     def deliver(self, updates: Sequence[Update]) -> bool:
         """Hand over the updates; false says that the consumer is gone for good."""
@@ -27,11 +27,11 @@ class TokenSink(Protocol):
 
 @dataclass(slots=True, eq=False)
 class DeviceSequence:
-    """Hold one prompt on the device. Equal only to itself.
+    """One prompt on the device. Equal only to itself.
 
     Args:
         script: what it will write; empty pieces and ``prefill_only`` read the prompt and end.
-        sink: who hears of it.
+        sink: told of it.
         prefill_left: prompt tokens not read yet.
         stream: whether every token is reported, or only the end.
         arrived_s: device time from which it may be admitted.
@@ -55,7 +55,7 @@ class DeviceSequence:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Report on one sequence: a text increment, the end with its output, or an error."""
+    """A report on one sequence: a text increment, the end with its output, or an error."""
 
     sequence: DeviceSequence
     delta: str = ""
@@ -70,7 +70,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStep:
-    """Say when a planned step starts and ends, in device seconds."""
+    """The start and end of a planned step, in device seconds."""
 
     start_s: float
     end_s: float
@@ -78,7 +78,7 @@ class DeviceStep:
 
 @dataclass(slots=True)
 class BatchCounters:
-    """Count what the device did since the counters were made."""
+    """Counts of what the device did since the counters were made."""
 
     steps: int = 0
     prefill_tokens: int = 0
@@ -96,7 +96,7 @@ class _Plan:
 
 
 class ContinuousBatch:
-    """Advance at most ``table.max_sequences`` sequences step by step, oldest first."""
+    """At most ``table.max_sequences`` sequences that advance step by step, oldest first."""
 
     def __init__(self, table: DeviceTable) -> None:
         self.counters = BatchCounters()
@@ -216,7 +216,7 @@ class ContinuousBatch:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
-    """Hold counters of one window.
+    """Counters of one window.
 
     ``busy_s`` is near ``window_s`` whenever one sequence runs, at any load, so it says little.
     ``utilisation`` is what to read: the least seconds in which full batches of the same mean

@@ -1,10 +1,10 @@
-"""Stand in for an accelerator that runs an LLM: modelled step times, continuous batching.
+"""An emulated accelerator that runs an LLM: modelled step times, continuous batching.
 
 What is slept here is modelled, not measured: results that used it must say so. The device keeps
 *absolute* times: a step ends where the one before ended plus its modelled time, so a neighbour
 that keeps the CPU busy delays a report but never the device. Waiting uses no CPU.
 
-One device serves an owned engine (``emulated_engine.py``) and plain sync and async callers (here)
+One device serves an owned engine (``emulated/engine.py``) and plain sync and async callers (here)
 at the same time, in one batch.
 """
 
@@ -34,7 +34,7 @@ from rag_accel.errors import ClosedError, EngineLostError
 
 
 class EmulatedDevice:
-    """Run an emulated accelerator; start and stop it by this handle (``with`` works too).
+    """An emulated accelerator; started and stopped by this handle (``with`` works too).
 
     Args:
         table: a ``DeviceTable`` or the name of a committed one.

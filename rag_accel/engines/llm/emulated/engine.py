@@ -1,4 +1,4 @@
-"""Offer an emulated device as an owned engine: decoding, and prefilling through handles."""
+"""An emulated device as an owned engine: decoding, and prefilling through handles."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _DeviceWork:
 
 
 class _OutboxSink:
-    """Put updates where the engine's worker waits."""
+    """A sink whose updates arrive where the engine's worker waits."""
 
     def __init__(self, outbox: Outbox[Update]) -> None:
         self._outbox = outbox
@@ -54,7 +54,7 @@ class _OutboxSink:
 
 
 class EmulatedEngine(EngineBase):
-    """Execute DECODING and the PREFILLING kinds on an emulated device (modelled, not measured).
+    """An engine for DECODING and PREFILLING on an emulated device (modelled, not measured).
 
     A payload always holds the whole prompt. A PREFILLING kind reads it and ends with a handle; work
     that names a handle of its own namespace reads only the tokens after their common prefix. A

@@ -1,4 +1,4 @@
-"""Hold the step-time tables of the emulated accelerator and the arithmetic on them.
+"""The step-time tables of the emulated accelerator and the arithmetic on them.
 
 Every coefficient is modelled from the arithmetic in its source line; none was measured on a device.
 Nothing here keeps state, sleeps or knows what a prompt is.
@@ -18,7 +18,7 @@ MODELLED = "modelled, not measured"
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """Describe an accelerator that decodes one token per running sequence and step.
+    """The figures of an accelerator that decodes one token per running sequence and step.
 
     Args:
         name: how tables of results name it.

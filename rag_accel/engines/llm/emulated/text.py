@@ -1,4 +1,4 @@
-"""Decide what the emulated accelerator writes: a pure function of the prompt and the options.
+"""What the emulated accelerator writes: a pure function of the prompt and the options.
 
 Tokens are counted by one simple rule: a token is one whitespace-separated word of the message
 contents; roles cost nothing. No tokenizer is involved.
@@ -34,7 +34,7 @@ _VOCABULARY = tuple(_WORDS.split())
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Hold a completion before it is timed: ``pieces`` join to its text, one token each."""
+    """A completion before it is timed: ``pieces`` join to its text, one token each."""
 
     pieces: tuple[str, ...]
     prompt_tokens: int

@@ -1,4 +1,4 @@
-"""Let the time of an emulated device pass, and deliver what it makes."""
+"""The passing of an emulated device's time, and the delivery of what it makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rag_accel.engines.llm.emulated.batch import Update
 
 
 class Waiter(Protocol):
-    """Let device time pass."""
+    """The way in which device time passes."""
 
     def wait_until(self, wake: threading.Condition, deadline_s: float | None) -> None:
         """Return at ``deadline_s`` of the clock or when ``wake``, which is held, is notified.
@@ -27,7 +27,7 @@ class Waiter(Protocol):
 
 
 class ClockWaiter:
-    """Wait on a real clock, releasing the lock and using no CPU."""
+    """A waiter on a real clock; it releases the lock and uses no CPU."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class ClockWaiter:
 
 
 class VirtualTime:
-    """Be a clock and a waiter whose seconds pass at once: exact arithmetic, nothing sleeps.
+    """A clock and waiter whose seconds pass at once: exact arithmetic, nothing sleeps.
 
     Give the same object as ``clock`` and ``waiter`` of one device.
     """
@@ -58,12 +58,12 @@ class VirtualTime:
             self._now_s = max(self._now_s, deadline_s)
 
 
-# Bring a device's reports to those who wait for them: a thread or an event loop.
+# Sinks that bring a device's reports to a waiting thread or event loop.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThreadSink:
-    """Hand updates to one blocked thread."""
+    """A sink whose updates go to one blocked thread."""
 
     channel: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
 
@@ -76,7 +76,7 @@ class ThreadSink:
 
 @dataclass(frozen=True, slots=True)
 class LoopSink:
-    """Hand updates to one coroutine.
+    """A sink whose updates go to one coroutine.
 
     Sinks of one loop are equal, so the device wakes that loop once per step, not once per caller.
     """
@@ -89,7 +89,7 @@ class LoopSink:
         try:
             self.loop.call_soon_threadsafe(_spread, updates)
         except RuntimeError:
-            # A closed loop has nobody left who could wait; anything else is a fault of ours.
+            # On a closed loop no task waits any more; anything else is a fault of ours.
             if not self.loop.is_closed():
                 raise
             return False

@@ -1,6 +1,6 @@
-"""Serve the extractive reader as a language model: an owned engine for DECODING, and one function.
+"""The extractive reader as a language model: an owned engine for DECODING, and one function.
 
-Prompts follow the convention of ``flat_prompt``; everything a user of the reader needs can be
+Prompts follow the convention of ``format_prompt``; everything a user of the reader needs can be
 imported from here.
 """
 
@@ -51,7 +51,7 @@ _WHERE = "extractive engine"
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Hold a finished completion and the pieces it can be streamed in; joined they are its text."""
+    """A finished completion and the pieces it can be streamed in; joined they are its text."""
 
     output: GenerationOutput
     pieces: tuple[str, ...]
@@ -78,7 +78,7 @@ def complete(
 
 
 class ExtractiveEngine(EngineBase):
-    """Execute DECODING work (``GenerationInput``) with the extractive reader.
+    """An engine for DECODING work (``GenerationInput``) around the extractive reader.
 
     Final value: ``GenerationOutput``. Where ``stream`` is set, each sentence comes as a ``partial``
     first. One piece of work is answered at a time, and new work joins between steps. Work ends in

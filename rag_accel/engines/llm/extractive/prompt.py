@@ -1,4 +1,4 @@
-"""Define one flat prompt convention for question answering over passages, and read it back.
+"""A flat prompt convention for question answering over passages, written and read back.
 
     Context:
     [1] title of the first passage

@@ -1,4 +1,4 @@
-"""Answer a question with the best-supported sentences of the passages, each with its citation.
+"""Answers made of the best-supported sentences of passages, each with its citation.
 
 What it is: a reader model for machines without a language model. It ranks the sentences of the
 passages it is given by the idf-weighted overlap of their stems with the question's, like BM25
@@ -46,7 +46,7 @@ _COMPLETE = re.compile(r"[.!?][\"')\]`\u201d\u2019]*$")
 
 @dataclass(frozen=True, slots=True)
 class ExtractiveAnswer:
-    """Hold an answer cut out of passages.
+    """An answer cut out of passages.
 
     Args:
         text: the sentences, each followed by its citation, or ``NO_ANSWER``.
@@ -77,7 +77,7 @@ class _Candidate:
 
 
 class ExtractiveReader:
-    """Answer questions from passages by choosing sentences; safe to share among threads."""
+    """A reader that answers questions by choosing sentences of passages. Thread-safe."""
 
     def answer(
         self, question: str, passages: Sequence[Document], max_sentences: int = 3

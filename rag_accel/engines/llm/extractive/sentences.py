@@ -1,4 +1,4 @@
-"""Cut text into sentences and words into stems: the language side of the extractive reader.
+"""Sentences of a text and stems of words: the language side of the extractive reader.
 
 English only and without state: nothing is cached between calls, so the cost of a call is the cost
 of its text.

@@ -1,4 +1,4 @@
-"""Get one chat completion from an OpenAI-compatible server through the ``openai`` client."""
+"""One chat completion of an OpenAI-compatible server, through the ``openai`` client."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _BREAK_HINT = "look at the server's log; a proxy may end long answers"
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """Hold one request: its JSON body and whether the answer is streamed."""
+    """One request: its JSON body and whether the answer is streamed."""
 
     body: bytes
     stream: bool
 
 
 class ChatClient:
-    """Send requests to ``<base_url>/chat/completions``; use on one event loop only.
+    """A client of ``<base_url>/chat/completions``, for use on one event loop only.
 
     The openai client sends them, repeats what is worth repeating and reads streams; only a stream
     that breaks before its first text is asked for again here.
@@ -82,7 +82,7 @@ class ChatClient:
         await self._openai.close()
 
     def describe(self, error: BaseException) -> RemoteEngineError:
-        """Return an error of ours for one that nobody foresaw."""
+        """Return an error of ours for one that was not foreseen."""
         text = f"{type(error).__name__}: {error}"
         return self._errors.fault("the HTTP client failed", text, "report this as a bug")
 
@@ -206,7 +206,7 @@ class ChatClient:
 
 @dataclass(frozen=True, slots=True)
 class _Broken:
-    """Say how a stream ended that was not over."""
+    """How a stream ended that was not over."""
 
     text: str
 

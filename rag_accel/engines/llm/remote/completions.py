@@ -1,4 +1,4 @@
-"""Write chat-completion requests and read their answers. Pure: JSON to values."""
+"""Chat-completion requests and their answers. Pure: JSON to values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESERVED = frozenset({"model", "messages", "stream", "stream_options", "stop", 
 
 @dataclass(frozen=True, slots=True)
 class CompletionFault:
-    """Say what is wrong with an answer, and show the text that is."""
+    """What is wrong with an answer, and the text that is."""
 
     what: str
     text: str
@@ -71,7 +71,7 @@ def parse_completion(body: bytes) -> GenerationOutput | CompletionFault:
 
 
 class StreamAssembler:
-    """Join the events of one streamed answer."""
+    """One streamed answer, joined from its events."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []

@@ -1,4 +1,4 @@
-"""Decode on any server that speaks the OpenAI chat protocol, as an owned engine.
+"""Decoding on any server that speaks the OpenAI chat protocol, as an owned engine.
 
 The engine keeps an asyncio loop in a thread of its own; its methods only hand work over to that
 loop and collect what came back. Speculation is off: tokens of a remote server cost money.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Hold one submitted request while it is in flight. Equal only to itself."""
+    """One submitted request while it is in flight. Equal only to itself."""
 
     id: WorkId
     call: ChatCall
@@ -49,7 +49,7 @@ _Report = tuple[_Job, EngineOutput]
 
 
 class OpenAICompatibleEngine(EngineBase):
-    """Execute DECODING over HTTP.
+    """An engine for DECODING over HTTP.
 
     Args:
         base_url: such as ``http://localhost:8000/v1``; without credentials or query.
@@ -186,8 +186,8 @@ class OpenAICompatibleEngine(EngineBase):
         except RemoteEngineError as exc:
             self._report(job, "error", error=exc)
         except BaseException as exc:
-            # Whatever ends it: work of which nobody hears would be waited for without end. Who
-            # cancels work himself has forgotten it and will not see this.
+            # Whatever ends it: unreported work would be waited for without end. Cancelled
+            # work is forgotten already: this report of it is not seen.
             self._report(job, "error", error=self._client.describe(exc))
         else:
             self._report(job, "final", output)

@@ -1,4 +1,4 @@
-"""Keep an API key out of sight and describe what a server did wrong without ever showing it."""
+"""Errors that say what a server did wrong without ever showing the API key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HINTS = {
 
 
 class Secret:
-    """Hold an API key: it shows itself only to who calls ``reveal``, and cannot be pickled."""
+    """An API key that only ``reveal`` shows, and that cannot be pickled."""
 
     __slots__ = ("_text",)
 
@@ -79,7 +79,7 @@ def check_base_url(base_url: str) -> str:
 
 
 class ErrorWriter:
-    """Make the errors of one endpoint.
+    """A maker of the errors of one endpoint.
 
     They carry no cause: the traceback of an HTTP client's exception holds the request's headers.
     """

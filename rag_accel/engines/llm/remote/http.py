@@ -1,4 +1,4 @@
-"""Read HTTP answers within bounds: never more bytes than allowed, nothing asked twice in vain."""
+"""HTTP answers within bounds: never more bytes than allowed, nothing asked twice in vain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENCODED = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class HttpFault(Exception):
-    """Say why an exchange is not worth repeating. Not httpx2's, so that nobody repeats it."""
+    """An exchange is not worth repeating. No error of httpx2's, so its client does not repeat."""
 
     def __init__(self, what: str, text: str, hint: str) -> None:
         super().__init__(what, text, hint)
@@ -27,7 +27,7 @@ class HttpFault(Exception):
 
 
 class BoundedHttpClient(httpx2.AsyncClient):
-    """Send requests; the body of each answer is a ``Body``, in ``extensions["body"]``.
+    """An HTTP client whose answers have a ``Body`` of bounded size, in ``extensions["body"]``.
 
     Errors of httpx2 come through only where the connection was refused or broke.
     """
@@ -76,7 +76,7 @@ class BoundedHttpClient(httpx2.AsyncClient):
 
 
 class Body(httpx2.AsyncByteStream):
-    """Be the decoded body of an answer, which ends with an HttpFault where it becomes too long.
+    """The decoded body of an answer, which ends with an HttpFault where it becomes too long.
 
     Of a refusal it is as much as is worth showing; if it breaks off, what came of it.
 
@@ -90,7 +90,7 @@ class Body(httpx2.AsyncByteStream):
         self.has_end_mark = False
         self._tail = b""
         self._response = response
-        self._chunks = response.aiter_bytes()  # one for all readers: who comes later reads on
+        self._chunks = response.aiter_bytes()  # one for all readers: a later one reads on
         self._left = max_bytes
         self._max_bytes = max_bytes
 

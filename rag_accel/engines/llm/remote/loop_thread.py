@@ -1,4 +1,4 @@
-"""Own an asyncio event loop in a thread, started and stopped by handle."""
+"""An asyncio event loop in a thread of its own, started and stopped by handle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ResultT = TypeVar("ResultT")
 
 
 class LoopThread:
-    """Run one event loop in one daemon thread until ``close``.
+    """One event loop in one daemon thread until ``close``.
 
     The loop is private: no policy, default loop or executor of the process is touched.
     """

@@ -1,4 +1,4 @@
-"""Configure an HTTP engine: limits, timeouts and retries."""
+"""The options of an HTTP engine: limits, timeouts and retries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _check(options: DataclassInstance) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Bound what an HTTP engine does.
+    """Bounds of what an HTTP engine does.
 
     Args:
         concurrency: requests in flight at once; more wait inside the engine.

@@ -1,4 +1,4 @@
-"""Scan 8-bit codes of clustered vectors and prove which vectors can be among the nearest.
+"""8-bit codes of clustered vectors, and a proof of which vectors can be among the nearest.
 
 FAISS's scalar quantiser keeps one byte for each number of ``x - c``, the vector less its cluster's
 centroid; what a code shows, ``x^``, lies within a *measured* ``e`` of ``x``. So a scan reads a
@@ -59,7 +59,7 @@ FETCHED_PER_WANTED, FETCHED_MORE = 2, 12  # 29 of a million at most could be amo
 
 @dataclass(frozen=True, slots=True)
 class CodedVectors:
-    """Hold the codes of one state of an index with clusters; see ``nearest.Source``.
+    """The codes of one state of an index with clusters; see ``nearest.Source``.
 
     Args:
         vectors: what was encoded.
@@ -129,7 +129,9 @@ MAX_ENCODED = 1 << 16  # float64 numbers held at once; 512 KiB stay in the cache
 
 
 class CodedVectorsEncoder:
-    """Look at every cluster twice: at the ranges of its numbers, then to encode. One thread.
+    """An encoder that reads every cluster twice: for the ranges of its numbers, then for the codes.
+
+    Used on one thread.
 
     The clusters must not change from the first call of ``take`` to the last. They are told where
     their vectors lie on the way.
@@ -246,7 +248,7 @@ BYTES_BESIDE_CODES = 8 * (1 + MOST_LABELS)  # of each vector: its label, and whe
 
 
 class CodedLists:
-    """Encode an index as FAISS's 8-bit lists, one byte for each number; a ``CodeKind``."""
+    """An index encoded as FAISS's 8-bit lists, one byte for each number; a ``CodeKind``."""
 
     def nbytes(self, vectors: IvfVectors) -> float:
         """Return what codes, labels and places need at most."""
@@ -258,7 +260,7 @@ class CodedLists:
 
 
 class CodedSearches:
-    """Search one by one or in crowds by codes. Used on one thread; the index may change.
+    """Searches by codes, one by one or in crowds. Used on one thread; the index may change.
 
     Args:
         index: what to search.

@@ -1,4 +1,4 @@
-"""Keep codes of an index beside it, made in the background and again after it has changed."""
+"""Codes kept beside an index, made in the background and again after it has changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class CodeEncoder(Protocol[T_co]):
-    """Make codes of one state of an index, a few clusters at a time."""
+    """A maker of codes of one state of an index, a few clusters at a time."""
 
     @property
     def is_done(self) -> bool:
@@ -41,7 +41,7 @@ class CodeEncoder(Protocol[T_co]):
 
 
 class CodeKind(Protocol[T_co]):
-    """Say what codes are of one kind."""
+    """A kind of codes."""
 
     def nbytes(self, vectors: IvfVectors) -> float:
         """Return the memory that codes of an index need; infinity where it can have none."""
@@ -54,7 +54,7 @@ class CodeKind(Protocol[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Name one state of an index."""
+    """The identity of one state of an index."""
 
     version: int
     vectors: IvfVectors
@@ -64,7 +64,7 @@ class _State:
 
 
 class KeptCodes(Generic[T]):
-    """Hold the codes of one kind of the present state of an index, or none.
+    """The codes of one kind of the present state of an index, or none.
 
     ``codes`` and ``want`` are called on one thread. The codes are made by a thread of this object,
     which reads the index in short looks on one core and rests three times as long as it works, so
@@ -101,7 +101,7 @@ class KeptCodes(Generic[T]):
             return None
         if kept[0].is_of(view):
             return kept[1]
-        self._kept = None  # nobody will need them again
+        self._kept = None  # they are not needed again
         return None
 
     def want(self, view: IndexView) -> None:

@@ -1,1 +1,1 @@
-"""Search by vector and words."""
+"""Searches by vector and words."""

@@ -1,4 +1,4 @@
-"""Step a hybrid search: by vector and by words, the two rankings fused by their ranks."""
+"""Hybrid search in steps: by vector and by words, the two rankings fused by their ranks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0005)
 
 
 class HybridEngine(EngineBase):
-    """Execute SEARCHING (``HybridQuery``) and INGESTION (``IngestBatch``) on one index.
+    """An engine for SEARCHING (``HybridQuery``) and INGESTION (``IngestBatch``) on one index.
 
     The searches of a step are ranked by words one by one, and by vector in one call for all with
     equal ``where`` and ``nprobe`` and a depth of similar size; then each pair of rankings is fused
@@ -211,7 +211,7 @@ class HybridEngine(EngineBase):
 
 @dataclass(slots=True)
 class _Search:
-    """Hold one valid search: ``vector: [dim], float32``, and what it has found by words."""
+    """One valid search: ``vector: [dim], float32``, and what it has found by words."""
 
     id: WorkId
     query: HybridQuery

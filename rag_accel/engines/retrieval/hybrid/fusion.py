@@ -1,4 +1,4 @@
-"""Merge the rankings by vector and by words, as a specification says."""
+"""The rankings by vector and by words, merged as a specification says."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ItemT = TypeVar("ItemT", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class FusedItem(Generic[ItemT]):
-    """Hold one item and its fused score (higher is better)."""
+    """One item and its fused score (higher is better)."""
 
     item: ItemT
     score: float
@@ -119,7 +119,7 @@ def _checked_weights(weights: Sequence[float] | None, count: int) -> Sequence[fl
 
 @dataclass(frozen=True, slots=True)
 class HybridSpec:
-    """Configure a hybrid search.
+    """The settings of hybrid search.
 
     Args:
         dense_depth: documents taken from the ranking by vector; ``k`` of them if that is more.

@@ -1,4 +1,4 @@
-"""Rank the documents of an index by the words they share with a query: BM25, beside the vectors.
+"""BM25 beside the vectors: the documents of an index ranked by the words of a query.
 
 A ranking is always that of a fresh index over the documents as they are: every document counts in
 the statistics of all, so that any change of the documents makes the next search build anew. That
@@ -9,8 +9,8 @@ for the same state share one build. A loop that adds one document between any tw
 therefore pays for all documents each time: add in batches.
 
 Every (term, document) score is kept, 12 bytes for each term of each document, and a query adds up
-those of its terms in float64, see ``term_scores.py``. Texts that were deleted stay in memory, never
-found, until the next build.
+those of its terms in float64, see ``hybrid/terms.py``. Texts that were deleted stay in memory,
+never found, until the next build.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROWTH = 4  # how many times more hits the next look takes when some were delete
 
 
 class LexicalIndex:
-    """Search the documents of an index by their texts; every method may be called from any thread.
+    """A lexical search over the documents of an index. Thread-safe.
 
     Nothing has to be told to it: it compares ``index.version`` before each search.
 
@@ -68,7 +68,8 @@ class LexicalIndex:
             return snapshot
         wanted = self._index.version
         with self._building.lock:
-            # Whoever waited here takes what was built meanwhile, if it is as new as his search.
+            # A search that waited here takes what was built meanwhile, if that is as new as the
+            # search.
             snapshot = self._snapshot
             if snapshot is None or snapshot.version < wanted:
                 snapshot = self._snapshot = _build(self._index, self._spec)
@@ -120,7 +121,7 @@ class LexicalIndex:
 
 @dataclass(frozen=True, slots=True)
 class LexicalSnapshot:
-    """Rank the documents of one version of an index. Never changes.
+    """A lexical ranking of the documents of one version of an index. Never changes.
 
     Args:
         version: of the index.

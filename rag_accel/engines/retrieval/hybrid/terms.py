@@ -1,4 +1,4 @@
-"""Make terms of texts, weigh them, and score documents by them."""
+"""Terms of texts, their weights, and the scores of documents by them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rag_accel.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class LexicalSpec:
-    """Configure BM25 in its Lucene form (Kamphuis et al., ECIR 2020), whose scores are positive.
+    """BM25 in its Lucene form (Kamphuis et al., ECIR 2020), whose scores are positive.
 
     Terms are the matches of ``token_pattern`` in the NFKC-normalised, lower-cased text. Words are
     not stemmed, and scripts without spaces are not segmented: give a pattern that fits them.
@@ -98,7 +98,7 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TermScores:
-    """Hold the score of each term in each text that has it: 12 bytes. Never changes.
+    """The score of each term in each text that has it: 12 bytes an entry. Never changes.
 
     Args:
         num_texts: places are 0 to this.

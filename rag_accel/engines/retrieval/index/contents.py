@@ -1,4 +1,4 @@
-"""Change documents and vectors together: all of a change or nothing, whatever interrupts it.
+"""Documents and vectors that change together: all of a change or nothing, even if interrupted.
 
 What can take long or fail is done before: checking, copying, finding clusters. Then come two parts:
 
@@ -8,8 +8,8 @@ What can take long or fail is done before: checking, copying, finding clusters. 
 2. Vectors are replaced or removed, and the documents follow. Each of these steps may be done again,
    so if this is broken off, it is done again from its beginning: all has happened.
 
-How far a change has come is written down before each part, by one assignment. Who comes next sees
-there that something was broken off, and settles it before he looks. Vectors change where they lie
+How far a change has come is written down before each part, by one assignment. The next caller sees
+there that something was broken off, and settles it before looking. Vectors change where they lie
 in FAISS's memory: a copy for each change would make a loop of one-document adds cost the square of
 the index.
 """
@@ -35,7 +35,7 @@ NO_LABELS: Labels = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Say what an index holds.
+    """What an index holds.
 
     Args:
         vectors: under labels.
@@ -54,7 +54,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class ContentChange:
-    """Hold a change that is prepared for one state.
+    """A change that is prepared for one state.
 
     Args:
         added: vectors under new labels.
@@ -77,7 +77,7 @@ class ContentChange:
 
 
 class Contents:
-    """Hold the state of an index. Not thread-safe; ``store.py`` says who may call when."""
+    """The state of an index. Not thread-safe; ``store.py`` says which calls may meet."""
 
     def __init__(self, vectors: FlatVectors | IvfVectors) -> None:
         self.state = State(vectors, DocumentTable())
@@ -164,7 +164,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class IndexView:
-    """Hold vectors and documents that belong together.
+    """Vectors and documents that belong together.
 
     Valid inside the block of ``DocumentIndex.reading`` in which it was made; afterwards a change
     may be half done.

@@ -1,4 +1,4 @@
-"""Keep documents beside their vectors and find those whose metadata equals a filter.
+"""Documents beside their vectors, found by metadata that equals a filter.
 
 A document gets a *label*, an increasing integer, when its id is first seen and keeps it until it
 is deleted; labels are what the vector side knows. Their order is the order of insertion.
@@ -24,7 +24,7 @@ _MISSING = object()
 
 @dataclass(slots=True)
 class _Postings:
-    """Say for one metadata field which labels hold which value.
+    """The labels that hold each value of one metadata field.
 
     Only plain values are looked up by hash; anything else, which may be unhashable or change its
     hash, is compared one by one.
@@ -52,7 +52,7 @@ class _Postings:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Hold documents that a table can take, with all that can fail about it done.
+    """Documents that a table can take, with all that can fail about it done.
 
     Args:
         documents: their ids do not repeat.
@@ -68,14 +68,14 @@ class Intake:
 
 
 class DocumentTable:
-    """Map ids to labels to documents. Not thread-safe but for concurrent reads.
+    """Documents by id and by label. Not thread-safe but for concurrent reads.
 
     A change that was broken off, wherever, is completed by making it again.
     """
 
     def __init__(self) -> None:
         self._labels: dict[str, int] = {}
-        #: to be read only, by those who hold the index's lock
+        #: to be read only, under the index's lock
         self.by_label: dict[int, Document] = {}
         self._postings: dict[str, _Postings] = {}
         self._fields: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Lay out a stored index: one file of checked parts, read without trusting it.
+"""The layout of a stored index: one file of checked parts, read without trusting it.
 
     magic 8 | version 4 | parts ... | footer JSON | digest 32 | footer length 8 | end mark 8
 

@@ -1,4 +1,4 @@
-"""Save a document index into one file, atomically, and load it again.
+"""Document indexes in files: saved atomically into one, and loaded again.
 
 One file, not a directory: a rename replaces a file in one step, so that a reader finds either the
 old index or the new one, and the index cannot come apart. Documents are JSON lines, vectors raw
@@ -34,7 +34,7 @@ BLOCK_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Describe a stored index without its contents.
+    """A stored index without its contents.
 
     Args:
         spec: dimension, metric and kind.

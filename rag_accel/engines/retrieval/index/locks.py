@@ -1,4 +1,4 @@
-"""Let many threads look or one thread write, whatever interrupts them and whoever forks.
+"""Locks for many reading threads or one writing thread, safe under interrupts and forks.
 
 An exception can be raised into a program between almost any two of its steps: Ctrl-C, a signal
 handler's time limit, ``PyThreadState_SetAsyncExc``. CPython 3.11 to 3.13 lets none in between
@@ -8,8 +8,8 @@ They do come where ``__enter__`` or ``__exit__`` is written in Python, a generat
 ``with`` alone, and nothing is counted.
 
 In a forked child only the thread that forked goes on; a lock that another one held there would be
-held for ever. So a child gets new ones, and a fork waits until nobody is writing: memory of FAISS
-is not to be read from halfway through a write.
+held for ever. So a child gets new ones, and a fork waits until no thread is writing: memory of
+FAISS is not to be read from halfway through a write.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _RLock = Any  # the interpreter's own; ``_is_owned`` is missing in its published
 
 
 class ForkedAnew:
-    """Make locks at the beginning and again in a forked child."""
+    """An owner of locks that are made at the beginning and again in a forked child."""
 
     def __init__(self) -> None:
         self.renew()
         _living.add(weakref.ref(self, _living.discard))
 
     def renew(self) -> None:
-        """Put new locks, held by nobody, in the place of all."""
+        """Put new free locks in the place of all."""
         raise NotImplementedError
 
 
 class RenewedLock(ForkedAnew):
-    """Offer a reentrant lock that is free in a forked child: ``with renewed.lock: ...``."""
+    """A reentrant lock that is free in a forked child: ``with renewed.lock: ...``."""
 
     lock: AbstractContextManager[object]
 
@@ -53,7 +53,7 @@ class RenewedLock(ForkedAnew):
 
 
 class IndexLock(ForkedAnew):
-    """Share among readers, exclude for a writer; a waiting writer goes before new readers.
+    """A lock for many readers or one writer; a waiting writer goes before new readers.
 
     Three locks, in the order in which a thread may take them: ``changing``, held for the whole of a
     change by its thread, beside readers; ``reading``, or ``writing``, which excludes each other;
@@ -93,7 +93,7 @@ class IndexLock(ForkedAnew):
         return place
 
     def writing(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` does while nobody reads. The caller holds ``changing``."""
+        """Return what ``call`` does while no thread reads. The caller holds ``changing``."""
         with self._gate:
             return _holding((*self._places, self.touching), 0, call)
 

@@ -1,4 +1,4 @@
-"""Search documents by vector: FAISS vectors with the documents beside them.
+"""The document index: FAISS vectors with the documents beside them.
 
 A search holds the read side of a lock from its first look at the vectors to the last document it
 takes, so that it sees the index either before or after a change. A change is made whole or not at
@@ -40,7 +40,7 @@ from rag_accel.registry import engine_registry
 
 @dataclass(frozen=True, slots=True)
 class TrainedClusters:
-    """Hold what training found: ``centroids: [clusters, dim]`` and each vector's cluster."""
+    """What training found: ``centroids: [clusters, dim]`` and each vector's cluster."""
 
     centroids: Vectors
     assignments: Labels
@@ -48,7 +48,7 @@ class TrainedClusters:
 
 @dataclass(frozen=True, slots=True)
 class IndexSnapshot:
-    """Hold one consistent state of an index; documents and vectors by insertion."""
+    """One consistent state of an index; documents and vectors by insertion."""
 
     spec: IndexSpec
     documents: tuple[Document, ...]
@@ -57,7 +57,7 @@ class IndexSnapshot:
 
 
 class DocumentIndex:
-    """Hold documents and their vectors; every method may be called from any thread.
+    """An index of documents and their vectors; every method may be called from any thread.
 
     Scores are higher-is-nearer: the inner product, or the negated squared L2 distance
     (``spec.metric.raw_score(score)`` gives FAISS's own number back). Searching is exact over what
@@ -229,7 +229,7 @@ class DocumentIndex:
     def view(self) -> IndexView:
         """Return the present state, to be used inside a block of ``reading()``."""
         if not self._contents.is_settled:
-            # All readers come through here, so nobody looks while one of them settles it.
+            # All readers come through here, so none looks while one of them settles it.
             with self._lock.touching:
                 self._contents.settle()
         state = self._contents.state
@@ -251,7 +251,7 @@ class DocumentIndex:
                 clusters = TrainedClusters(held.centroids, held.assignments()[1])
             return IndexSnapshot(self._spec, view.documents.in_order(), vectors, clusters)
 
-    # The rest is called by whoever holds ``changing``.
+    # The rest is called by the thread that holds ``changing``.
 
     def _change(self, prepare: Callable[[], ContentChange]) -> ContentChange:
         self._settled()

@@ -1,1 +1,1 @@
-"""Search in steps that end in time."""
+"""Searches in steps that end in time."""

@@ -1,4 +1,4 @@
-"""Search clusters a few at a time and keep half-done searches between steps (HedraRAG 4.2, 5).
+"""Half-done searches, kept between steps that read a few clusters (HedraRAG 4.2, 5).
 
 The oldest search says which clusters are read next; every other search that wants one of them
 reads it too, while it is in the cache. No search gets a slice of its own before the older ones are
@@ -47,7 +47,7 @@ NO_CLUSTER = -1
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """Hold one search and the scan it is in."""
+    """One search and the scan it is in."""
 
     search: Search
     turn: int
@@ -62,7 +62,9 @@ class _Waiting:
 
 
 class SteppedSearches:
-    """Advance searches on an index with clusters. Used on one thread; the index may change.
+    """Searches that advance in steps on an index with clusters.
+
+    Used on one thread; the index may change.
 
     Args:
         index: what to search; trained before the first search is added.
@@ -102,7 +104,7 @@ class SteppedSearches:
     def add(self, searches: Iterable[Search], turn: int) -> None:
         """Take searches behind those that are there; ``turn`` never falls."""
         for search in searches:
-            # The caller may reuse the array his query lies in before the last step.
+            # The caller may reuse the query's array before the last step.
             own = replace(search, vector=search.vector.copy())
             self._waiting[search.id] = _Waiting(own, turn)
 
@@ -207,7 +209,7 @@ class SteppedSearches:
         return ScanFilter.of(view, condition, search.query.where)
 
     def _read(self, cost: ScanCost, limits: PieceLimits) -> list[EngineOutput] | None:
-        """Read the next clusters; return who has failed at it, None if no cluster fits."""
+        """Read the next clusters; return searches that failed at it, None if no cluster fits."""
         started = self._clock.now()
         running = list(self._running.values())
         wanted = np.asarray([one.scan.wanted for one in running])

@@ -1,4 +1,4 @@
-"""Read the clusters of many searches piece by piece, as long as a step may take."""
+"""The clusters of many searches, read piece by piece as long as a step may take."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MIN_PER_VECTOR_S = 1e-12
 
 
 class ScanCost:
-    """Predict ``base_s + per_vector_s * vectors`` (HedraRAG 4.2: clusters differ in size).
+    """The cost ``base_s + per_vector_s * vectors`` (HedraRAG 4.2: clusters differ in size).
 
     Both are medians over the latest observations, so that scans which were held up by another
     process bend nothing. They are observed apart, as a line through scans of about one size, which
@@ -70,7 +70,7 @@ class ScanCost:
 
 
 class ScanCosts:
-    """Hold what scans of several kinds cost.
+    """The costs of scans of several kinds.
 
     Args:
         per_vector_s: first guess for every kind.
@@ -87,15 +87,12 @@ class ScanCosts:
         return self._costs[kind]
 
 
-# Hold how far one search over clusters has come (HedraRAG 4.2: a retrieval in sub-stages).
-
-
 # Choose which clusters are read next: the oldest search decides, sizes and riders bound it.
 
 
 @dataclass(frozen=True, slots=True)
 class PieceLimits:
-    """Bound one piece, in vectors.
+    """The bounds of one piece, in vectors.
 
     Args:
         least_work: comparisons below which a piece is not worth its overhead.
@@ -149,7 +146,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ScanFilter:
-    """Hold what the scans of equal filters share.
+    """What the scans of equal filters share.
 
     Args:
         condition: equal for equal filters.
@@ -173,12 +170,14 @@ class ScanFilter:
 
 
 class ClusterScan:
-    """Know which clusters a search still has to read, and the best of those it has read.
+    """How far one search over clusters has come (HedraRAG 4.2: a retrieval in sub-stages).
+
+    It knows the clusters still to be read, and the best vectors of those that were.
 
     The best are the ``width`` candidates of highest FAISS score so far. What is not among them has
-    no higher score than the last of them, so that ``nearest.settle`` can prove the result. Scores
-    come from codes where there are some, and from the vectors where codes do not suffice. Valid for
-    one state of the index only.
+    no higher score than the last of them, so that ``nearest.prove_nearest`` can prove the result.
+    Scores come from codes where there are some, and from the vectors where codes do not suffice.
+    Valid for one state of the index only.
 
     Args:
         view: the index, held still.
@@ -286,7 +285,7 @@ def take(scans: list[ClusterScan], clusters: Labels, scores: Scores, labels: Lab
 
 
 def candidates(scans: Sequence[ClusterScan], queries: Vectors) -> Candidates:
-    """Return who can be among the nearest, for scans of one width over the same lists."""
+    """Return which can be among the nearest, for scans of one width over the same lists."""
     found = scans[0]._source.candidates(
         queries,
         np.stack([scan.scores for scan in scans]),

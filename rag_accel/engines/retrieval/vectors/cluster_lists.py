@@ -1,4 +1,4 @@
-"""Scan given clusters of a FAISS IVF index, sharing threads as suits the number of queries."""
+"""Scans of given clusters of a FAISS IVF index, on threads as suits the number of queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OVER_CLUSTERS, _OVER_QUERIES = 1, 3  # FAISS's numbers; its default leaves a ca
 
 
 class ClusterLists:
-    """Hold a FAISS IVF index and scan its lists. Reading only: concurrent scans are safe.
+    """A FAISS IVF index whose lists can be scanned. Reading only: concurrent scans are safe.
 
     Args:
         make: returns an empty index; called twice.
@@ -89,7 +89,7 @@ def made_aligned(make: Callable[[], Any]) -> Any:
     """Return an 8-bit index whose decoder's numbers begin where a cache line does, if one comes.
 
     FAISS reads them for each code: a scan took a fifth longer where each read met two lines. Where
-    they lie is chance, one in four, and nobody's to choose.
+    they lie is chance, one in four, and cannot be chosen.
     """
     index, tried = make(), list[tuple[Any, Any]]()
     while int(index.sq.trained.data()) % _CACHE_LINE and len(tried) < _MOST_TRIED:

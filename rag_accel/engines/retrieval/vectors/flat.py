@@ -1,4 +1,4 @@
-"""Hold vectors in a flat FAISS index, where a search looks at every one."""
+"""Vectors in a flat FAISS index, where a search looks at every one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rag_accel.engines.retrieval.vectors.vectors import (
 
 
 class FlatVectors:
-    """Compare with every vector (FAISS ``IndexFlat``)."""
+    """An index that compares with every vector (FAISS ``IndexFlat``)."""
 
     num_clusters = 1
 

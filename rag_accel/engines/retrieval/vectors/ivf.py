@@ -1,4 +1,4 @@
-"""Hold vectors in clusters (FAISS IVF), where a search looks at the nearest clusters only."""
+"""Vectors in clusters (FAISS IVF), where a search looks at the nearest clusters only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIN_VECTORS_PER_CLUSTER = 39  # below, FAISS warns that clusters are too thin
 
 
 class IvfVectors:
-    """Compare with the vectors of the clusters nearest to the query (FAISS ``IndexIVFFlat``)."""
+    """An index that compares within the clusters nearest to the query (FAISS ``IndexIVFFlat``)."""
 
     def __init__(self, spec: IndexSpec, centroids: Vectors) -> None:
         self._faiss = load_faiss()
@@ -230,7 +230,7 @@ class IvfVectors:
 
 
 def own_num_clusters(count: int) -> int:
-    """Return how many clusters ``count`` vectors get where nobody says how many."""
+    """Return how many clusters ``count`` vectors get where no number is given."""
     return max(1, min(round(4 * math.sqrt(count)), count // MIN_VECTORS_PER_CLUSTER))
 
 
@@ -275,7 +275,7 @@ _NOWHERE = -1
 
 
 class RowPlaces:
-    """Know where each vector lies, while none of them moves. Reading is safe from any thread.
+    """The place of each vector, while none of them moves. Reading is safe from any thread.
 
     Made in two looks at every list: ``see`` each, then ``enter`` each. Nothing is known before all
     have been entered.

@@ -1,4 +1,4 @@
-"""Turn what FAISS fetched into the exact top k, the same for a query alone and in any batch.
+"""The exact top k of what FAISS fetched, the same for a query alone and in any batch.
 
 FAISS may sum in another order when the batch is large (it then calls BLAS), so its float32 scores
 of one pair differ in the last bits from batch to batch, and its order among equal scores is that
@@ -26,7 +26,7 @@ ExactScores = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
 MARGIN = 4  # fetched beyond k, so that near ties at the cut seldom need a second fetch
-SOURCE_FETCHES = 2  # who is not settled then is an exception, and the index itself settles him
+SOURCE_FETCHES = 2  # a query not settled then is an exception; the index itself settles it
 GROWTH = 4  # how many times more the next fetch takes
 # Looked at beyond k before a bound drops the others. Of a million, 16 could be among the nearest 10
 # in the median of queries, 21 in nine of ten, 27 in 99 of 100.
@@ -39,7 +39,7 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Hold one query's nearest labels and their float64 scores, best first."""
+    """One query's nearest labels and their float64 scores, best first."""
 
     labels: Labels
     scores: ExactScores
@@ -50,7 +50,7 @@ _NONE = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Hold what was fetched, and how near it and the rest can be at best.
+    """What was fetched, and how near it and the rest can be at best.
 
     Args:
         labels: ``[n, m]``, best first, ``NO_LABEL`` at the end of rows that hold fewer.
@@ -65,7 +65,7 @@ class Candidates:
 
 
 class Source(Protocol):
-    """Fetch candidates in place of an index: the same vectors by other, approximate scores."""
+    """A source of candidates beside an index: the same vectors by other, approximate scores."""
 
     def first_count(self, limit: int) -> int:
         """Return how many to fetch at first where ``limit`` are wanted."""
@@ -111,7 +111,7 @@ def nearest(
 
 @dataclass(frozen=True, slots=True)
 class IndexSource:
-    """Fetch candidates from the index itself; a ``Source``."""
+    """The index itself as the source of candidates; a ``Source``."""
 
     index: VectorIndex
 

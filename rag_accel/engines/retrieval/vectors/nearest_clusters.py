@@ -1,4 +1,4 @@
-"""Find the clusters nearest to each query, the same for a query alone and in any batch.
+"""The clusters nearest to each query, the same for a query alone and in any batch.
 
 FAISS compares few queries with the centroids one by one, and many by a matrix product, which sums
 in another order: a query near the border of two clusters would visit different ones in a batch than
@@ -28,7 +28,7 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """Hold the clusters each query visits, nearest first, and FAISS's numbers for their centroids.
+    """The clusters each query visits, nearest first, and FAISS's numbers for their centroids.
 
     Args:
         clusters: ``[n, m]``.
@@ -41,7 +41,7 @@ class Visits:
 
 
 class NearestClusters:
-    """Compare queries with centroids. Reading only: concurrent calls are safe.
+    """The centroids that queries are compared with. Reading only: concurrent calls are safe.
 
     Args:
         centroids: ``[clusters, dim]``; copied, for the product.

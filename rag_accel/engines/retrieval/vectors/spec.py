@@ -1,4 +1,4 @@
-"""Say what an index is, and refuse vectors that do not fit it. No FAISS here."""
+"""What an index is, and which vectors fit it. No FAISS here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 
 class Metric(enum.StrEnum):
-    """Name how two vectors are compared.
+    """How two vectors are compared.
 
     A score is always *higher is nearer*: the inner product itself, or the **negated squared** L2
     distance. ``raw_score`` gives back the number FAISS would report.
@@ -36,7 +36,7 @@ class Metric(enum.StrEnum):
 
 
 class IndexKind(enum.StrEnum):
-    """Name how an index finds neighbours.
+    """How an index finds neighbours.
 
     ``FLAT`` compares with every vector. ``IVF`` groups vectors into clusters and compares with
     the clusters nearest to the query; below ``IndexSpec.train_size`` documents it searches flat.
@@ -48,7 +48,7 @@ class IndexKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """Configure one index.
+    """The settings of one index.
 
     Args:
         dimension: length of every vector.

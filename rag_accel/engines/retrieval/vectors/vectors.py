@@ -1,4 +1,4 @@
-"""Say how vectors are held and fetched, and import FAISS when it is first needed.
+"""How vectors are held and fetched; FAISS is imported when it is first needed.
 
 What is fetched is a first guess: FAISS computes in float32, in an order of summation that may
 change with the batch, and breaks ties by heap position. ``nearest.py`` makes it exact.
@@ -37,7 +37,7 @@ NO_LABEL = -1
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """Say what one search may look at.
+    """What one search may look at.
 
     Args:
         size: how many vectors it may look at, all clusters taken together.
@@ -53,7 +53,7 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Hold vectors and where they are to lie.
+    """Vectors and the clusters they belong to.
 
     Args:
         labels: ``[n]``.
@@ -77,7 +77,7 @@ class Rows:
 
 
 class VectorIndex(Protocol):
-    """Hold vectors under increasing labels."""
+    """Vectors under increasing labels."""
 
     @property
     def metric(self) -> Metric:

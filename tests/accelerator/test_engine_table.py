@@ -1,4 +1,4 @@
-"""One object is one engine, for as long as somebody uses it."""
+"""One object is one engine, for as long as it is used."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def own(acc: Accelerator, model: Model, holder: Any, made: list[Closing]) -> str
     return acc.own(model, "embedding", make, "", holder)
 
 
-def test_an_engine_goes_with_the_last_who_uses_it() -> None:
+def test_an_engine_goes_with_its_last_user() -> None:
     made: list[Closing] = []
     with opened() as acc:
         model, first, second = Model(), Wrapper(), Wrapper()
@@ -97,7 +97,7 @@ def test_a_model_whose_engine_has_gone_gets_a_new_one() -> None:
         assert acc.leaves.compute(acc.anonymous(), work).shape[0] == 1
 
 
-def test_an_engine_used_for_nobody_in_particular_stays() -> None:
+def test_an_engine_without_a_holder_stays() -> None:
     made: list[Closing] = []
     with opened() as acc:
         model = Model()

@@ -1,4 +1,4 @@
-"""An idle engine waits a moment for callers who have always come back at once."""
+"""An idle engine waits a moment for callers that have always come back at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_first_round_starts_at_once() -> None:
     assert core.leaf(1, "a") == [StartStep.match(admitted=(key(1, "a"),))]
 
 
-def test_callers_who_come_back_at_once_ride_together() -> None:
+def test_callers_that_come_back_at_once_share_a_step() -> None:
     core, now = in_a_loop(rounds=8)
     for request in (91, 92, 93):
         assert core.leaf(request, "a", at=now + 0.0001) == []
@@ -45,14 +45,14 @@ def test_callers_who_come_back_at_once_ride_together() -> None:
     assert start == StartStep.match(admitted=tuple(key(n, "a") for n in (91, 92, 93, 94)))
 
 
-def test_who_does_not_come_back_is_waited_for_a_moment_only() -> None:
+def test_a_caller_that_does_not_come_back_is_waited_for_a_moment_only() -> None:
     core, now = in_a_loop(rounds=8)
     assert core.leaf(91, "a", at=now + 0.0001) == []
     assert core.wakes[-1] == pytest.approx(now + WINDOW_S)
     assert core.tick(core.wakes[-1]) == [StartStep.match(admitted=(key(91, "a"),))]
 
 
-def test_nobody_is_waited_for_once_they_have_stayed_away() -> None:
+def test_callers_that_stayed_away_are_not_waited_for_again() -> None:
     core, now = in_a_loop(rounds=8)
     for request in range(91, 99):
         now += 10 * STEP_S
@@ -65,7 +65,7 @@ def test_a_caller_alone_in_a_loop_never_waits() -> None:
     assert core.leaf(91, "a", at=now) == [StartStep.match(admitted=(key(91, "a"),))]
 
 
-def test_callers_who_think_first_are_not_waited_for() -> None:
+def test_callers_that_think_first_are_not_waited_for() -> None:
     core, now = in_a_loop(rounds=8, think_s=2 * WINDOW_S)
     assert core.leaf(91, "a", at=now) == [StartStep.match(admitted=(key(91, "a"),))]
 
