@@ -34,14 +34,14 @@ from langchain_rag_accel import accelerate, shutdown
 from langchain_rag_accel.demo.material import EMBEDDER, local_embeddings
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss
 from rag_accel.errors import ConfigError
-from rag_accel.sample import make_questions, read_corpus
+from rag_accel.sample import corpus_questions, read_corpus
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 
 NUM_PASSAGES = 20_000
 PASSAGE_WORDS, MIN_PASSAGE_WORDS = 60, 15
-NUM_QUESTIONS = 6_000
+NUM_QUESTIONS = 4_000
 PER_COMPONENT = 100
 RANK = 32
 BLOCK = 50_000
@@ -180,7 +180,7 @@ def unit_rows(vectors: Floats) -> Floats:
 
 def real_passages(cache: Path, count: int = NUM_PASSAGES) -> Passages:
     """Return real passages with their vectors and questions; kept in ``cache`` once made."""
-    folder = cache / f"passages-{EMBEDDER}-{count}"
+    folder = cache / f"passages-{EMBEDDER}-{count}-{NUM_QUESTIONS}"
     listed = folder / "texts.json"
     if not listed.is_file():
         _logger.info("reading %d passages, once", count)
@@ -258,7 +258,7 @@ def _read(count: int) -> tuple[list[str], list[tuple[str, int]]]:
         first[document.id] = len(texts)
         texts += short_passages(document.text)
     read = documents[: len(first)]
-    asked = make_questions(read, NUM_QUESTIONS)
+    asked = corpus_questions(read, NUM_QUESTIONS)
     return texts[:count], [
         (one.text, first[one.source_id]) for one in asked if one.source_id in first
     ]

@@ -175,6 +175,13 @@ class TestWheelCheck:
         with pytest.raises(SystemExit, match=r"rag_accel/errors\.py is not in the wheel"):
             check.check_contents(self._wheel(check, tmp_path, without="rag_accel/errors.py"))
 
+    def test_a_wheel_without_the_questions_of_the_demo_is_refused(
+        self, check: ModuleType, tmp_path: Path
+    ) -> None:
+        name = "rag_accel/sample/questions.json"
+        with pytest.raises(SystemExit, match=r"questions\.json is not in the wheel"):
+            check.check_contents(self._wheel(check, tmp_path, without=name))
+
     def test_an_untyped_wheel_is_refused(self, check: ModuleType, tmp_path: Path) -> None:
         with pytest.raises(SystemExit, match="not marked as typed"):
             check.check_contents(self._wheel(check, tmp_path, without="rag_accel/py.typed"))

@@ -57,7 +57,7 @@ from langchain_rag_accel.demo.load import Load, Shape, run_load
 from langchain_rag_accel.demo.material import local_embeddings
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.errors import ConfigError
-from rag_accel.sample import make_questions, read_corpus
+from rag_accel.sample import corpus_questions, read_corpus
 from rag_accel.system.processor import usable_cores
 
 CHUNKS = 3000
@@ -158,7 +158,7 @@ def run(
 
 def distinct_texts(count: int, chunks: int = CHUNKS) -> tuple[str, ...]:
     """Return up to ``count`` distinct questions of 8 to 25 words about ``chunks`` documents."""
-    return tuple(one.text for one in make_questions(read_corpus(chunks).documents, count))
+    return tuple(one.text for one in corpus_questions(read_corpus(chunks).documents, count))
 
 
 def _opponents(

@@ -3,13 +3,20 @@
 from rag_accel.sample.corpus import read_corpus
 from rag_accel.sample.documents import load_folder
 from rag_accel.sample.file_text import LoadReport, SkippedDocument
-from rag_accel.sample.questions import LoadedQuestions, Question, load_questions, make_questions
+from rag_accel.sample.questions import (
+    LoadedQuestions,
+    Question,
+    corpus_questions,
+    load_questions,
+    make_questions,
+)
 
 __all__ = [
     "LoadReport",
     "LoadedQuestions",
     "Question",
     "SkippedDocument",
+    "corpus_questions",
     "load_folder",
     "load_questions",
     "make_questions",

@@ -1,18 +1,17 @@
-"""Make questions a developer could ask of a corpus, out of the corpus itself."""
+"""Questions to ask of a corpus: those that ship with the package, a user's own, or derived ones."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.extractive.sentences import STOPWORDS
+from rag_accel.engines.llm.extractive.sentences import split_sentences
 from rag_accel.errors import ConfigError, DocumentError
-from rag_accel.sample.question_forms import RULES, read_facts, short_title
 
 # Load a user's own questions from a file.
 
@@ -96,127 +95,82 @@ def _text(file: Path) -> str:
 
 
 DEFAULT_COUNT = 200
-MIN_WORDS = 8
-MAX_WORDS = 25
+#: most words of a sentence that a question repeats, and most letters of a title
+EXCERPT_WORDS = 12
+_TITLE_LETTERS = 100
+#: sentences of fewer words say too little to be asked about
+_MIN_SENTENCE_WORDS = 4
 _STRIDE = 0.6180339887498949
+_ASKED_OF_PYTHON = "questions.json"
+
+
+def corpus_questions(
+    documents: Sequence[Document], count: int = DEFAULT_COUNT
+) -> tuple[Question, ...]:
+    """Return up to ``count`` distinct questions about Python's own documentation.
+
+    They come with the package: 4,000 questions about the chunks that ``read_corpus`` makes of the
+    language reference and the standard library of Python 3.11. Only those whose chunk is among
+    ``documents`` are returned, first one of each chunk, then a second, and so on.
+
+    Raises:
+        ConfigError: if ``count`` is below 1.
+    """
+    _require_positive(count)
+    file = resources.files("rag_accel.sample") / _ASKED_OF_PYTHON
+    asked: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
+    present = {document.id for document in documents}
+    of_each = [
+        [Question(text, source) for text in texts]
+        for source, texts in asked.items()
+        if source in present
+    ]
+    return tuple(islice(_in_turn(of_each), count))
 
 
 def make_questions(
     documents: Sequence[Document], count: int = DEFAULT_COUNT
 ) -> tuple[Question, ...]:
-    """Make up to ``count`` distinct questions of 8 to 25 words from the documents themselves.
+    """Make up to ``count`` distinct questions out of the titles and sentences of any documents.
 
-    The documents are visited in a fixed order that spreads over all of them, and the kinds of
-    questions take turns, so equal documents give equal questions in any process. A small corpus
-    gives as many as it has.
+    A question repeats the beginning of one sentence: ``What does Pump manual say about "The filter
+    is a fine mesh of steel"?``. So it has an answer, but its words are those of the document: what
+    users would ask differs, and a file of their questions is the better choice. The documents are
+    visited in a fixed order that spreads over all of them: the first sentence of each, then the
+    second, and so on.
 
     Raises:
         ConfigError: if ``count`` is below 1.
     """
-    if count < 1:
-        raise ConfigError("bad number of questions", where="count", found=count, valid="1 or more")
-    used: Counter[str] = Counter()
+    _require_positive(count)
+    order = sorted(range(len(documents)), key=lambda index: (index * _STRIDE) % 1.0)
+    candidates = _in_turn([_asked_of(documents[index]) for index in order])
     chosen: dict[str, Question] = {}
-    waiting: Iterator[_Source] = map(_source, _spread(documents))
-    while len(chosen) < count:
-        again: list[_Source] = []
-        for source in waiting:
-            text = _take(source, used, chosen)
-            if text is not None:
-                chosen[text.casefold()] = Question(text, source.document.id)
-                again.append(source)
-            if len(chosen) == count:
-                break
-        if not again:
+    for question in candidates:
+        chosen.setdefault(question.text.casefold(), question)
+        if len(chosen) == count:
             break
-        waiting = iter(again)
-    if len(chosen) < count:
-        _add_term_questions(documents, count, chosen)
     return tuple(chosen.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _QuestionCandidate:
-    rule: str
-    weight: float
-    forms: tuple[str, ...]
-    place: int
+def _require_positive(count: int) -> None:
+    if count < 1:
+        raise ConfigError("bad number of questions", where="count", found=count, valid="1 or more")
 
 
-@dataclass(slots=True)
-class _Source:
-    """Hold what can be asked of a document, by rule and in the order of its sentences."""
-
-    document: Document
-    candidates: dict[str, deque[_QuestionCandidate]]
-
-
-def _spread(documents: Sequence[Document]) -> list[Document]:
-    """Order documents so that any first few of them come from all over the corpus."""
-    order = sorted(range(len(documents)), key=lambda index: (index * _STRIDE) % 1.0)
-    return [documents[index] for index in order]
+def _asked_of(document: Document) -> list[Question]:
+    title = str(document.metadata.get("title", document.id))
+    spoken = title[:_TITLE_LETTERS].strip()
+    asked: list[Question] = []
+    for sentence in split_sentences(document.text.removeprefix(f"{title}: ")):
+        words = sentence.split(maxsplit=EXCERPT_WORDS)[:EXCERPT_WORDS]
+        if len(words) >= _MIN_SENTENCE_WORDS:
+            excerpt = " ".join(words).rstrip(".,:;!?")
+            asked.append(Question(f'What does {spoken} say about "{excerpt}"?', document.id))
+    return asked
 
 
-def _source(document: Document) -> _Source:
-    """Collect what can be asked of a document: for each sentence, by the first rule that fits."""
-    candidates: dict[str, deque[_QuestionCandidate]] = {}
-    for place, fact in enumerate(read_facts(document)):
-        for rule, weight in RULES:
-            forms = rule(fact)
-            if forms is not None:
-                name = rule.__name__
-                found = _QuestionCandidate(name, weight, forms, place)
-                candidates.setdefault(name, deque()).append(found)
-                break
-    return _Source(document, candidates)
-
-
-def _take(source: _Source, used: Counter[str], chosen: dict[str, Question]) -> str | None:
-    """Take a question of the kind that was used least so far, considering its weight."""
-    while source.candidates:
-        first = (queue[0] for queue in source.candidates.values())
-        rarest = min(first, key=lambda one: (used[one.rule] / one.weight, one.place))
-        queue = source.candidates[rarest.rule]
-        queue.popleft()
-        if not queue:
-            del source.candidates[rarest.rule]
-        turn = used[rarest.rule] % len(rarest.forms)
-        for text in (*rarest.forms[turn:], *rarest.forms[:turn]):
-            fits = MIN_WORDS <= len(text.split()) <= MAX_WORDS
-            if fits and text.casefold() not in chosen:
-                used[rarest.rule] += 1
-                return text
-    return None
-
-
-def _add_term_questions(
-    documents: Sequence[Document], count: int, chosen: dict[str, Question]
-) -> None:
-    """Ask each document in turn about two words that are frequent in it and rare in the others."""
-    words = [_content_words(document.text) for document in documents]
-    spread = Counter(word for one in words for word in set(one))
-    pairs = [_rare_pairs(Counter(one), spread) for one in words]
-    waiting = list(zip(documents, pairs, strict=True))
-    while waiting:
-        again: list[tuple[Document, Iterator[tuple[str, str]]]] = []
-        for document, own in waiting:
-            pair = next(own, None)
-            if len(chosen) >= count:
-                return
-            if pair is not None:
-                again.append((document, own))
-                title = short_title(str(document.metadata.get("title", document.id)))
-                text = f"What do the documents on {title} say about {' and '.join(pair)}?"
-                if MIN_WORDS <= len(text.split()) <= MAX_WORDS:
-                    chosen.setdefault(text.casefold(), Question(text, document.id))
-        waiting = again
-
-
-def _rare_pairs(own: Counter[str], spread: Counter[str]) -> Iterator[tuple[str, str]]:
-    rare = sorted(own, key=lambda word: (-own[word] / spread[word], word))
-    return zip(rare[:-1:2], rare[1::2], strict=False)
-
-
-def _content_words(text: str) -> list[str]:
-    words = re.findall(r"[^\W\d_]{5,}", text.lower())
-    return [word for word in words if word not in STOPWORDS]
+def _in_turn(of_each: Sequence[Sequence[Question]]) -> Iterator[Question]:
+    """Yield the first question of each document, then the second of each, and so on."""
+    for turn in zip_longest(*of_each):
+        yield from (question for question in turn if question is not None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts
-from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, StepId
+from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, RequestId, StepId
 from rag_accel.scheduler.runs import NodeQueue, NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048
@@ -65,6 +66,24 @@ class EngineState:
     wait_until: float | None = None
     wait_from: float = 0.0
     wait_for: RequestId | None = None
+
+    def renewed(self) -> EngineState:
+        """Return the same engine without any work, and with nothing learned."""
+        return EngineState(
+            self.name,
+            self.owned,
+            max_batch=self.max_batch,
+            max_threads=self.max_threads,
+            stepped=self.stepped,
+            interruptible=self.interruptible,
+            ends_in_time=self.ends_in_time,
+            itemwise=self.itemwise,
+            bounds_its_work=self.bounds_its_work,
+            max_concurrency=self.max_concurrency,
+            leaving=self.leaving,
+            base_s=self.base_s,
+            per_item_s=self.per_item_s,
+        )
 
     def predict_s(self, items: int) -> float:
         """Return the expected seconds of a step over ``items`` items."""
@@ -135,6 +154,26 @@ class SchedulerState:
     steps: int = 0
     wake_at: float | None = None
     closed: bool = False
+
+    def renewed(self, running: Mapping[NodeKey, EngineName]) -> SchedulerState:
+        """Return a state in which nothing lives, with the same engines and nothing learned.
+
+        Step ids go on, so that a step of this state is never taken for one of the new.
+
+        Args:
+            running: borrowed calls that still run; they hold their permits until they end.
+        """
+        fresh = SchedulerState(
+            self.options, events=self.events, steps=self.steps, closed=self.closed
+        )
+        fresh.engines = {name: engine.renewed() for name, engine in self.engines.items()}
+        fresh.owned = {name: engine for name, engine in fresh.engines.items() if engine.owned}
+        fresh.dirty = dict.fromkeys(fresh.engines)
+        for key, name in running.items():
+            spec = NodeSpec(key.node, name, PrimitiveKind.FUNCTION)
+            call = NodeRun(key, spec, arrived_at=0.0, state="ended", abandoned=True)
+            fresh.engine(name).running[key] = call
+        return fresh
 
     def move(self, node: NodeRun, state: NodeState, why: str) -> None:
         """Change a node's state and log it.

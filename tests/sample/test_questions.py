@@ -1,4 +1,4 @@
-"""Test the questions that are made from documents and those that are loaded."""
+"""Questions ship with the package, are made of documents, or are loaded from a file."""
 
 from __future__ import annotations
 
@@ -7,105 +7,86 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rag_accel.engine_api import Document
 from rag_accel.errors import ConfigError, DocumentError
-from rag_accel.sample import LoadReport, load_folder, load_questions, make_questions
+from rag_accel.sample import (
+    LoadReport,
+    corpus_questions,
+    load_folder,
+    load_questions,
+    make_questions,
+)
 
 
-def _longest_shared_run(question: str, text: str) -> int:
-    words, source = (re.findall(r"[\w.]+", one.lower()) for one in (question, text))
-    runs = {tuple(source[at : at + size]) for size in range(1, 30) for at in range(len(source))}
-    return max(
-        (
-            size
-            for size in range(1, len(words) + 1)
-            for at in range(len(words) - size + 1)
-            if tuple(words[at : at + size]) in runs
-        ),
-        default=0,
-    )
-
-
-def test_a_corpus_gives_two_hundred_distinct_questions_of_fitting_length(
-    corpus: LoadReport,
-) -> None:
-    questions = make_questions(corpus.documents)
+def test_a_corpus_has_two_hundred_distinct_questions_of_fitting_length(corpus: LoadReport) -> None:
+    questions = corpus_questions(corpus.documents)
     assert len({question.text.casefold() for question in questions}) == len(questions) == 200
     assert all(8 <= len(question.text.split()) <= 25 for question in questions)
     assert all(question.text.endswith("?") for question in questions)
 
 
-def test_each_question_names_the_document_it_shares_words_with(corpus: LoadReport) -> None:
+def test_the_corpus_of_the_demo_has_a_question_for_every_user(corpus: LoadReport) -> None:
+    assert len(corpus_questions(corpus.documents, 512)) == 512
+
+
+def test_each_question_of_the_corpus_shares_words_with_its_document(corpus: LoadReport) -> None:
     by_id = {one.id: one.text.lower() for one in corpus.documents}
-    for question in make_questions(corpus.documents):
-        assert question.source_id is not None
-        words = re.findall(r"[a-z]{5,}", question.text.lower())
-        assert any(word in by_id[question.source_id] for word in words)
-
-
-def test_questions_do_not_repeat_the_sentences_of_their_documents(corpus: LoadReport) -> None:
-    by_id = {one.id: one.text for one in corpus.documents}
-    questions = make_questions(corpus.documents, 60)
-    # The corpus is what is installed: a long name of some package may bring a word more.
-    runs = [_longest_shared_run(one.text, by_id[str(one.source_id)]) for one in questions]
-    assert max(runs) <= 14
-    assert sum(run > 11 for run in runs) <= 3
+    questions = corpus_questions(corpus.documents, 512)
+    # The documents are those of the running Python, the questions of an older one perhaps.
+    shared = [
+        any(
+            word in by_id[str(one.source_id)] for word in re.findall(r"[a-z]{5,}", one.text.lower())
+        )
+        for one in questions
+    ]
+    assert sum(shared) >= 0.95 * len(questions)
 
 
 def test_questions_vary_and_come_from_all_over_the_corpus(corpus: LoadReport) -> None:
-    questions = make_questions(corpus.documents)
+    questions = corpus_questions(corpus.documents)
     openings = Counter(" ".join(question.text.split()[:2]) for question in questions)
     assert len(openings) >= 15
     assert openings.most_common(1)[0][1] <= 50
-    modules = {str(question.source_id).split(".")[0] for question in questions}
-    assert len(modules) >= 60
+    assert len({question.source_id for question in questions}) == len(questions)
+    assert len({str(question.source_id).split(".")[0] for question in questions}) >= 60
 
 
-def test_questions_are_the_same_every_time(corpus: LoadReport) -> None:
-    documents = corpus.documents[:500]
-    assert make_questions(documents, 50) == make_questions(tuple(documents), 50)
-
-
-@pytest.mark.parametrize(
-    ("text", "asked"),
-    [
-        ("m.f(a): Convert the given paths to absolute names.", "transform a particular paths"),
-        ("m.f(a): Return True if the lock is held by a thread.", "whether the lock is held"),
-        ("m.f(a): Runs. If the queue is already full, then it blocks.", "if the queue is already"),
-        ("m.f(a): Runs. Raises ValueError if the size is negative.", "Which exception"),
-        ("m.f(a): Runs.\n- size: The size that is wanted, in bytes.", "size"),
-    ],
-)
-def test_a_statement_of_code_is_asked_for(text: str, asked: str) -> None:
-    metadata = {"source": "python/m.py", "title": "m.f", "qualname": "m.f"}
-    texts = [one.text for one in make_questions([Document("m.f", text, metadata)], 10)]
-    assert any(asked in one for one in texts), texts
+def test_only_documents_that_are_there_are_asked_about(corpus: LoadReport) -> None:
+    few = corpus.documents[:30]
+    questions = corpus_questions(few)
+    assert questions
+    assert {question.source_id for question in questions} <= {one.id for one in few}
+    assert corpus_questions([]) == ()
 
 
 def _folder_documents(tmp_path: Path) -> Sequence[Document]:
     (tmp_path / "pump.md").write_text(
         "# Pump manual\n\nThe filter is a fine mesh of steel. If the pressure drops below two bar, "
-        "close the valve. The tank is used to store rain water for the garden. The valve must be "
-        "closed before the pump is opened. The pump is silent because it runs under water."
+        "close the valve at once and then wait for the pump to stop. Clean it. Clean it."
     )
+    (tmp_path / "well.md").write_text("# Well\n\nThe well is dry in a hot summer.")
     return load_folder(tmp_path).documents
 
 
-def test_prose_of_a_user_is_asked_about(tmp_path: Path) -> None:
-    texts = [one.text for one in make_questions(_folder_documents(tmp_path), 8)]
-    assert any("if the pressure drops below two bar" in one for one in texts)
-    assert any("the filter" in one for one in texts)
-    assert len(texts) == len(set(texts)) == 8
+def test_the_sentences_of_a_users_documents_are_asked_about_in_turn(tmp_path: Path) -> None:
+    questions = make_questions(_folder_documents(tmp_path), 8)
+    assert [one.text for one in questions] == [
+        'What does Pump manual say about "The filter is a fine mesh of steel"?',
+        'What does Well say about "The well is dry in a hot summer"?',
+        'What does Pump manual say about "If the pressure drops below two bar, close the valve at'
+        ' once"?',
+    ]
+    assert [str(one.source_id)[:4] for one in questions] == ["pump", "well", "pump"]
 
 
-def test_sentences_too_long_for_a_question_are_passed_over() -> None:
-    text = f"If the tank is full, {'and ' * 400}close it. If the well is dry, wait for rain."
-    texts = [one.text for one in make_questions([Document("a", text, {"title": "Pump"})], 3)]
-    assert any("the well is dry" in one for one in texts)
-    assert not any("the tank is full" in one for one in texts)
+def test_no_more_are_made_than_asked_for_and_none_twice(tmp_path: Path) -> None:
+    documents = _folder_documents(tmp_path)
+    assert len(make_questions(documents, 2)) == 2
+    assert len(make_questions([*documents, *documents], 8)) == 3
 
 
 def test_a_long_name_is_shortened_in_questions() -> None:
@@ -114,21 +95,15 @@ def test_a_long_name_is_shortened_in_questions() -> None:
     assert len(question.text) < 300
 
 
-def test_a_document_without_known_sentences_is_asked_about_by_its_words() -> None:
-    text = "Kessel Ventile regeln den Dampfdruck zwischen Brenner und Turbine."
-    questions = make_questions([Document("a", text, {"title": "Kessel"})], 3)
-    assert questions
-    assert all(question.source_id == "a" for question in questions)
-
-
 def test_a_small_corpus_gives_what_it_has() -> None:
     assert make_questions([], 5) == ()
     assert make_questions([Document("a", "Yes.")], 5) == ()
 
 
-def test_a_number_below_one_is_an_error() -> None:
+@pytest.mark.parametrize("ask", [make_questions, corpus_questions])
+def test_a_number_below_one_is_an_error(ask: Any) -> None:
     with pytest.raises(ConfigError, match="count"):
-        make_questions([], 0)
+        ask([], 0)
 
 
 def test_questions_are_loaded_one_a_line(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from rag_accel.engines.retrieval import (
 from rag_accel.errors import IndexFileError
 from rag_accel.sample import (
     SkippedDocument,
+    corpus_questions,
     load_folder,
     load_questions,
     make_questions,
@@ -53,7 +54,8 @@ def prepare(docs: Path | None, questions: Path | None, cache: Path, *, progress:
 
     Args:
         docs: a folder of documents; default: the documentation of Python and installed packages.
-        questions: a file of questions; default: questions made from the documents.
+        questions: a file of questions; default: those that ship with the package, or, with a
+            folder, some made of the sentences of its documents.
         cache: folder for the index; made if missing.
         progress: whether to draw a progress bar on standard error.
 
@@ -62,8 +64,11 @@ def prepare(docs: Path | None, questions: Path | None, cache: Path, *, progress:
         ImportError: if the extra ``rag-accel[demo]`` is missing.
     """
     report = load_folder(docs) if docs else read_corpus(max_chunks=NUM_CHUNKS)
-    asked = load_questions(questions).questions if questions else ()
-    chosen = asked or make_questions(report.documents, NUM_QUESTIONS)
+    if questions:
+        chosen = load_questions(questions).questions
+    else:
+        ask = make_questions if docs else corpus_questions
+        chosen = ask(report.documents, NUM_QUESTIONS)
     embeddings = local_embeddings()
     index, cached = _index(report.documents, embeddings, cache, progress)
     return Material(

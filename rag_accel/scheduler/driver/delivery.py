@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rag_accel.engine_api import Handle, StepBudget
+from rag_accel.engine_api import StepBudget
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import (
     CancelWork,
@@ -29,7 +30,8 @@ from rag_accel.scheduler.messages import (
     RequestId,
     WorkSlice,
 )
-from rag_accel.scheduler.state import SchedulerState
+
+logger = logging.getLogger("rag_accel.scheduler")
 
 Results = dict[NodeKey, Result]
 
@@ -37,13 +39,13 @@ Results = dict[NodeKey, Result]
 class Delivery:
     """What the commands of one event need: the clients that exist and the outputs of a step."""
 
-    __slots__ = ("_claimed", "_results", "_shared", "clients", "granted", "workers")
+    __slots__ = ("_results", "_shared", "claimed", "clients", "granted", "workers")
 
     def __init__(
         self,
         clients: Clients,
         workers: dict[EngineName, EngineWorker],
-        granted: set[NodeKey],
+        granted: dict[NodeKey, EngineName],
         results: Results,
         commands: list[Command],
     ) -> None:
@@ -51,7 +53,8 @@ class Delivery:
         self.workers = workers
         self.granted = granted
         self._results = results
-        self._claimed: set[NodeKey] = set()
+        #: primitives whose client answers for the handle of their result
+        self.claimed: set[NodeKey] = set()
         #: leaders whose result object others get, too
         self._shared: set[NodeKey] = set()
         for command in commands:
@@ -64,16 +67,7 @@ class Delivery:
         shared = command.leader is not None or node in self._shared
         result = self._results.get(command.leader or node)
         if self.clients.end_node(node, command.outcome, result, shared):
-            self._claimed.add(node)
-
-    def release_unclaimed(self, worker: EngineWorker) -> None:
-        """Free the engine's state of results that came too late to be wanted."""
-        handles: list[Handle] = []
-        for node, result in self._results.items():
-            if result.handle is not None and node not in self._claimed:
-                handles.append(result.handle)
-        if handles:
-            worker.release(tuple(handles))
+            self.claimed.add(node)
 
 
 def _start_step(delivery: Delivery, command: StartStep) -> None:
@@ -94,8 +88,8 @@ def _start_call(delivery: Delivery, command: StartCall) -> None:
             "nobody waits for a call that may run now",
             where=f"{command.node.request}/{command.node.node}",
         )
-    delivery.granted.add(command.node)
     client.granted(command.node)
+    delivery.granted[command.node] = command.engine
 
 
 def _end_request(delivery: Delivery, command: EndRequest) -> None:
@@ -169,10 +163,6 @@ class Clients:
         """Return the client that waits for a primitive, ``None`` if none does any more."""
         return self._leaves.get(node) or self._graphs.get(node.request)
 
-    def is_graph(self, request: RequestId) -> bool:
-        """Tell whether a request is known as a whole."""
-        return request in self._graphs
-
     def end_node(
         self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool
     ) -> bool:
@@ -193,20 +183,20 @@ class Clients:
         if client is not None:
             client.request_ended(outcome, node)
 
-    def fail(self, node: NodeKey, error: BaseException) -> None:
-        """Fail the leaf of this name, or the whole request it belongs to."""
+    def fail_all(self, error: BaseException) -> list[Command]:
+        """End every leaf and every request with an error; return the ends as commands."""
         result = Result(error=error)
-        if node in self._leaves:
-            self.end_node(node, "failed", result, False)
-        elif (client := self._graphs.pop(node.request, None)) is not None:
-            client.ended(node, "failed", result, False)
-            client.request_ended("failed", node)
-
-    def strays(self, state: SchedulerState) -> list[NodeKey]:
-        """Return the clients that wait for something that the core does not know any more."""
-        leaves = [key for key in self._leaves if not _knows(state, key)]
-        graphs = [NodeKey(request, "") for request in self._graphs if state.find(request) is None]
-        return leaves + graphs
+        leaves, self._leaves = self._leaves, {}
+        graphs, self._graphs = self._graphs, {}
+        for node, leaf in leaves.items():
+            _attempt(leaf.ended, node, "failed", result, False)
+        for request, graph in graphs.items():
+            _attempt(graph.ended, NodeKey(request, ""), "failed", result, False)
+            _attempt(graph.request_ended, "failed", None)
+        return [
+            *(EndNode(node, "failed") for node in leaves),
+            *(EndRequest(request, "failed") for request in graphs),
+        ]
 
     def close(self) -> None:
         """Tell every client that is left that the accelerator is closed."""
@@ -216,6 +206,9 @@ class Clients:
             self.end_request(request, "closed", None)
 
 
-def _knows(state: SchedulerState, key: NodeKey) -> bool:
-    run = state.find(key.request)
-    return run is not None and key.node in run.nodes
+def _attempt(tell: Callable[..., None], *news: Any) -> None:
+    """Tell one client; the others must hear even if this one fails on it."""
+    try:
+        tell(*news)
+    except Exception:
+        logger.exception("a client failed on the end of its work")

@@ -1,37 +1,29 @@
-"""Apply events to the core and carry out what it decides; survive errors of our own."""
+"""Apply events to the core and carry out what it decides; start over after errors of our own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 from rag_accel.clock import Clock
 from rag_accel.errors import SchedulingError
-from rag_accel.scheduler.commands import Command
+from rag_accel.scheduler.commands import Command, DropEngine
 from rag_accel.scheduler.driver.delivery import CARRY_OUT, Clients, Delivery, Results
-from rag_accel.scheduler.driver.recovery import (
-    concerned,
-    lost_commands,
-    lost_permits,
-    overdue,
-    repairs,
-    stuck,
-    unstarted,
-)
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
+    BorrowedEngineAdded,
     CallEnded,
     CallMade,
+    Closing,
+    EngineLeft,
     EngineName,
     Event,
     LeafArrived,
-    NodeCancelled,
     NodeKey,
     OwnedEngineAdded,
     RequestArrived,
-    RequestCancelled,
     RequestClosed,
     RequestOpened,
     StepEnded,
@@ -79,9 +71,6 @@ def _run_all(calls: list[Call]) -> None:
 #: events that are taken in together before anything is started for them
 MAX_TOGETHER = 64
 
-A = TypeVar("A")
-B = TypeVar("B")
-
 _NONE: Results = {}
 #: events that bring nothing along
 _BARE = (CallMade, RequestOpened, RequestClosed)
@@ -98,10 +87,13 @@ class Observer(Protocol):
 
 
 class EventHandler:
-    """Own the core's state, the clients and the workers. For whoever has the turn.
+    """The core's state with the clients and the workers; used by the thread that has the turn.
+
+    An error of our own, in the core or in carrying out a command, makes the state worthless: every
+    client is told of it, and the engines go on in a fresh state in which nothing lives.
 
     Attributes:
-        internal_errors: errors of our own that were survived; zero unless there is a bug.
+        internal_errors: errors of our own so far; zero unless there is a bug.
     """
 
     def __init__(self, options: CoreOptions, clock: Clock, observer: Observer | None) -> None:
@@ -113,13 +105,15 @@ class EventHandler:
         #: events in a row that have started nothing yet
         self._put_off = 0
         #: borrowed calls that were let in and whose end was not reported
-        self._granted: set[NodeKey] = set()
+        self._granted: dict[NodeKey, EngineName] = {}
+        #: steps up to this one were started by a state that is gone
+        self._last_dropped = 0
         self._clock = clock
         self._observer = observer
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing lives: no request, no queue, no running step, nobody who waits."""
+        """Tell whether nothing lives: no request, no queue, no running step, no client."""
         stepping = any(engine.step is not None for engine in self.state.owned.values())
         owing = any(worker.owes_cancels for worker in self.workers.values())
         return self.state.is_empty() and not stepping and not owing and not self.clients
@@ -132,10 +126,12 @@ class EventHandler:
         self._put_off = self._put_off + 1 if more and self._put_off < MAX_TOGETHER else 0
         try:
             results = _NONE if isinstance(event, _BARE) else self.take_in(event, attached)
+            if isinstance(event, StepEnded | StepFailed) and event.step <= self._last_dropped:
+                self._release_unclaimed(event.engine, results)
+                event, results = Tick(), _NONE  # what was put off starts all the same
             self._apply(event, results, more=self._put_off > 0)
         except Exception as error:
-            members = attached if isinstance(event, StepEnded | StepFailed) else ()
-            self._survive(event, members, error)
+            self._start_over(event, error)
         if self.wakeups.calls and not self._put_off:
             self.wakeups.flush()
 
@@ -147,10 +143,9 @@ class EventHandler:
     def take_in(self, event: Event, attached: Any) -> Results:
         """Remember what an event brought along; return the results among it."""
         if isinstance(event, CallEnded):
-            self._granted.discard(event.node)
+            self._granted.pop(event.node, None)
             return attached or {}
         if isinstance(event, StepEnded | StepFailed):
-            self.workers[event.engine].given.difference_update(attached)
             return attached
         if isinstance(event, LeafArrived):
             self.clients.add_leaf(event, attached)
@@ -161,7 +156,7 @@ class EventHandler:
         return {}
 
     def close(self) -> None:
-        """Tell everybody who is left that it is over, and stop the workers; may be repeated."""
+        """Tell all clients that are left that it is over, and stop the workers; may be repeated."""
         self.clients.close()
         self.wakeups.flush()
         for worker in self.workers.values():
@@ -169,68 +164,76 @@ class EventHandler:
 
     def _apply(self, event: Event, results: Results, more: bool = False) -> None:
         now = self._clock.now()
-        commands = handle(self.state, event, now, more=more)
-        if self._observer is not None:
-            try:
-                self._observer.observe(event, commands, now, self.state)
-            except Exception:
-                self.internal_errors += 1
-                logger.exception("the scheduler's observer failed on %s", type(event).__name__)
-        if not commands and not isinstance(event, StepEnded):
+        delivery: Delivery | None = None
+        failure: Exception | None = None
+        try:
+            commands = handle(self.state, event, now, more=more)
+            self._observe(event, commands, now)
+            if commands:
+                delivery = Delivery(self.clients, self.workers, self._granted, results, commands)
+                # All of them: what the core has decided on before an error still holds.
+                for command in commands:
+                    try:
+                        CARRY_OUT[type(command)](delivery, command)
+                    except Exception as error:
+                        failure = failure or error
+            if failure is not None:
+                raise failure
+        finally:
+            if isinstance(event, StepEnded):
+                claimed = delivery.claimed if delivery is not None else frozenset[NodeKey]()
+                self._release_unclaimed(event.engine, results, claimed)
+
+    def _observe(self, event: Event, commands: list[Command], now: float) -> None:
+        if self._observer is None:
             return
-        delivery = Delivery(self.clients, self.workers, self._granted, results, commands)
-        failed: list[tuple[Command, Exception]] | None = None
-        for command in commands:
-            try:
-                CARRY_OUT[type(command)](delivery, command)
-            except Exception as error:
-                failed = [*(failed or ()), (command, error)]
-        # Only now: what is not carried out yet must not look as if it had been lost.
-        for command, error in failed or ():
-            self._survive(command, (), error)
-        if isinstance(event, StepEnded) and event.engine in self.workers:
-            delivery.release_unclaimed(self.workers[event.engine])
+        try:
+            self._observer.observe(event, commands, now, self.state)
+        except Exception:
+            self.internal_errors += 1
+            logger.exception("the scheduler's observer failed on %s", type(event).__name__)
 
-    def _survive(self, what: Event | Command, members: Iterable[NodeKey], error: Exception) -> None:
-        """Keep running after an error of our own: whom it concerns fails, nobody else does."""
+    def _release_unclaimed(
+        self, engine: EngineName, results: Results, claimed: Collection[NodeKey] = ()
+    ) -> None:
+        """Free the engine's state of results that no client answers for."""
+        handles = tuple(
+            result.handle
+            for node, result in results.items()
+            if result.handle is not None and node not in claimed
+        )
+        if handles and engine in self.workers:
+            self.workers[engine].release(handles)
+
+    def _start_over(self, event: Event, error: Exception) -> None:
+        """End all that lives with an error, and go on in a fresh state with the same engines."""
         self.internal_errors += 1
-        logger.error("the scheduler failed on %s", type(what).__name__, exc_info=error)
-        wrapped = SchedulingError("the scheduler failed", where=type(what).__name__, found=error)
+        where = type(event).__name__
+        logger.error("the scheduler failed on %s", where, exc_info=error)
+        wrapped = SchedulingError("the scheduler failed", where=where, found=error)
         wrapped.__cause__ = error
-        for node in concerned(what, members):
-            self._give_up(node, wrapped)
-        for event in repairs(what, self.state):
-            self._repair(event)
-        self._reconcile(wrapped)
+        self._last_dropped = self.state.steps
+        self.state = self.state.renewed(self._granted)
+        for worker in self.workers.values():
+            worker.forget_all()
+        if isinstance(event, Closing):
+            self.state.closed = True
+            self.clients.close()
+        else:
+            self._observe(Tick(), self.clients.fail_all(wrapped), self._clock.now())
+        self._rejoin(event)
 
-    def _reconcile(self, error: SchedulingError) -> None:
-        for node in (*unstarted(self.state, self.workers), *stuck(self.state)):
-            self._give_up(node, error)
-        for request in overdue(self.state):
-            _attempt(self.clients.fail, NodeKey(request, ""), error)
-            self._repair(RequestCancelled(request))
-        for event in lost_permits(self.state, self._granted):
-            self._repair(event)
-        # Nothing may have been started for what changed before the error.
-        self._repair(Tick())
-        delivery = Delivery(self.clients, self.workers, self._granted, {}, [])
-        for command in lost_commands(self.state, self.workers, self._granted):
-            _attempt(CARRY_OUT[type(command)], delivery, command)
-        for node in self.clients.strays(self.state):
-            _attempt(self.clients.fail, node, error)
-
-    def _give_up(self, node: NodeKey, error: SchedulingError) -> None:
-        graph = self.clients.is_graph(node.request)
-        _attempt(self.clients.fail, node, error)
-        self._repair(RequestCancelled(node.request) if graph else NodeCancelled(node))
-
-    def _repair(self, event: Event) -> None:
-        _attempt(self._apply, event, Results())
-
-
-def _attempt(action: Callable[[A, B], None], first: A, second: B) -> None:
-    """Do a part of a recovery; the other parts must happen even if this one fails as well."""
-    try:
-        action(first, second)
-    except Exception:
-        logger.exception("the scheduler could not recover with %s", type(first).__name__)
+    def _rejoin(self, event: Event) -> None:
+        """Let the fresh state hear what an event says of engines; stop workers that it lacks."""
+        is_known = getattr(event, "engine", None) in self.state.engines
+        is_new = isinstance(event, OwnedEngineAdded | BorrowedEngineAdded) and not is_known
+        # Whatever the event, engines that were about to leave may do so now.
+        again = event if is_new or isinstance(event, EngineLeft) else Tick()
+        try:
+            self._apply(again, _NONE)
+        except Exception:
+            logger.exception("the scheduler could not start over with %s", type(again).__name__)
+        gone = [DropEngine(name) for name in self.workers if name not in self.state.engines]
+        for command in gone:
+            self.workers.pop(command.engine).stop()
+        self._observe(Tick(), [*gone], self._clock.now())

@@ -281,7 +281,7 @@ class Driver:
 
     @property
     def internal_errors(self) -> int:
-        """Return how many errors of our own were survived; zero unless there is a bug."""
+        """Return how many errors of our own there were; zero unless there is a bug."""
         return self._handler.internal_errors
 
     @property

@@ -103,7 +103,8 @@ class _WorkerStep:
 
 @dataclass(frozen=True, slots=True)
 class _Cancel:
-    nodes: tuple[NodeKey, ...]
+    #: ``None`` stands for all that is held
+    nodes: tuple[NodeKey, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +130,6 @@ class EngineWorker:
         partial: told about every partial output, on the worker's thread.
         check: looks at every final output and may turn it into an error.
         ended: told when the engine is closed and the thread about to end.
-
-    Attributes:
-        step: the last step that was asked for.
-        given: work that was handed over and whose end was not reported; the driver's to keep.
     """
 
     def __init__(
@@ -157,23 +154,24 @@ class EngineWorker:
         self._stopping = False
         self._cancels_asked = 0
         self._cancels_done = 0
-        self.step: StepId | None = None
-        self.given: set[NodeKey] = set()
         self.thread = threading.Thread(target=self._run, name=f"rag-accel-{name}", daemon=True)
         self.thread.start()
 
     def start(self, step: StepId, members: Members, budget: StepBudget) -> None:
         """Ask for a step that first takes the work of new members, of some only a part."""
-        self.step = step
-        for node, _, _ in members:
-            self.given.add(node)
         self._mailbox.put(_WorkerStep(step, members, budget))
 
     def cancel(self, nodes: tuple[NodeKey, ...]) -> None:
         """Ask the engine to forget work, after the running step, which stops waiting."""
-        self.given.difference_update(nodes)
+        self._cancel(_Cancel(nodes))
+
+    def forget_all(self) -> None:
+        """Ask the engine to forget all work that was handed over until now."""
+        self._cancel(_Cancel(None))
+
+    def _cancel(self, message: _Cancel) -> None:
         self._cancels_asked += 1
-        self._mailbox.put(_Cancel(nodes))
+        self._mailbox.put(message)
         if self.engine.profile.interruptible:
             self.interrupt()
 
@@ -354,8 +352,13 @@ class EngineWorker:
             if isinstance(message, _Release):
                 self.engine.release(list(message.handles))
                 return
-            self._parted.drop(message.nodes)
-            gone = [held.request.id for held in self._held.values() if held.node in message.nodes]
+            if message.nodes is None:
+                self._parted = PartedWork()
+                gone = list(self._held)
+            else:
+                nodes = message.nodes
+                self._parted.drop(nodes)
+                gone = [held.request.id for held in self._held.values() if held.node in nodes]
             for work in gone:
                 del self._held[work]
             self.engine.cancel(gone)

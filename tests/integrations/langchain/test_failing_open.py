@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from lc_waiting import wait_until
 
 from langchain_rag_accel import RagAccelEmbeddings, RagAccelVectorStore, accelerate
 from langchain_rag_accel.coverage import coverage
-from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError
+from rag_accel import END, START, Accelerator, BusyError, ClosedError, DeadlineError, RAGraph
 from rag_accel.errors import EngineLostError, SchedulingError
+from rag_accel.scheduler import transitions
+from rag_accel.scheduler.driver import handling
+from rag_accel.scheduler.messages import LeafArrived, RequestArrived, StepEnded, Tick
 
 INPUT = {"input": "question one"}
 
@@ -27,6 +31,27 @@ def _broken(accelerator: Accelerator, error: Exception, monkeypatch: pytest.Monk
 
     for name in ("begin", "permit", "compute", "compute_all", "acompute"):
         monkeypatch.setattr(accelerator.leaves, name, fail)
+
+
+@pytest.fixture
+def fail_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Callable[[type], None]:
+    """Let the scheduler's core raise at the next event of a kind."""
+    caplog.set_level(logging.CRITICAL, "rag_accel.scheduler")
+
+    def arm(kind: type) -> None:
+        armed = [kind]
+
+        def handle(state: Any, event: Any, now: float, *, more: bool = False) -> Any:
+            if isinstance(event, tuple(armed)):
+                armed.clear()
+                raise ZeroDivisionError("a bug")
+            return transitions.handle(state, event, now, more=more)
+
+        monkeypatch.setattr(handling, "handle", handle)
+
+    return arm
 
 
 OURS = [SchedulingError("broken"), ClosedError("closed"), EngineLostError("lost"), KeyError("bug")]
@@ -206,3 +231,74 @@ def test_closing_in_the_middle_of_a_step_lets_its_callers_go_on_plainly() -> Non
     assert found == [[1.0, 1.0]]
     assert accelerator.bypassed == {("embedding", "ClosedError"): 1}
     release.set()
+
+
+@pytest.mark.parametrize("kind", [LeafArrived, StepEnded])
+def test_a_scheduler_that_fails_lets_the_call_run_plainly_and_the_next_one_is_scheduled(
+    kind: type, embeddings: RagAccelEmbeddings, fail_once: Callable[[type], None]
+) -> None:
+    accelerator = Accelerator()
+    fast = embeddings.scheduled_by(accelerator)
+    expected = fast.embed_query("one")
+    fail_once(kind)
+    assert np.allclose(fast.embed_query("one"), expected, atol=1e-6)
+    assert accelerator.bypassed == {("embedding", "SchedulingError"): 1}
+    with coverage() as meter:
+        assert np.allclose(fast.embed_query("one"), expected, atol=1e-6)
+    assert sum(row.scheduled for row in meter.rows()) == 1
+    assert sum(accelerator.bypassed.values()) == 1
+    accelerator.close()
+
+
+def test_a_scheduler_that_fails_lets_calls_that_wait_run_plainly(
+    fail_once: Callable[[type], None],
+) -> None:
+    with Accelerator(max_requests=1) as accelerator:
+        started, release = threading.Event(), threading.Event()
+
+        class Slow(SyncChat):
+            def check(self, given: Any) -> None:
+                started.set()
+                release.wait(10.0)
+
+        slow = accelerate(QUESTION | Slow(), accelerator=accelerator)
+        quick = accelerate(QUESTION | StreamingChat(), accelerator=accelerator)
+        answers: list[Any] = []
+        calls = [
+            threading.Thread(target=lambda chain=chain: answers.append(chain.invoke(INPUT)))
+            for chain in (slow, quick)
+        ]
+        calls[0].start()
+        assert started.wait(10.0)
+        calls[1].start()
+        wait_until(lambda: accelerator._driver.ask(lambda: _pending(accelerator)) == 1, "a waiter")
+        fail_once(Tick)
+        accelerator._driver.post(Tick())
+        calls[1].join(10.0)
+        release.set()
+        calls[0].join(10.0)
+        assert len(answers) == 2
+        assert sum(accelerator.bypassed.values()) == 1
+
+
+def test_a_scheduler_that_fails_is_an_error_when_strict(
+    embeddings: RagAccelEmbeddings, fail_once: Callable[[type], None]
+) -> None:
+    with Accelerator(strict=True) as accelerator:
+        fast = embeddings.scheduled_by(accelerator)
+        fail_once(LeafArrived)
+        with pytest.raises(SchedulingError, match="a bug"):
+            fast.embed_query("one")
+        assert accelerator.bypassed == {}
+
+
+def test_a_scheduler_that_fails_ends_a_graphs_request_with_an_error_and_the_next_one_works(
+    fail_once: Callable[[type], None],
+) -> None:
+    graph = RAGraph().add_generation("answer", "Say {input}")
+    graph.add_edge(START, "answer").add_edge("answer", END)
+    with Accelerator(llm=lambda prompt: f"<{prompt}>") as accelerator:
+        fail_once(RequestArrived)
+        with pytest.raises(SchedulingError, match="a bug"):
+            accelerator.run(graph, input="one")
+        assert accelerator.run(graph, input="two") == "<Say two>"

@@ -1,4 +1,4 @@
-"""An internal error fails whom it concerns, is counted, and the driver lives on."""
+"""An internal error fails all that lives, is counted, and what comes next finds a fresh state."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from rag_accel.errors import RagAccelError, SchedulingError
 from rag_accel.scheduler import completions, transitions
 from rag_accel.scheduler.driver import handling
 from rag_accel.scheduler.messages import (
+    BorrowedEngineAdded,
     CallEnded,
     Closing,
+    EngineLeft,
     LeafArrived,
     NodeCancelled,
     NodeKey,
     NodeSpec,
+    OwnedEngineAdded,
     RequestArrived,
     RequestCancelled,
     RequestClosed,
@@ -67,37 +70,49 @@ def fails_with_the_bug(call: LeafCall) -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def everything_works(rig: Rig) -> None:
+    """Fail unless calls of both engines and a request end as they should, and nothing lives on."""
+    rig.leaf("next").value()
+    call = rig.leaf(engine="b")
+    assert call.may_run.wait(PATIENCE_S)
+    rig.end_call(call)
+    assert call.outcome == "done"
+    request = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
+    assert request.over.wait(PATIENCE_S)
+    rig.become_idle()
+    assert request.request_outcome == "done"
+
+
 @pytest.mark.parametrize("before", [True, False])
-def test_on_an_arriving_leaf_only_that_leaf_fails(break_once: Break, before: bool) -> None:
-    with Rig() as rig:
-        neighbour = rig.leaf(engine="b")
-        assert neighbour.may_run.wait(PATIENCE_S)
+def test_on_an_arriving_leaf_all_that_lives_fails(break_once: Break, before: bool) -> None:
+    with Rig(max_concurrency=1) as rig:
+        runs, waits = rig.leaf(engine="b"), rig.leaf(engine="b")
+        assert runs.may_run.wait(PATIENCE_S)
         break_once(LeafArrived, before)
         fails_with_the_bug(rig.leaf("broken"))
-        rig.leaf("fine").value()
-        rig.end_call(neighbour)
-        assert neighbour.outcome == "done"
-        rig.become_idle()
+        fails_with_the_bug(waits)
+        rig.end_call(runs)
+        everything_works(rig)
         assert rig.driver.internal_errors == 1
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_on_an_arriving_request_only_that_request_fails(break_once: Break, before: bool) -> None:
+def test_on_an_arriving_request_that_request_fails(break_once: Break, before: bool) -> None:
     with Rig() as rig:
         break_once(RequestArrived, before)
         broken = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
         assert broken.over.wait(PATIENCE_S)
         rig.settle()
         assert broken.request_outcome == "failed"
-        fine = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
-        assert fine.over.wait(PATIENCE_S)
-        rig.become_idle()
-        assert fine.request_outcome == "done"
+        ((_, _, result, _),) = broken.ends
+        assert result is not None
+        assert isinstance(result.error, SchedulingError)
+        everything_works(rig)
 
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("stepped", [True, False])
-def test_on_the_end_of_a_step_its_members_fail_and_the_engine_goes_on(
+def test_on_the_end_of_a_step_the_engine_goes_on(
     break_once: Break, before: bool, stepped: bool
 ) -> None:
     gate = Gate()
@@ -105,17 +120,36 @@ def test_on_the_end_of_a_step_its_members_fail_and_the_engine_goes_on(
     with Rig(engine) as rig, held_back(gate):
         member = rig.leaf("member")
         gate.wait_until_entered()
-        request = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
         queued = rig.leaf("queued")
         rig.settle()
         break_once(StepEnded, before)
         gate.open()
+        if before:  # else its end was decided, but it was lost with the rest
+            fails_with_the_bug(queued)
         fails_with_the_bug(member)
-        queued.value()
+        everything_works(rig)
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+def test_a_step_that_runs_meanwhile_is_nothing_to_the_fresh_state(
+    break_once: Break, stepped: bool
+) -> None:
+    gate = Gate()
+    engine = FakeEngine(stepped_profile() if stepped else FakeEngine().profile, compute=gate)
+    with Rig(engine) as rig, held_back(gate):
+        member, request = rig.leaf("member"), rig.graph(NodeSpec("n", rig.e, EMBEDDING))
+        gate.wait_until_entered()
+        break_once(Tick)
+        rig.driver.post(Tick())
+        fails_with_the_bug(member)
         assert request.over.wait(PATIENCE_S)
-        rig.become_idle()
-        assert request.request_outcome == "done"
-        rig.leaf("next").value()
+        after = rig.leaf("after")
+        rig.settle()
+        assert not after.over.is_set()
+        gate.open()
+        after.value()
+        everything_works(rig)
+        assert rig.driver.internal_errors == 1
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -125,14 +159,28 @@ def test_on_the_end_of_a_call_the_permit_is_given_back(break_once: Break, before
         assert call.may_run.wait(PATIENCE_S)
         break_once(CallEnded, before)
         rig.end_call(call)
+        fails_with_the_bug(waiting)
+        everything_works(rig)
+
+
+def test_a_call_that_runs_meanwhile_keeps_its_permit(break_once: Break) -> None:
+    with Rig(max_concurrency=1) as rig:
+        running = rig.leaf(engine="b")
+        assert running.may_run.wait(PATIENCE_S)
+        break_once(Tick)
+        rig.driver.post(Tick())
+        waiting = rig.leaf(engine="b")
+        rig.settle()
+        assert not waiting.may_run.is_set()
+        rig.end_call(running)
         assert waiting.may_run.wait(PATIENCE_S)
         rig.end_call(waiting)
-        rig.become_idle()
+        everything_works(rig)
 
 
 @pytest.mark.parametrize("kind", [NodeCancelled, RequestCancelled, Tick])
 @pytest.mark.parametrize("before", [True, False])
-def test_on_a_cancellation_or_a_tick_everything_else_goes_on(
+def test_on_a_cancellation_or_a_tick_the_next_request_works(
     break_once: Break, kind: type, before: bool
 ) -> None:
     gate = Gate()
@@ -147,10 +195,35 @@ def test_on_a_cancellation_or_a_tick_everything_else_goes_on(
         rig.driver.post(Tick())
         assert leaf.over.wait(PATIENCE_S)
         assert request.over.wait(PATIENCE_S)
+        fails_with_the_bug(neighbour)
         gate.open()
-        neighbour.value()
-        rig.become_idle()
+        everything_works(rig)
         assert rig.driver.internal_errors == 1
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("kind", [OwnedEngineAdded, BorrowedEngineAdded])
+def test_an_engine_that_joins_meanwhile_has_joined(
+    break_once: Break, kind: type, before: bool
+) -> None:
+    break_once(kind, before)
+    with Rig() as rig:
+        everything_works(rig)
+        assert rig.driver.internal_errors == 1
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_engine_that_leaves_meanwhile_is_closed(break_once: Break, before: bool) -> None:
+    engine = FakeEngine()
+    with Rig() as rig:
+        name = rig.driver.add_engine("leaving", engine)
+        rig.settle()
+        worker = rig.driver._handler.workers[name].thread  # pyright: ignore[reportPrivateUsage]
+        break_once(EngineLeft, before)
+        rig.driver.post(EngineLeft(name))
+        worker.join(PATIENCE_S)
+        assert not worker.is_alive()
+        everything_works(rig)
 
 
 def test_on_the_end_of_a_program_nothing_of_it_stays(break_once: Break) -> None:
@@ -184,7 +257,7 @@ def test_an_observer_that_raises_changes_nothing() -> None:
         assert rig.driver.internal_errors > 0
 
 
-def test_a_client_that_raises_harms_nobody_else() -> None:
+def test_a_client_that_raises_does_not_keep_its_permit() -> None:
     class Raising(LeafCall):
         def granted(self, node: NodeKey) -> None:
             raise ZeroDivisionError("a bug")
@@ -194,10 +267,25 @@ def test_a_client_that_raises_harms_nobody_else() -> None:
         call = Raising(key, "text")
         rig.driver.submit(LeafArrived(key.request, NodeSpec("n", rig.b, EMBEDDING), 0.0), call)
         fails_with_the_bug(call)
-        fine = rig.leaf(engine="b")
-        assert fine.may_run.wait(PATIENCE_S)
-        rig.end_call(fine)
-        rig.become_idle()
+        everything_works(rig)
+
+
+def test_a_client_that_raises_at_the_end_does_not_keep_others_from_hearing() -> None:
+    class Raising(LeafCall):
+        def ended(self, node: NodeKey, *news: Any) -> None:
+            raise ZeroDivisionError("a bug")
+
+    with Rig(max_concurrency=1) as rig:
+        holder = rig.leaf(engine="b")
+        assert holder.may_run.wait(PATIENCE_S)
+        key = NodeKey(rig.driver.new_request(), "n")
+        spec = NodeSpec("n", rig.b, EMBEDDING)
+        rig.driver.submit(LeafArrived(key.request, spec, 0.0), Raising(key, "text"))
+        waiting = rig.leaf(engine="b")
+        rig.driver.post(NodeCancelled(key))
+        fails_with_the_bug(waiting)
+        rig.end_call(holder)
+        everything_works(rig)
 
 
 def test_it_is_logged_with_what_it_failed_on(
@@ -250,8 +338,7 @@ def test_everybody_hears_of_the_end_when_the_core_breaks_off_anywhere(
         for graph in graphs:
             assert graph.over.wait(PATIENCE_S)
         monkeypatch.undo()
-        rig.become_idle()
-        rig.leaf("next").value()
+        everything_works(rig)
 
 
 def _fault(text: str) -> Any:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from driver_harness import EMBEDDING, Gate, Rig, held_back, stepped_profile
 
 from rag_accel.engine_api import EngineOutput, Handle, StepBudget
-from rag_accel.scheduler.messages import NodeCancelled, NodeSpec, RequestCancelled
-from rag_accel.testing import FakeEngine
+from rag_accel.scheduler.driver import handling
+from rag_accel.scheduler.messages import NodeCancelled, NodeSpec, RequestCancelled, Tick
+from rag_accel.testing import FAKE_PROFILE, FakeEngine
 
 
 class Keeping(FakeEngine):
@@ -55,6 +58,45 @@ def test_a_result_of_a_stepped_engine_that_was_cancelled_meanwhile_leaves_no_han
         rig.driver.post(NodeCancelled(call.key))
         assert call.outcome == "cancelled"
         gate.open()
+        rig.become_idle()
+    assert engine.live == set()
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+def test_a_result_that_comes_after_the_scheduler_failed_leaves_no_handle(
+    stepped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "rag_accel.scheduler")
+    gate = Gate()
+    engine = Keeping(stepped_profile() if stepped else FAKE_PROFILE, compute=gate)
+    with Rig(engine) as rig, held_back(gate):
+        caller = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
+        gate.wait_until_entered()
+        with monkeypatch.context() as broken:
+            broken.setattr(handling, "handle", lambda *event, more: 1 / 0)
+            rig.driver.post(Tick())
+            assert caller.over.wait(20)
+        gate.open()
+        rig.become_idle()
+        assert caller.request_outcome == "failed"
+    assert engine.live == set()
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+def test_a_step_on_whose_end_the_scheduler_fails_leaves_no_handle(
+    stepped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "rag_accel.scheduler")
+    gate = Gate()
+    engine = Keeping(stepped_profile() if stepped else FAKE_PROFILE, compute=gate)
+    with Rig(engine) as rig, held_back(gate):
+        caller = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
+        gate.wait_until_entered()
+        with monkeypatch.context() as broken:
+            broken.setattr(handling, "handle", lambda *event, more: 1 / 0)
+            gate.open()
+            assert caller.over.wait(20)
+            rig.settle()
         rig.become_idle()
     assert engine.live == set()
 
