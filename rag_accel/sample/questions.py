@@ -20,7 +20,7 @@ _MAX_FILE_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Pair a question with the id of the document it was made from, if it was made."""
+    """A question, and the id of the document it was made from, if it was made."""
 
     text: str
     source_id: str | None = None
@@ -28,7 +28,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class LoadedQuestions:
-    """Hold the distinct questions of a file in its order, and how many repeats were dropped."""
+    """The distinct questions of a file in its order, and how many repeats were dropped."""
 
     questions: tuple[Question, ...]
     duplicates: int = 0

@@ -112,6 +112,7 @@ def test_every_ratio_is_against_ours_without_something() -> None:
         assert "off" in meaning
 
 
+@pytest.mark.bench
 def test_every_ratio_has_both_its_arms_and_its_answers_compared(found: SuiteResult) -> None:
     kinds = {(row.system, row.metric) for row in found.rows}
     units = {row.metric for row in found.rows} - {"gain", "different_answers"}

@@ -117,6 +117,7 @@ def test_the_result_is_valid_and_says_that_the_model_is_emulated(found: SuiteRes
     assert max(names.values()) == 1
 
 
+@pytest.mark.bench
 def test_every_answer_of_every_load_is_compared(found: SuiteResult) -> None:
     loads = {row.key[:2] for row in found.rows if row.metric == "latency_s"}
     for metric in ("identical_ids", "different_ids", "identical_texts"):

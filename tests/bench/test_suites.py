@@ -73,6 +73,7 @@ def _check(found: SuiteResult) -> None:
     assert found.wrong == ()
 
 
+@pytest.mark.bench
 def test_overhead_measures_every_workload_sync_and_async(measured_overhead: SuiteResult) -> None:
     found = measured_overhead
     _check(found)

@@ -110,6 +110,7 @@ async def test_the_retriever_finds_what_shares_words_with_the_question() -> None
     assert found[0].page_content.startswith("The ferry was rebuilt")
 
 
+@pytest.mark.bench
 def test_rounds_are_timed_in_both_ways_and_plain() -> None:
     with bench_accelerator() as accelerator:
         found = time_rounds(map_reduce, accelerator, users=2, pairs=2, warm_up=0)

@@ -1,4 +1,4 @@
-"""Decide which searches of a large index with clusters go by codes: those that read enough.
+"""Which searches of a large index with clusters go by codes: those that read enough.
 
 Both ways return the same. Codes are made in the background once searches have shown that they would
 be of use.
@@ -25,7 +25,7 @@ MAX_CODE_BYTES = 4 << 30
 
 
 class SearchPlanner:
-    """Search by codes where that pays. Used on one thread; the index may change.
+    """Searches by codes where that pays. Used on one thread; the index may change.
 
     A crowd is searches with equal filters; ``k`` and ``nprobe`` may differ. Nothing is held before
     ``MIN_SEARCHES`` on an index with clusters and at least ``MIN_NUMBERS`` numbers, of which each

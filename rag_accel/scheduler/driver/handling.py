@@ -1,4 +1,4 @@
-"""Apply events to the core and carry out what it decides; start over after errors of our own."""
+"""How events reach the core and its commands are carried out; a fresh start after our errors."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_an_overridden_encode_is_respected(
     small_model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def encode(given: list[str], **kwargs: Any) -> Any:
-        return np.full((len(given), 384), 0.5)
+        return np.full((len(given), 96), 0.5)
 
     monkeypatch.setitem(vars(small_model), "encode", encode)
     value = run(SentenceTransformerEngine(small_model), [texts("a", "one")])["a"].value
@@ -213,7 +213,7 @@ def test_a_text_the_tokenizer_refuses_fails_its_own_work_with_the_tokenizers_err
 
 def test_no_texts_give_no_rows(small_model: Any) -> None:
     value = run(SentenceTransformerEngine(small_model), [texts("a")])["a"].value
-    assert value.shape == (0, 384)
+    assert value.shape == (0, 96)
     assert value.tolist() == small_model.encode([]).tolist()
 
 

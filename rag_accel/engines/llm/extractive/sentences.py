@@ -55,7 +55,7 @@ def split_sentences(text: str) -> list[str]:
 def stem(word: str) -> str:
     """Return the Snowball stem of a lower-case English word, so that relatives compare equal.
 
-    ``serialize``, ``serialized`` and ``serialization`` all become ``serial``.
+    "serialize", "serialized" and "serialization" all become "serial".
     """
     return _STEMMER.stemWord(word)
 
