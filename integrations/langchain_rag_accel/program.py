@@ -1,36 +1,24 @@
-"""The calls of one accelerated program, each run as a request of the scheduler."""
+"""An accelerated LangChain program, whose shape is looked up if it is a compiled LangGraph."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from itertools import count
 from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable
 
-from rag_accel.accelerator import Accelerator, RequestIdentity, default_accelerator
-from rag_accel.config import is_enabled
-from rag_accel.interception.identity import activated, current_run, fail_open, lent, scoped
-from rag_accel.interception.leaf_call import inside
-from rag_accel.interception.patches import Interception
-from rag_accel.interception.wrappers import StreamScope
-from rag_accel.leaves.leaves import leaf_depth
-from rag_accel_adapters.langgraph.skeleton import Skeleton, called_without_context, skeleton
+from rag_accel.accelerator import Accelerator
+from rag_accel.interception.program import AcceleratedProgram
+from rag_accel_adapters.langgraph.skeleton import called_without_context, skeleton
 
 T = TypeVar("T")
 
-_numbers = count(1)
 _logger = logging.getLogger(__name__)
 
 
-class Program:
-    """A program: its accelerator, its name there, and its shape if it has one.
-
-    All that is made of one accelerated object shares it. While it lives, leaf calls are
-    intercepted.
+class Program(AcceleratedProgram):
+    """A runnable as a program.
 
     Args:
         runnable: the program.
@@ -38,95 +26,8 @@ class Program:
     """
 
     def __init__(self, runnable: Runnable[Any, Any], own: Accelerator | None) -> None:
-        self.own = own
-        self.name = f"{runnable.get_name()}#{next(_numbers)}"
-        self._interception = Interception(self.name)
-        #: how far each node is from the end, of a compiled LangGraph
-        self._skeleton = _of_graph(skeleton, runnable)
-        #: ids of its leaves that LangGraph calls in threads without a context
-        self._lent = _of_graph(called_without_context, runnable) or frozenset()
-
-    def __copy__(self) -> Program:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Program:
-        return self
-
-    @property
-    def accelerator(self) -> Accelerator:
-        """Return the accelerator that schedules it."""
-        return self.own or activated() or default_accelerator()
-
-    def run(self) -> AbstractContextManager[StreamScope]:
-        """Run a call as a request or as part of one; give the scope that its code runs in."""
-        identity, is_new = self._identity()
-        if identity is None:
-            return nullcontext(nullcontext)
-        plan = self._skeleton
-        # A plan of what is around this program is the better one.
-        if plan is None or not identity.accelerator.options.use_skeleton:
-            scope = partial(inside, None, identity)
-        else:
-            scope = partial(_planned, identity, plan)
-        return _Request(identity, scope, self._lent) if is_new else nullcontext(scope)
-
-    def _identity(self) -> tuple[RequestIdentity | None, bool]:
-        """Return the request that a call belongs to, and whether it begins with this call."""
-        if not is_enabled():
-            return None, False
-        outer = current_run(self.own)
-        if outer is not None:
-            return outer, False
-        accelerator = self.accelerator
-        try:
-            return accelerator.open_request(self.name), True
-        except Exception as error:
-            fail_open(accelerator, error, self.name)
-            return None, False
-
-
-class _Request:
-    """A request of its own, open while the block runs."""
-
-    __slots__ = ("_identity", "_lent", "_scope")
-
-    def __init__(
-        self, identity: RequestIdentity, scope: StreamScope, lent_ids: frozenset[int]
-    ) -> None:
-        self._identity = identity
-        self._scope = scope
-        self._lent = lent_ids
-
-    def __enter__(self) -> StreamScope:
-        if self._lent:
-            lent[self._identity] = self._lent
-        return self._scope
-
-    def __exit__(self, *raised: object) -> None:
-        identity = self._identity
-        if self._lent:
-            lent.pop(identity, None)
-        if not identity.accelerator.forked:
-            identity.accelerator.close_request(identity)
-
-
-class _planned(inside):  # noqa: N801 - used as a function
-    """A block that is part of a run whose shape is known."""
-
-    __slots__ = ("_depth", "_plan")
-
-    def __init__(self, identity: RequestIdentity, plan: Skeleton) -> None:
-        super().__init__(None, identity)
-        self._plan = plan
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._depth = scoped(leaf_depth, leaf_depth.get() or self._plan.here)
-        self._depth.__enter__()
-
-    def __exit__(self, *raised: object) -> None:
-        self._depth.__exit__(*raised)
-        super().__exit__(*raised)
+        lent_ids = _of_graph(called_without_context, runnable) or frozenset[int]()
+        super().__init__(runnable.get_name(), own, _of_graph(skeleton, runnable), lent_ids)
 
 
 def _of_graph(look: Callable[[Any], T], runnable: Runnable[Any, Any]) -> T | None:

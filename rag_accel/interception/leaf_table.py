@@ -11,13 +11,22 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from rag_accel.engine_api import PrimitiveKind
 
 Method = Callable[..., Any]
-Flavour = Literal["plain", "coroutine", "generator", "async_generator", "composite"]
+Flavour = Literal[
+    "plain",
+    "coroutine",
+    "generator",
+    "async_generator",
+    "stream",
+    "async_stream",
+    "composite",
+]
 
 _ORIGINAL = "__rag_accel_original__"
 #: What a class sets that brings its work to the scheduler itself.
@@ -31,7 +40,9 @@ class LeafMethod:
     Args:
         name: the method's name.
         kind: what the scheduler takes it for.
-        flavour: how it is called; ``composite`` does no work but has others do it.
+        flavour: how it is called; ``stream`` is a plain method that returns an iterator and
+            ``async_stream`` a coroutine that returns an async one, whose items are part of the
+            call; ``composite`` does no work but has others do it.
         default: the class whose version does no work of its own.
         sync: for an async method, the method that this default runs in an executor.
         owned: returns the scheduled version that lets an owned engine compute where it can, given
@@ -202,20 +213,35 @@ def is_default(cls: type, leaf: LeafMethod) -> bool:
         return not leaf_class(cls).framework.is_composite_call(plain_method(cls, leaf.name))
     if leaf.default is None:
         return False
-    here = plain_method(cls, leaf.name)
+    here, default = plain_method(cls, leaf.name), plain_method(leaf.default, leaf.name)
     # A LangChain retriever without ``run_manager`` gets a default when its class is made.
     made = f"{leaf.default.__qualname__}.__init_subclass__.<locals>.{leaf.name}"
-    return (
-        here is plain_method(leaf.default, leaf.name) or getattr(here, "__qualname__", "") == made
-    )
+    return _undecorated(here) is _undecorated(default) or getattr(here, "__qualname__", "") == made
 
 
 def plain_method(cls: type, name: str) -> Method | None:
     """Return the method as the program wrote it, also while its class is patched."""
     method = getattr(cls, name, None)
-    wrapper, original = getattr(method, _ORIGINAL, (None, None))
+    marked: tuple[Any, Any] = getattr(method, _ORIGINAL, (None, None))
+    wrapper, original = marked
     # ``functools.wraps`` copies attributes: somebody's wrapper of our wrapper is not ours.
-    return original if wrapper is not None and wrapper is method else method
+    if wrapper is None or wrapper is not method:
+        return method
+    # As the class would give it: a decorator that binds by itself must learn of the object.
+    return original.__get__(None, cls) if is_decorated(original) else original
+
+
+def is_decorated(method: Any) -> bool:
+    """Tell whether this stands for a function that it binds by itself, as ``wrapt`` makes them."""
+    is_like_a_function = isinstance(method, FunctionType) and type(method) is not FunctionType
+    return is_like_a_function and hasattr(method, "__wrapped__")
+
+
+def _undecorated(method: Any) -> Any:
+    """Return the function that such a decorator was given, which is the same for all bindings."""
+    while is_decorated(method):
+        method = method.__wrapped__
+    return method
 
 
 def wrapped_in(cls: type, name: str) -> Method | None:

@@ -24,9 +24,11 @@ from rag_accel.interception.leaf_table import (
     LeafMethod,
     add_framework,
     frameworks,
+    is_decorated,
     is_default,
     is_scheduled,
     leaf_methods,
+    mark,
     wrapped_in,
 )
 from rag_accel.interception.wrappers import wrap
@@ -215,7 +217,8 @@ def _places_of(cls: type) -> Iterator[tuple[type, LeafMethod]]:
         if definer is None or (is_default(cls, leaf) and leaf.sync is None):
             continue
         # What stands there as something else than a method, a static one say, is left alone.
-        if getattr(definer, leaf.name) is definer.__dict__[leaf.name]:
+        method = definer.__dict__[leaf.name]
+        if getattr(definer, leaf.name) is method or is_decorated(method):
             yield definer, leaf
 
 
@@ -241,6 +244,8 @@ def _gated(cls: type, leaf: LeafMethod) -> Any:
         return kept.wrapper
     wrapper = wrap(cls, leaf, _find)
     assert wrapper is not None, "only methods that do work are patched"
+    if is_decorated(method):  # to be put back as it stood there, not as the class gives it
+        mark(wrapper, method)
     with contextlib.suppress(AttributeError, TypeError):  # compiled ones keep nothing
         setattr(method, _KEPT, _Kept(method, leaf, wrapper))
     return wrapper

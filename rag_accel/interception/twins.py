@@ -18,6 +18,7 @@ from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
 from rag_accel.interception.identity import identity_for, scoped
 from rag_accel.interception.leaf_table import leaf_class, leaf_methods, plain_class
 from rag_accel.interception.patches import Interception
+from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.wrappers import FindIdentity, wrap
 
 #: Where a twin keeps its accelerator: in the class, since its state belongs to the original too.
@@ -40,6 +41,8 @@ os.register_at_fork(after_in_child=_renew_lock)  # who held it there before is g
 #: What a twin was made of, and the patches on what that holds: in a slot of its own, so that a
 #: program that reaches its twin is collected with it.
 _ORIGIN = "__rag_accel_origin__"
+#: The program of an accelerated object whose calls are requests, made when it is first asked for.
+_PROGRAM = "__rag_accel_program__"
 _classes: weakref.WeakValueDictionary[tuple[int, int], type] = weakref.WeakValueDictionary()
 
 
@@ -82,6 +85,17 @@ def twin(obj: Any, accelerator: Accelerator | None, make: MakeMethods = leaf_wra
     return made
 
 
+def program_of(made: Any) -> AcceleratedProgram:
+    """Return the program of a twin; its calls run as requests of it."""
+    try:
+        return object.__getattribute__(made, _PROGRAM)
+    except AttributeError:
+        cls = type(made)
+        program = AcceleratedProgram(plain_class(cls).__name__, getattr(cls, _OWN))
+        object.__setattr__(made, _PROGRAM, program)
+        return program
+
+
 def _sharing(obj: Any, cls: type) -> Any:
     """Return an instance of ``cls`` with the state of ``obj``."""
     made = object.__new__(cls)
@@ -122,7 +136,7 @@ def _subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods) -> 
 def _make_subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods) -> type:
     lacking = [("__dict__", cls.__dictoffset__), ("__weakref__", cls.__weakrefoffset__)]
     body: dict[str, Any] = {
-        "__slots__": (_ORIGIN, *(name for name, offset in lacking if not offset)),
+        "__slots__": (_ORIGIN, _PROGRAM, *(name for name, offset in lacking if not offset)),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,

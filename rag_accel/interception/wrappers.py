@@ -11,6 +11,7 @@ side.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, TypeVar
@@ -117,6 +118,10 @@ def borrowed(original: Method, leaf: LeafMethod) -> Method:
         return _generator(original, leaf)
     if leaf.flavour == "async_generator":
         return _async_generator(original, leaf)
+    if leaf.flavour == "stream":
+        return _stream(original, leaf)
+    if leaf.flavour == "async_stream":
+        return _async_stream(original, leaf)
     return _plain(original, leaf)
 
 
@@ -194,6 +199,8 @@ _LOOKING: dict[Flavour, Callable[[Method, Method, FindIdentity], Method]] = {
     "coroutine": _looking_coroutine,
     "generator": _looking_generator,
     "async_generator": _looking_async_generator,
+    "stream": _looking_plain,
+    "async_stream": _looking_coroutine,
 }
 
 
@@ -282,6 +289,73 @@ def _async_generator(original: Method, leaf: LeafMethod) -> Method:
             call.end(ok)
 
     return scheduled
+
+
+def _stream(original: Method, leaf: LeafMethod) -> Method:
+    """Return the scheduled version of a method that begins its work and returns an iterator."""
+
+    def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = LeafCall(identity, self, leaf, leaf_class(type(self)), args)
+        try:
+            if not call.begin():
+                call.wait()
+            with call.inside():
+                items = original(self, *args, **kwargs)
+        except BaseException:
+            call.end(ok=False)
+            raise
+        if not isinstance(items, Iterator):
+            call.end(ok=True)
+            return items
+        held_items = _held(items, call)
+        # One that is never begun runs no ``finally``.
+        weakref.finalize(held_items, call.end, ok=False).atexit = False
+        return held_items
+
+    return scheduled
+
+
+def _held(items: Iterator[T], call: LeafCall) -> Iterator[T]:
+    ok = False
+    try:
+        yield from stepped(items, call.inside)
+        ok = True
+    finally:
+        call.end(ok)
+
+
+def _async_stream(original: Method, leaf: LeafMethod) -> Method:
+    """Return the scheduled version of a coroutine that returns an async iterator."""
+
+    async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = LeafCall(identity, self, leaf, leaf_class(type(self)), args)
+        try:
+            if not call.begin():
+                await call.wait_on_loop()
+            with call.inside():
+                items = await original(self, *args, **kwargs)
+        except BaseException:
+            call.end(ok=False)
+            raise
+        if not isinstance(items, AsyncIterator):
+            call.end(ok=True)
+            return items
+        held_items = _aheld(items, call)
+        weakref.finalize(held_items, call.end, ok=False).atexit = False
+        return held_items
+
+    return scheduled
+
+
+async def _aheld(items: AsyncIterator[T], call: LeafCall) -> AsyncIterator[T]:
+    ok = False
+    try:
+        async with aclosing(astepped(items, call.inside)) as steps:
+            async for item in steps:
+                yield item
+        ok = True
+    finally:
+        call.end(ok)
 
 
 def _off_loop(original: Method, leaf: LeafMethod, sync_name: str) -> Method:

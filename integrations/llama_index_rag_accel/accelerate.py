@@ -1,0 +1,54 @@
+"""The verb a LlamaIndex user needs: to accelerate an object."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from llama_index_rag_accel.entries import entry_methods, is_program
+from llama_index_rag_accel.leaf_table import LLAMA_INDEX
+from rag_accel.accelerator import Accelerator
+from rag_accel.config import Options
+from rag_accel.errors import ConfigError
+from rag_accel.interception import intercept
+from rag_accel.interception.leaf_table import leaf_base
+from rag_accel.interception.twins import program_of, twin
+
+T = TypeVar("T")
+
+intercept(LLAMA_INDEX)
+
+
+def accelerate(
+    obj: T, *, accelerator: Accelerator | None = None, options: Options | None = None
+) -> T:
+    """Return an instance of the class of ``obj`` that shares its state and whose work is scheduled.
+
+    Each call of a query engine, chat engine, retriever, synthesizer or ingestion pipeline is one
+    request; an LLM, embedding, vector store or postprocessor is scheduled call by call.
+
+    Args:
+        obj: the object; it stays as it is and may be used beside the result.
+        accelerator: schedules the work; by default one that all objects of the process share.
+        options: options of an accelerator made for this object alone.
+
+    Raises:
+        ConfigError: if ``obj`` is none of these, or both arguments are given.
+    """
+    if accelerator is not None and options is not None:
+        raise ConfigError("accelerate() takes an accelerator or options, not both")
+    if options is not None:
+        accelerator = Accelerator(options=options)
+    if is_program(obj):
+        made = twin(obj, accelerator, entry_methods)
+        program_of(made)  # what it holds is intercepted from now on
+        return made
+    if leaf_base(type(obj)) is not None:
+        return twin(obj, accelerator)
+    raise ConfigError(
+        "accelerate() does not know this object",
+        found=f"{type(obj).__module__}.{type(obj).__qualname__}",
+        valid="a query engine, chat engine, retriever, response synthesizer, ingestion pipeline, "
+        "LLM, embedding, vector store or node postprocessor of LlamaIndex",
+        hint="accelerate what answers, for example index.as_query_engine(), "
+        "or call the program inside activate()",
+    )
