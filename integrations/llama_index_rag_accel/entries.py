@@ -1,20 +1,27 @@
-"""The methods by which a LlamaIndex program is entered, each call of which is one request."""
+"""The methods by which a LlamaIndex program is entered, each call of which is one request.
+
+A request lasts until the stream of its response has ended, or is dropped.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of
+from rag_accel.interception.wrappers import StreamScope, astepped, stepped
 
 #: by the base class of a program, its public methods that do work
 ENTRIES: Mapping[type, tuple[str, ...]] = {
@@ -43,14 +50,56 @@ def _entry(plain: Any) -> Any:
 
         @functools.wraps(plain)
         async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with program_of(self).run() as scope, scope():
-                return await plain(self, *args, **kwargs)
+            with ExitStack() as request:
+                scope = request.enter_context(program_of(self).run())
+                with scope():
+                    result = await plain(self, *args, **kwargs)
+                return _with_its_stream(result, scope, request)
 
         return acall
 
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with program_of(self).run() as scope, scope():
-            return plain(self, *args, **kwargs)
+        with ExitStack() as request:
+            scope = request.enter_context(program_of(self).run())
+            with scope():
+                result = plain(self, *args, **kwargs)
+            return _with_its_stream(result, scope, request)
 
     return call
+
+
+def _with_its_stream(result: Any, scope: StreamScope, request: ExitStack) -> Any:
+    """Return a response whose stream, if it has one, keeps the request open."""
+    if isinstance(result, StreamingResponse):
+        result.response_gen = _open_while(_stream, result.response_gen, scope, request)
+    elif isinstance(result, AsyncStreamingResponse):
+        result.response_gen = _open_while(_astream, result.response_gen, scope, request)
+    return result
+
+
+def _open_while(
+    consume: Callable[[Any, StreamScope, ExitStack], Any],
+    tokens: Any,
+    scope: StreamScope,
+    request: ExitStack,
+) -> Any:
+    kept = request.pop_all()
+    stream = consume(tokens, scope, kept)
+    # One that is never begun runs no ``finally``.
+    weakref.finalize(stream, kept.close).atexit = False
+    return stream
+
+
+def _stream(tokens: Iterator[str], scope: StreamScope, request: ExitStack) -> Iterator[str]:
+    with request:
+        yield from stepped(iter(tokens), scope)
+
+
+async def _astream(
+    tokens: AsyncIterator[str], scope: StreamScope, request: ExitStack
+) -> AsyncIterator[str]:
+    with request:
+        async with aclosing(astepped(aiter(tokens), scope)) as steps:
+            async for token in steps:
+                yield token

@@ -1,0 +1,34 @@
+"""A strict accelerator for each test, which must be empty when the test is over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llama_index.core")
+
+from rag_accel import Accelerator
+from rag_accel.interception.patches import patches
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give an accelerator that raises errors of ours."""
+    with Accelerator(strict=True) as made:
+        yield made
+        assert made.bypassed == {}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_patched() -> Iterator[None]:
+    """Check that the classes are restored once no program lives."""
+    import gc
+
+    yield
+    gc.collect()
+    assert patches.patched() == []

@@ -1,0 +1,83 @@
+"""What ``accelerate`` gives for LlamaIndex objects, and what it says of others."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from li_programs import TEXTS, EchoLLM, HashEmbedding, Parts
+from llama_index.core.postprocessor import SimilarityPostprocessor
+
+from llama_index_rag_accel import accelerate
+from rag_accel import Accelerator, ConfigError
+
+
+def steps(accelerator: Accelerator) -> int:
+    """Return how many calls the scheduler has heard of."""
+    engines = accelerator.metrics.snapshot()["engines"]
+    return sum(engine["steps"] for engine in engines.values())
+
+
+def test_a_leaf_is_scheduled_call_by_call(accelerator: Accelerator) -> None:
+    fast = accelerate(HashEmbedding(), accelerator=accelerator)
+    assert isinstance(fast, HashEmbedding)
+    assert fast.get_query_embedding("a") == HashEmbedding().get_query_embedding("a")
+    assert fast.get_text_embedding_batch(["a", "b"]) == [
+        HashEmbedding().get_text_embedding(text) for text in ("a", "b")
+    ]
+    assert steps(accelerator) == 2
+
+
+def test_a_retriever_finds_the_same_nodes(accelerator: Accelerator) -> None:
+    retriever = Parts().index().as_retriever(similarity_top_k=3)
+    fast = accelerate(retriever, accelerator=accelerator)
+    found, plain = fast.retrieve("bridge"), retriever.retrieve("bridge")
+    assert [(one.node_id, one.score) for one in found] == [
+        (one.node_id, one.score) for one in plain
+    ]
+    assert steps(accelerator) == 2  # the retriever and its embedding; its store is part of it
+
+
+def test_the_result_shares_the_state_of_the_original(accelerator: Accelerator) -> None:
+    llm = EchoLLM()
+    accelerate(llm, accelerator=accelerator).complete("x")
+    assert llm.calls == 1
+
+
+def test_a_twin_of_a_twin_is_itself(accelerator: Accelerator) -> None:
+    fast = accelerate(Parts().engine(), accelerator=accelerator)
+    assert accelerate(fast, accelerator=accelerator) is fast
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
+def test_a_copy_is_accelerated_too(accelerator: Accelerator, way: Any) -> None:
+    fast = way(accelerate(Parts().engine(), accelerator=accelerator))
+    assert str(fast.query("x")) == str(Parts().engine().query("x"))
+    assert steps(accelerator) > 0
+
+
+def test_a_pickled_leaf_comes_back_accelerated() -> None:
+    back = pickle.loads(pickle.dumps(accelerate(SimilarityPostprocessor(similarity_cutoff=0.5))))
+    assert type(back).__rag_accel__
+    assert back.similarity_cutoff == 0.5
+
+
+def test_a_closed_accelerator_lets_calls_run_plainly() -> None:
+    accelerator = Accelerator()
+    fast = accelerate(Parts().engine(), accelerator=accelerator)
+    accelerator.close()
+    assert str(fast.query("x")) == str(Parts().engine().query("x"))
+    assert accelerator.bypassed
+
+
+def test_an_unknown_object_is_refused_with_what_would_be_valid() -> None:
+    with pytest.raises(ConfigError, match="a query engine, chat engine") as caught:
+        accelerate(TEXTS)
+    assert "builtins.list" in str(caught.value)
+
+
+def test_an_accelerator_and_options_are_too_much(accelerator: Accelerator) -> None:
+    with pytest.raises(ConfigError, match="not both"):
+        accelerate(EchoLLM(), accelerator=accelerator, options=accelerator.options)

@@ -1,0 +1,127 @@
+"""LlamaIndex programs do what they do plainly, and the scheduler hears of each leaf call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from li_programs import CHAT_ENGINES, QUERY_ENGINES, Parts, recording, shown, text_of
+
+from llama_index_rag_accel import accelerate, activate
+from rag_accel import Accelerator
+
+QUESTION = "When was the bridge opened?"
+
+
+def items(accelerator: Accelerator, name: str) -> int:
+    """Return how many calls of a class's objects the scheduler has heard of."""
+    engines = accelerator.metrics.snapshot()["engines"]
+    return sum(engine["items"] for key, engine in engines.items() if key.endswith(name))
+
+
+@pytest.mark.parametrize("make", QUERY_ENGINES.values(), ids=QUERY_ENGINES)
+@pytest.mark.parametrize("way", ["query", "aquery"])
+def test_an_accelerated_query_engine_answers_as_the_plain_one(
+    make: Callable[[Parts], Any], way: str, accelerator: Accelerator
+) -> None:
+    def ask(engine: Any) -> Any:
+        result = getattr(engine, way)(QUESTION)
+        return asyncio.run(result) if asyncio.iscoroutine(result) else result
+
+    parts, bare = Parts(), make(Parts())
+    plain = shown(lambda: ask(bare))
+    engine = make(parts)
+    fast = accelerate(engine, accelerator=accelerator)
+    assert isinstance(fast, type(engine))
+    assert shown(lambda: ask(fast)) == plain
+    assert items(accelerator, "EchoLLM") == parts.llm.calls
+
+
+@pytest.mark.parametrize("make", QUERY_ENGINES.values(), ids=QUERY_ENGINES)
+def test_an_activated_program_answers_as_the_plain_one(
+    make: Callable[[Parts], Any], accelerator: Accelerator
+) -> None:
+    plain = shown(lambda: make(Parts()).query(QUESTION))
+    parts = Parts()
+    with activate(accelerator):
+        assert shown(lambda: make(parts).query(QUESTION)) == plain
+    assert items(accelerator, "EchoLLM") == parts.llm.calls
+
+
+# LlamaIndex's chat memory leaves its database open.
+@pytest.mark.filterwarnings("ignore:.*aiosqlite:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("make", CHAT_ENGINES.values(), ids=CHAT_ENGINES)
+@pytest.mark.parametrize("way", ["chat", "stream_chat"])
+def test_a_chat_engine_remembers_as_the_plain_one(
+    make: Callable[[Parts], Any], way: str, accelerator: Accelerator
+) -> None:
+    plain, fast = make(Parts()), accelerate(make(Parts()), accelerator=accelerator)
+    for turn in (QUESTION, "And the ferry?"):
+        expected, found = (text_of(getattr(one, way)(turn)) for one in (plain, fast))
+        assert found == expected
+    assert [(one.role, one.content) for one in fast.chat_history] == [
+        (one.role, one.content) for one in plain.chat_history
+    ]
+
+
+def test_a_stream_holds_its_call_until_it_ends(accelerator: Accelerator) -> None:
+    parts = Parts()
+    plain = text_of(Parts().engine(streaming=True).query(QUESTION))
+    fast = accelerate(parts.engine(streaming=True), accelerator=accelerator)
+    stream = fast.query(QUESTION).response_gen
+    words = [next(stream)]
+    assert items(accelerator, "EchoLLM") == 0
+    words += stream
+    assert "".join(words) == plain
+    assert items(accelerator, "EchoLLM") == 1
+
+
+@pytest.mark.parametrize("num_taken", [0, 1])
+def test_a_stream_that_is_left_ends_its_request(accelerator: Accelerator, num_taken: int) -> None:
+    fast = accelerate(Parts().engine(streaming=True), accelerator=accelerator)
+    response = fast.query(QUESTION)
+    for _ in range(num_taken):
+        next(response.response_gen)
+    del response
+    assert accelerator.is_idle
+    assert items(accelerator, "EchoLLM") == num_taken  # the model is asked with the first token
+
+
+async def test_an_async_stream_gives_the_same_tokens(accelerator: Accelerator) -> None:
+    async def tokens(engine: Any) -> list[str]:
+        response = await engine.aquery(QUESTION)
+        return [token async for token in response.async_response_gen()]
+
+    expected = await tokens(Parts().engine(streaming=True))
+    fast = accelerate(Parts().engine(streaming=True), accelerator=accelerator)
+    assert await tokens(fast) == expected
+    assert items(accelerator, "EchoLLM") == 1
+
+
+async def test_sixteen_queries_at_once_are_sixteen_requests(accelerator: Accelerator) -> None:
+    engine = Parts().engine()
+    questions = [f"question {number}" for number in range(16)]
+    expected = [str(await engine.aquery(one)) for one in questions]
+    fast = accelerate(engine, accelerator=accelerator)
+    found = await asyncio.gather(*(fast.aquery(one) for one in questions))
+    assert list(map(str, found)) == expected
+
+
+def test_a_class_made_while_patched_has_the_spans_of_its_own(accelerator: Accelerator) -> None:
+    from li_programs import HashEmbedding
+
+    def spans_of() -> Any:
+        class Fresh(HashEmbedding):
+            def _get_query_embedding(self, query: str) -> list[float]:
+                return super()._get_query_embedding(query)
+
+        with recording() as (events, spans):
+            Fresh().get_query_embedding("x")
+        return events, spans
+
+    plain = spans_of()
+    with activate(accelerator):
+        assert spans_of() == plain
