@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import functools
+from typing import Any, TypeVar
+
+from llama_index.core.indices.base import BaseIndex
 
 from llama_index_rag_accel.entries import entry_methods, is_program
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX
@@ -23,8 +26,9 @@ def accelerate(
 ) -> T:
     """Return an instance of the class of ``obj`` that shares its state and whose work is scheduled.
 
-    Each call of a query engine, chat engine, retriever, synthesizer or ingestion pipeline is one
-    request; an LLM, embedding, vector store or postprocessor is scheduled call by call.
+    Each call of a query engine, chat engine, retriever, synthesizer or ingestion pipeline and each
+    run of a workflow or agent is one request; an LLM, embedding, vector store or postprocessor is
+    scheduled call by call. What an index makes is accelerated as if it had been given itself.
 
     Args:
         obj: the object; it stays as it is and may be used beside the result.
@@ -42,13 +46,29 @@ def accelerate(
         made = twin(obj, accelerator, entry_methods)
         program_of(made)  # what it holds is intercepted from now on
         return made
+    if isinstance(obj, BaseIndex):
+        return twin(obj, accelerator, maker_methods)
     if leaf_base(type(obj)) is not None:
         return twin(obj, accelerator)
     raise ConfigError(
         "accelerate() does not know this object",
         found=f"{type(obj).__module__}.{type(obj).__qualname__}",
-        valid="a query engine, chat engine, retriever, response synthesizer, ingestion pipeline, "
-        "LLM, embedding, vector store or node postprocessor of LlamaIndex",
+        valid="a query engine, chat engine, retriever, index, response synthesizer, workflow, "
+        "agent, ingestion pipeline, LLM, embedding, vector store or node postprocessor of LlamaIndex",
         hint="accelerate what answers, for example index.as_query_engine(), "
         "or call the program inside activate()",
     )
+
+
+def maker_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
+    """Return the methods by which an accelerated index makes accelerated programs."""
+
+    def maker(plain: Any) -> Any:
+        @functools.wraps(plain)
+        def make(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return accelerate(plain(self, *args, **kwargs), accelerator=own)
+
+        return make
+
+    names = ("as_query_engine", "as_chat_engine", "as_retriever")
+    return {name: maker(getattr(cls, name)) for name in names}

@@ -1,6 +1,7 @@
 """The methods by which a LlamaIndex program is entered, each call of which is one request.
 
-A request lasts until the stream of its response has ended, or is dropped.
+A request lasts until the stream of its response has ended, or is dropped, and until the run of a
+workflow is over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from llama_index.core.base.response.schema import AsyncStreamingResponse, Stream
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
+from workflows import Workflow
+from workflows.handler import WorkflowHandler
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of
@@ -30,6 +33,7 @@ ENTRIES: Mapping[type, tuple[str, ...]] = {
     BaseRetriever: ("retrieve", "aretrieve"),
     BaseSynthesizer: ("synthesize", "asynthesize"),
     IngestionPipeline: ("run", "arun"),
+    Workflow: ("run",),
 }
 
 
@@ -54,7 +58,7 @@ def _entry(plain: Any) -> Any:
                 scope = request.enter_context(program_of(self).run())
                 with scope():
                     result = await plain(self, *args, **kwargs)
-                return _with_its_stream(result, scope, request)
+                return _kept_open(result, scope, request)
 
         return acall
 
@@ -64,17 +68,23 @@ def _entry(plain: Any) -> Any:
             scope = request.enter_context(program_of(self).run())
             with scope():
                 result = plain(self, *args, **kwargs)
-            return _with_its_stream(result, scope, request)
+            return _kept_open(result, scope, request)
 
     return call
 
 
-def _with_its_stream(result: Any, scope: StreamScope, request: ExitStack) -> Any:
-    """Return a response whose stream, if it has one, keeps the request open."""
+def _kept_open(result: Any, scope: StreamScope, request: ExitStack) -> Any:
+    """Return what a call returned; if it is not over, neither is its request."""
     if isinstance(result, StreamingResponse):
         result.response_gen = _open_while(_stream, result.response_gen, scope, request)
     elif isinstance(result, AsyncStreamingResponse):
         result.response_gen = _open_while(_astream, result.response_gen, scope, request)
+    elif isinstance(result, WorkflowHandler):
+        # Where a later version has no such task, what its steps call are requests of their own.
+        task = getattr(result, "_result_task", None)
+        if task is not None:
+            kept = request.pop_all()
+            task.add_done_callback(lambda _: kept.close())
     return result
 
 

@@ -1,0 +1,139 @@
+"""Workflows and agents run as they do plainly, each run as one request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from li_programs import EchoLLM, Parts
+from llama_index.core.agent.workflow import ReActAgent
+from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.llms.callbacks import llm_completion_callback
+from workflows import Context, Workflow, step
+from workflows.errors import WorkflowCancelledByUser
+from workflows.events import Event, StartEvent, StopEvent
+
+from llama_index_rag_accel import accelerate, activate
+from rag_accel import Accelerator
+
+
+class Asked(Event):
+    """A question of one branch."""
+
+    question: str
+
+
+class Answered(Event):
+    """The answer of one branch."""
+
+    answer: str
+
+
+class FanOut(Workflow):
+    """A workflow that asks three questions side by side and joins their answers."""
+
+    def __init__(self, parts: Parts, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.engine = parts.engine()
+
+    @step
+    async def ask(self, context: Context, start: StartEvent) -> Asked | None:
+        await context.store.set("count", 3)
+        for number in range(3):
+            context.send_event(Asked(question=f"{start.question} {number}"))
+        return None
+
+    @step(num_workers=3)
+    async def answer(self, asked: Asked) -> Answered:
+        return Answered(answer=str(await self.engine.aquery(asked.question)))
+
+    @step
+    async def join(self, context: Context, answered: Answered) -> StopEvent | None:
+        found = context.collect_events(answered, [Answered] * await context.store.get("count"))
+        return None if found is None else StopEvent(sorted(one.answer for one in found))
+
+
+class ThinkingLLM(EchoLLM):
+    """A model that ends an agent's work at once, and streams as agents ask for it."""
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        self.calls += 1
+        return CompletionResponse(text="Thought: I know.\nAnswer: in 1932")
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        self.calls += 1
+
+        def chunks() -> Any:
+            text = ""
+            for word in ("Thought: I know.\n", "Answer: ", "in ", "1932"):
+                text += word
+                yield CompletionResponse(text=text, delta=word)
+
+        return chunks()
+
+
+def calls(accelerator: Accelerator, name: str) -> int:
+    """Return how many calls of a class's objects the scheduler has heard of."""
+    engines = accelerator.metrics.snapshot()["engines"]
+    return sum(engine["items"] for key, engine in engines.items() if key.endswith(name))
+
+
+async def test_a_workflow_gives_what_the_plain_one_gives(accelerator: Accelerator) -> None:
+    plain = await FanOut(Parts()).run(question="when")
+    parts = Parts()
+    fast = accelerate(FanOut(parts), accelerator=accelerator)
+    assert isinstance(fast, FanOut)
+    assert await fast.run(question="when") == plain
+    assert calls(accelerator, "EchoLLM") == parts.llm.calls == 3
+
+
+async def test_runs_at_once_do_not_mix(accelerator: Accelerator) -> None:
+    fast = accelerate(FanOut(Parts()), accelerator=accelerator)
+    found = await asyncio.gather(*(fast.run(question=str(number)) for number in range(6)))
+    assert found == [await FanOut(Parts()).run(question=str(number)) for number in range(6)]
+
+
+async def test_a_run_is_a_request_until_its_handler_is_done(accelerator: Accelerator) -> None:
+    handler = accelerate(FanOut(Parts()), accelerator=accelerator).run(question="when")
+    assert not accelerator.is_idle
+    await handler
+    await asyncio.sleep(0)
+    assert accelerator.is_idle
+
+
+def test_a_run_that_is_cancelled_ends_its_request(accelerator: Accelerator) -> None:
+    async def cancel() -> None:
+        handler = accelerate(FanOut(Parts()), accelerator=accelerator).run(question="when")
+        await handler.cancel_run()
+        with pytest.raises(WorkflowCancelledByUser):
+            await handler
+
+    asyncio.run(cancel())
+    assert accelerator.is_idle
+
+
+async def test_an_activated_workflow_is_scheduled(accelerator: Accelerator) -> None:
+    plain = await FanOut(Parts()).run(question="when")
+    with activate(accelerator):
+        assert await FanOut(Parts()).run(question="when") == plain
+    assert calls(accelerator, "EchoLLM") == 3
+
+
+# LlamaIndex's chat memory leaves its database open.
+@pytest.mark.filterwarnings("ignore:.*aiosqlite:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_agent_answers_as_the_plain_one(accelerator: Accelerator, streaming: bool) -> None:
+    def agent(llm: ThinkingLLM) -> ReActAgent:
+        return ReActAgent(llm=llm, tools=[], streaming=streaming)
+
+    plain = str(await agent(ThinkingLLM()).run("when?"))
+    llm = ThinkingLLM()
+    fast = accelerate(agent(llm), accelerator=accelerator)
+    assert str(await fast.run("when?")) == plain
+    assert "1932" in plain
+    assert calls(accelerator, "ThinkingLLM") == llm.calls
