@@ -54,7 +54,7 @@ def accelerate(
         "accelerate() does not know this object",
         found=f"{type(obj).__module__}.{type(obj).__qualname__}",
         valid="a query engine, chat engine, retriever, index, response synthesizer, workflow, "
-        "agent, ingestion pipeline, LLM, embedding, vector store or node postprocessor of LlamaIndex",
+        "agent, ingestion pipeline, LLM, embedding, vector store or postprocessor of LlamaIndex",
         hint="accelerate what answers, for example index.as_query_engine(), "
         "or call the program inside activate()",
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -263,6 +265,12 @@ def shown(call: Callable[[], Any]) -> Shown:
         response = call()
         answer = text_of(response)
     return Shown(answer, type(response), nodes_of(response), events, spans)
+
+
+def run_in_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a loop of another thread, as a sync test may not have one of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def text_of(response: Any) -> str:

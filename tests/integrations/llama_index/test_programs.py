@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from li_programs import CHAT_ENGINES, QUERY_ENGINES, Parts, recording, shown, text_of
+from li_programs import CHAT_ENGINES, QUERY_ENGINES, Parts, recording, run_in_loop, shown, text_of
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
@@ -28,7 +28,7 @@ def test_an_accelerated_query_engine_answers_as_the_plain_one(
 ) -> None:
     def ask(engine: Any) -> Any:
         result = getattr(engine, way)(QUESTION)
-        return asyncio.run(result) if asyncio.iscoroutine(result) else result
+        return run_in_loop(result) if asyncio.iscoroutine(result) else result
 
     parts, bare = Parts(), make(Parts())
     plain = shown(lambda: ask(bare))
@@ -90,14 +90,14 @@ def test_a_stream_that_is_left_ends_its_request(accelerator: Accelerator, num_ta
     assert items(accelerator, "EchoLLM") == num_taken  # the model is asked with the first token
 
 
-async def test_an_async_stream_gives_the_same_tokens(accelerator: Accelerator) -> None:
+def test_an_async_stream_gives_the_same_tokens(accelerator: Accelerator) -> None:
     async def tokens(engine: Any) -> list[str]:
         response = await engine.aquery(QUESTION)
         return [token async for token in response.async_response_gen()]
 
-    expected = await tokens(Parts().engine(streaming=True))
+    expected = run_in_loop(tokens(Parts().engine(streaming=True)))
     fast = accelerate(Parts().engine(streaming=True), accelerator=accelerator)
-    assert await tokens(fast) == expected
+    assert run_in_loop(tokens(fast)) == expected
     assert items(accelerator, "EchoLLM") == 1
 
 

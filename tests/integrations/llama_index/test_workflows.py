@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from li_programs import EchoLLM, Parts
+from li_programs import EchoLLM, Parts, run_in_loop
 from llama_index.core.agent.workflow import ReActAgent
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.llms.callbacks import llm_completion_callback
@@ -111,7 +111,7 @@ def test_a_run_that_is_cancelled_ends_its_request(accelerator: Accelerator) -> N
         with pytest.raises(WorkflowCancelledByUser):
             await handler
 
-    asyncio.run(cancel())
+    run_in_loop(cancel())
     assert accelerator.is_idle
 
 
@@ -125,7 +125,7 @@ async def test_an_activated_workflow_is_scheduled(accelerator: Accelerator) -> N
 # LlamaIndex's chat memory leaves its database open.
 @pytest.mark.filterwarnings("ignore:.*aiosqlite:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of upstream's own code
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_an_agent_answers_as_the_plain_one(accelerator: Accelerator, streaming: bool) -> None:
     def agent(llm: ThinkingLLM) -> ReActAgent:
