@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,19 @@ from rag_accel.interception.patches import patches
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+#: LlamaIndex leaves loops and the databases of its chat memory open, whoever runs it.
+UPSTREAM = (
+    "ignore:.*unclosed|.*aiosqlite:ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for ignored in UPSTREAM:
+                item.add_marker(pytest.mark.filterwarnings(ignored))
+
 
 @pytest.fixture
 def accelerator() -> Iterator[Accelerator]:
@@ -27,8 +41,6 @@ def accelerator() -> Iterator[Accelerator]:
 @pytest.fixture(autouse=True)
 def nothing_stays_patched() -> Iterator[None]:
     """Check that the classes are restored once no program lives."""
-    import gc
-
     yield
     gc.collect()
     assert patches.patched() == []

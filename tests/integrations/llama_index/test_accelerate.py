@@ -83,9 +83,6 @@ def test_an_accelerator_and_options_are_too_much(accelerator: Accelerator) -> No
         accelerate(EchoLLM(), accelerator=accelerator, options=accelerator.options)
 
 
-# LlamaIndex's chat memory leaves its database open.
-@pytest.mark.filterwarnings("ignore:.*aiosqlite:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("way", ["as_query_engine", "as_retriever", "as_chat_engine"])
 def test_what_an_index_makes_is_accelerated(accelerator: Accelerator, way: str) -> None:
     parts = Parts()

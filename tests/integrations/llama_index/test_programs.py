@@ -50,9 +50,6 @@ def test_an_activated_program_answers_as_the_plain_one(
     assert items(accelerator, "EchoLLM") == parts.llm.calls
 
 
-# LlamaIndex's chat memory leaves its database open.
-@pytest.mark.filterwarnings("ignore:.*aiosqlite:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("make", CHAT_ENGINES.values(), ids=CHAT_ENGINES)
 @pytest.mark.parametrize("way", ["chat", "stream_chat"])
 def test_a_chat_engine_remembers_as_the_plain_one(

@@ -122,9 +122,6 @@ async def test_an_activated_workflow_is_scheduled(accelerator: Accelerator) -> N
     assert calls(accelerator, "EchoLLM") == 3
 
 
-# LlamaIndex's chat memory leaves its database open.
-@pytest.mark.filterwarnings("ignore:.*aiosqlite:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of upstream's own code
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_an_agent_answers_as_the_plain_one(accelerator: Accelerator, streaming: bool) -> None:
