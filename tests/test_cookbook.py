@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 PAGES = sorted((Path(__file__).parents[1] / "cookbook").glob("[0-9]*.py"))
-OURS = ("langchain_rag_accel", "rag_accel", "rag_accel_adapters")
-PUBLIC = ("langchain_rag_accel", "rag_accel", "rag_accel.testing", "rag_accel.workflows")
+OURS = ("langchain_rag_accel", "llama_index_rag_accel", "rag_accel", "rag_accel_adapters")
+PUBLIC = (
+    "langchain_rag_accel",
+    "llama_index_rag_accel",
+    "rag_accel",
+    "rag_accel.testing",
+    "rag_accel.workflows",
+)
 
 
 def _named(page: Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import langchain_rag_accel
+import llama_index_rag_accel
 import rag_accel
 from rag_accel import errors, registry
 from rag_accel.cli import main
@@ -108,7 +109,7 @@ def test_every_built_in_plugin_is_named(group: str) -> None:
 
 
 def test_every_public_name_is_mentioned() -> None:
-    names = {*rag_accel.__all__, *langchain_rag_accel.__all__}
+    names = {*rag_accel.__all__, *langchain_rag_accel.__all__, *llama_index_rag_accel.__all__}
     assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", TEXT)] == []
 
 

@@ -106,6 +106,7 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
     graph = grimp.build_graph(
         "rag_accel",
         "langchain_rag_accel",
+        "llama_index_rag_accel",
         "rag_accel_adapters",
         exclude_type_checking_imports=True,
     )

@@ -10,7 +10,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCES = [
     path
-    for name in ("rag_accel", "integrations/langchain_rag_accel", "adapters/rag_accel_adapters")
+    for name in (
+        "rag_accel",
+        "integrations/langchain_rag_accel",
+        "integrations/llama_index_rag_accel",
+        "adapters/rag_accel_adapters",
+    )
     for path in sorted((ROOT / name).rglob("*.py"))
 ]
 

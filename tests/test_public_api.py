@@ -18,6 +18,7 @@ from rag_accel import errors
 
 PACKAGES = (
     "langchain_rag_accel",
+    "llama_index_rag_accel",
     "rag_accel",
     "rag_accel.engines",
     "rag_accel.interception",
@@ -26,6 +27,7 @@ PACKAGES = (
     "rag_accel.testing",
     "rag_accel.workflows",
 )
+OURS = ("rag_accel", "langchain_rag_accel", "llama_index_rag_accel")
 ROOT = Path(__file__).parents[1]
 
 #: Packages that nobody pays for who only imports ours.
@@ -42,8 +44,7 @@ def _ours(module: ModuleType) -> set[str]:
     return {
         name
         for name, value in vars(module).items()
-        if not name.startswith("_")
-        and str(getattr(value, "__module__", "")).startswith(("rag_accel", "langchain_rag_accel"))
+        if not name.startswith("_") and str(getattr(value, "__module__", "")).startswith(OURS)
     }
 
 
@@ -89,15 +90,14 @@ def test_the_doctor_works_with_numpy_only(tmp_path: Path) -> None:
     assert "missing torch" in said
 
 
-def test_a_missing_framework_names_the_extra(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["langchain", "llama_index"])
+def test_a_missing_framework_names_the_extra(tmp_path: Path, name: str) -> None:
+    package, extra = f"{name}_rag_accel", name.replace("_", "-")
     _see_only(tmp_path, "numpy", "numpy.libs")
-    for folder in ("rag_accel", "integrations/langchain_rag_accel"):
+    for folder in ("rag_accel", f"integrations/{package}"):
         (tmp_path / Path(folder).name).symlink_to(ROOT / folder)
-    said = _run_alone(
-        tmp_path,
-        "try: import langchain_rag_accel\nexcept ImportError as error: print(error)",
-    )
-    assert "pip install 'rag-accel[langchain]'" in said
+    said = _run_alone(tmp_path, f"try: import {package}\nexcept ImportError as error: print(error)")
+    assert f"pip install 'rag-accel[{extra}]'" in said
 
 
 @pytest.mark.parametrize(

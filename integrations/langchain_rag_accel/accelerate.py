@@ -15,7 +15,7 @@ from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
-from rag_accel.interception.leaf_table import SCHEDULED, leaf_base
+from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
 from rag_accel_adapters.langgraph.parts import is_graph
 
@@ -48,7 +48,7 @@ def accelerate(
         accelerator = Accelerator(options=options)
     if getattr(type(obj), SCHEDULED, False):
         return obj if accelerator is None else cast("Any", obj).scheduled_by(accelerator)
-    if leaf_base(type(obj)) is not None:
+    if leaf_class(type(obj)).framework is LANGCHAIN:
         return twin(obj, accelerator)
     if is_graph(obj):
         return accelerate_graph(obj, accelerator)
@@ -80,7 +80,7 @@ def _hint(obj: Any) -> str:
     if framework == "langgraph" and hasattr(obj, "compile"):
         return "accelerate the compiled graph, which .compile() returns"
     if framework in ("llama_index", "workflows"):
-        return "LlamaIndex is not supported yet; LangChain and LangGraph objects are"
+        return "use accelerate of llama_index_rag_accel: pip install 'rag-accel[llama-index]'"
     if callable(obj):
         return "wrap a function in RunnableLambda"
     return "accelerate the program that uses it, or call it inside activate()"

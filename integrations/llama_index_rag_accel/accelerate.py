@@ -13,7 +13,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
-from rag_accel.interception.leaf_table import leaf_base
+from rag_accel.interception.leaf_table import leaf_class
 from rag_accel.interception.twins import program_of, twin
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def accelerate(
         return made
     if isinstance(obj, BaseIndex):
         return twin(obj, accelerator, maker_methods)
-    if leaf_base(type(obj)) is not None:
+    if leaf_class(type(obj)).framework is LLAMA_INDEX:
         return twin(obj, accelerator)
     raise ConfigError(
         "accelerate() does not know this object",

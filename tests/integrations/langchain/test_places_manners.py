@@ -234,10 +234,10 @@ def llama_objects() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["embedding", "model", "index", "retriever", "query engine"])
-def test_a_llama_index_object_is_told_that_it_is_not_supported_yet(
+def test_a_llama_index_object_is_told_which_package_accelerates_it(
     name: str, llama_objects: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match="LlamaIndex is not supported yet") as raised:
+    with pytest.raises(ConfigError, match="llama_index_rag_accel") as raised:
         accelerate(llama_objects[name])
     assert "RunnableLambda" not in str(raised.value)
 
