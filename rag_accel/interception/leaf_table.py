@@ -232,7 +232,7 @@ def plain_method(cls: type, name: str) -> Method | None:
 
 
 def is_decorated(method: Any) -> bool:
-    """Tell whether this stands for a function that it binds by itself, as the package wrapt makes them."""
+    """Tell whether this stands for a function and binds it by itself, as wrapt's decorators do."""
     is_like_a_function = isinstance(method, FunctionType) and type(method) is not FunctionType
     return is_like_a_function and hasattr(method, "__wrapped__")
 
