@@ -164,21 +164,21 @@ async def test_no_vector_of_a_small_store_is_looked_at(
 async def test_a_search_that_is_the_stores_own_runs_where_it_runs_plainly(
     accelerator: Accelerator, find: Find
 ) -> None:
-    places = list[str]()
+    threads = set[threading.Thread]()
 
-    class Vector(list[float]):
-        def __len__(self) -> int:
-            places.append(threading.current_thread().name)
-            return super().__len__()
+    class Entry(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            threads.add(threading.current_thread())
+            return super().__getitem__(key)
 
     store = store_of(20)
-    for entry in store.store.values():
-        entry["vector"] = Vector(entry["vector"])
+    store.store = {name: Entry(entry) for name, entry in store.store.items()}
     plain = await find(store, queries(1)[0])
-    expected, places = {name.split("_")[0] for name in places}, list[str]()
+    expected, _ = set(threads), threads.clear()
     with activate(accelerator):
         assert await find(store, queries(1)[0]) == plain
-    assert {name.split("_")[0] for name in places} == expected
+    assert (threading.main_thread() in threads) == (find is not sync)
+    assert threads == expected
 
 
 async def test_a_store_that_shrinks_is_forgotten(accelerator: Accelerator) -> None:
