@@ -383,12 +383,13 @@ def searches_unchanged(store: Any, cls: type, method: Method) -> bool:
     """
     from langchain_core.vectorstores import in_memory, utils
 
+    its = vars(in_memory)
     if getattr(utils, "_HAS_SIMSIMD", False) or not _ITS_NAMES.isdisjoint(vars(store)):
         return False
     cosine, diverse = utils._cosine_similarity, utils.maximal_marginal_relevance
-    if in_memory.cosine_similarity is not cosine or not _is_from(utils, cosine):
+    if its.get("cosine_similarity") is not cosine or not _is_from(utils, cosine):
         return False
-    if in_memory.maximal_marginal_relevance is not diverse or not _is_from(utils, diverse):
+    if its.get("maximal_marginal_relevance") is not diverse or not _is_from(utils, diverse):
         return False
     return all(_is_from(in_memory, method(cls, name)) for name in _ITS_METHODS)
 

@@ -57,7 +57,7 @@ def searched(accelerator: Accelerator) -> int:
 async def test_a_task_that_changes_the_store_without_an_await_is_seen_whole_or_not_at_all(
     store: InMemoryVectorStore, accelerator: Accelerator
 ) -> None:
-    torn, is_over = list[str](), False
+    torn, is_over = list[str | None](), False
     one, other = store.store["near"], store.store["far"]
 
     async def swap() -> None:
