@@ -66,8 +66,9 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
         return adopted.describe(accelerator.options)
     if isinstance(leaf, VectorStore) and is_recognised(cls):
         return (
-            "recognised store: an owned engine looks for its nearest vectors, searches of all"
-            " requests share steps; texts and scores are the store's own"
+            "recognised store: where it is large and seldom changed, an owned engine looks for its"
+            " nearest vectors, searches of all requests share steps; texts and scores are the"
+            " store's own"
         )
     stands_in = describe_stand_in(leaf, plain_class(cls), plain_method)
     if stands_in is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
-from rag_accel.interception.identity import aowned_or_plain, owned_or_plain
+from rag_accel.interception.identity import aowned_or_plain, owned_or_plain, scoped
 from rag_accel.interception.leaf_call import is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
 from rag_accel_adapters.langchain.stores import (
@@ -23,8 +24,10 @@ from rag_accel_adapters.langchain.stores import (
     StoreView,
     copy_of,
     found_by,
+    is_large,
     search_query,
     searches_as_known,
+    searches_unchanged,
 )
 
 Method = Callable[..., Any]
@@ -44,25 +47,43 @@ def is_recognised(cls: type) -> bool:
 
 
 def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
-    """Return the scheduled version of a store's search that uses an owned engine where it can.
+    """Return the scheduled version of a store's search that uses an owned engine where it pays.
 
-    ``borrowed`` is the one for stores that are not recognised. ``leaf`` is the method in which a
-    recognised store looks at its vectors, or a coroutine that would call it on the loop.
+    ``borrowed`` is the one for any other search. ``leaf`` is the method in which a recognised
+    store looks at its vectors, or a coroutine that would call it on the loop.
     """
 
     def sync(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_recognised(type(self)):
-            return borrowed(identity, self, *args, **kwargs)
-        search = _StoreSearch(identity, self, partial(original, self))
-        return search.find(*args, **kwargs)
+        plain = partial(original, self) if is_nested(self) else partial(borrowed, identity, self)
+        if not _may_be_owned(self):
+            return plain(*args, **kwargs)
+        return _StoreSearch(identity, self, plain).find(*args, **kwargs)
 
     async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_recognised(type(self)):
-            return await borrowed(identity, self, *args, **kwargs)
-        search = _StoreSearch(identity, self, _unit_of(self))
-        return await _ASYNC[leaf.name](search, *args, **kwargs)
+        plain = partial(original, self) if is_nested(self) else partial(borrowed, identity, self)
+        if not _may_be_owned(self):
+            return await plain(*args, **kwargs)
+        if copy_of(self).is_due(self.store):
+            search = _StoreSearch(identity, self, _unit_of(self))
+            return await _ASYNC[leaf.name](search, *args, **kwargs)
+        with scoped(_is_stores_own, True):
+            return await plain(*args, **kwargs)
 
     return coroutine if leaf.flavour == "coroutine" else sync
+
+
+#: whether a search is one that a coroutine has left to its store: counted, but never awaited on
+_is_stores_own: ContextVar[bool] = ContextVar("rag_accel_is_stores_own", default=False)
+
+
+def _may_be_owned(store: Any) -> bool:
+    # In this order: of a small store, the search may take no longer than without us.
+    cls = type(store)
+    return (
+        is_recognised(cls)
+        and is_large(store)
+        and searches_unchanged(store, plain_class(cls), plain_method)
+    )
 
 
 def _unit_of(store: Any) -> Method:
@@ -88,9 +109,9 @@ class _StoreSearch:
         plain = partial(self.plain, embedding, k, filter)
         if filter is not None:
             return plain()
-        return owned_or_plain(
-            self.identity.accelerator, partial(self._owned, embedding, k, plain), plain, "retrieval"
-        )
+        owned = partial(self._owned, embedding, k)
+        found = owned_or_plain(self.identity.accelerator, owned, plain, "retrieval")
+        return plain() if found is None else found
 
     async def afind(self, embedding: Any, k: Any = 4, filter: Any = None, **_: Any) -> Found:
         """Do as ``find`` without blocking the loop."""
@@ -100,35 +121,43 @@ class _StoreSearch:
 
         if filter is not None:
             return await plain()
-        owned = partial(self._aowned, embedding, k, plain)
-        return await aowned_or_plain(self.identity.accelerator, owned, plain, "retrieval")
+        owned = partial(self._aowned, embedding, k)
+        found = await aowned_or_plain(self.identity.accelerator, owned, plain, "retrieval")
+        return await plain() if found is None else found
 
-    def _owned(self, embedding: Any, k: Any, plain: Callable[[], Found]) -> Found:
+    def _owned(self, embedding: Any, k: Any) -> Found | None:
         copy = copy_of(self.store)
         for _ in range(ATTEMPTS):
-            view = copy.look(self.store)
+            look = copy.look(self.store.store)
+            if look is None or _is_stores_own.get():
+                return None
+            view = copy.current(look) or copy.update(look)
             query = search_query(view, embedding, k) if view is not None else None
             if view is None or query is None:
-                break
+                return None
             hits = self.identity.accelerator.leaves.compute(self.identity, self._work(view, query))
-            if view.is_current:
-                found = found_by(view, embedding, k, hits, copy)
-                return plain() if found is None else self._noted(found)
-        return plain()
+            if view.is_current(self.store):
+                return self._noted(found_by(view, embedding, k, hits, copy))
+        return None
 
-    async def _aowned(self, embedding: Any, k: Any, plain: Callable[[], Awaitable[Found]]) -> Found:
+    async def _aowned(self, embedding: Any, k: Any) -> Found | None:
+        # What is read of the store is read on the caller's loop and without an await in between,
+        # so that no other task changes it halfway.
         accelerator, copy = self.identity.accelerator, copy_of(self.store)
         for _ in range(ATTEMPTS):
-            # Copying a large store takes long; so does looking whether it is still the same.
-            view = await accelerator.calls.start(partial(copy.look, self.store))
+            look = copy.look(self.store.store)
+            if look is None:
+                return None
+            view = copy.current(look)
+            if view is None:  # to copy a large store takes long
+                view = await accelerator.calls.start(partial(copy.update, look))
             query = search_query(view, embedding, k) if view is not None else None
             if view is None or query is None:
-                break
+                return None
             hits = await accelerator.leaves.acompute(self.identity, self._work(view, query))
-            if view.is_current:
-                found = found_by(view, embedding, k, hits, copy)
-                return await plain() if found is None else self._noted(found)
-        return await plain()
+            if view.is_current(self.store):
+                return self._noted(found_by(view, embedding, k, hits, copy))
+        return None
 
     def _work(self, view: StoreView, query: SearchQuery) -> Work:
         # Never shared: an equal search that began before a change must not answer a later one.
@@ -138,8 +167,8 @@ class _StoreSearch:
         )
         return Work(engine, PrimitiveKind.SEARCHING, query)
 
-    def _noted(self, found: Found) -> Found:
-        if meters and not is_nested(self.store):
+    def _noted(self, found: Found | None) -> Found | None:
+        if found is not None and meters and not is_nested(self.store):
             note_leaf(self.store, (), "queued")
         return found
 

@@ -23,6 +23,7 @@ from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel import Accelerator
+from rag_accel_adapters.langchain import stores
 
 DIMENSION = 8
 COUNT = 300
@@ -44,6 +45,14 @@ def store_of(vectors: Sequence[Sequence[float]]) -> InMemoryVectorStore:
 def put(store: InMemoryVectorStore, id: str, one: Any) -> None:
     """Put an entry into a store beside its methods."""
     store.store[id] = {"id": id, "vector": one, "text": f"text {id}", "metadata": {"id": id}}
+
+
+@pytest.fixture(autouse=True)
+def any_store_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a copy be made of stores of any size, at the first search."""
+    monkeypatch.setattr(stores, "MIN_ENTRIES", 1)
+    monkeypatch.setattr(stores, "MIN_NUMBERS", 1)
+    monkeypatch.setattr(stores, "SEARCHES", 0)
 
 
 @pytest.fixture
