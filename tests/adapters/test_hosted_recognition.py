@@ -25,13 +25,14 @@ def method(cls: type, name: str) -> Any:
 
 def make(cls: type[OpenAIEmbeddings] = OpenAIEmbeddings, **fields: Any) -> OpenAIEmbeddings:
     """Return embeddings as a program makes them."""
-    return cls(**{"model": "m", "base_url": URL, "api_key": "k", **fields})
+    given: dict[str, Any] = {"model": "m", "base_url": URL, "api_key": "k", **fields}
+    return cls(**given)
 
 
 def azure(**fields: Any) -> OpenAIEmbeddings:
     """Return embeddings of Azure's as a program makes them."""
-    given = {"azure_endpoint": "http://127.0.0.1:1", "azure_deployment": "d", **fields}
-    return AzureOpenAIEmbeddings(**({"api_key": "k"} | given))
+    given: dict[str, Any] = {"azure_endpoint": "http://127.0.0.1:1", "azure_deployment": "d"}
+    return AzureOpenAIEmbeddings(**given, **{"api_key": "k", **fields})
 
 
 def calls(embeddings: OpenAIEmbeddings) -> HostedCalls | None:

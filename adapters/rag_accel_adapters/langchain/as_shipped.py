@@ -26,7 +26,7 @@ _DECISIVE = frozenset({"__call__", "__getattr__", "__getattribute__", "__init__"
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ShippedClass:
     """What a class held when it was found to be as shipped; the values are kept alive."""
 
     values: tuple[Any, ...]
@@ -37,7 +37,7 @@ class _Seen:
     names: frozenset[str]
 
 
-_seen: WeakKeyDictionary[type, _Seen] = WeakKeyDictionary()
+_seen: WeakKeyDictionary[type, _ShippedClass] = WeakKeyDictionary()
 _bases: WeakKeyDictionary[type, tuple[type, ...]] = WeakKeyDictionary()
 
 
@@ -88,7 +88,7 @@ def _library_bases(cls: type) -> tuple[type, ...]:
     return bases
 
 
-def _as_shipped(cls: type, method: PlainMethod | None) -> _Seen | None:
+def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
     values = tuple(vars(cls).values())
     seen = _seen.get(cls)
     # Identities, not equality: a proxy of a function equals it.
@@ -108,7 +108,7 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _Seen | None:
         if found and not isinstance(vars(cls)[name], functools.cached_property):
             names.add(name)
     ids, codes = list(map(id, values)), list(map(_code, functions))
-    _seen[cls] = _Seen(values, ids, tuple(functions), codes, frozenset(names))
+    _seen[cls] = _ShippedClass(values, ids, tuple(functions), codes, frozenset(names))
     return _seen[cls]
 
 

@@ -93,7 +93,7 @@ def is_small(texts: Sequence[str]) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _TextsToSend:
     id: WorkId
     work: ServerTexts
 
@@ -102,7 +102,7 @@ class _Job:
         return sum(map(len, self.work.texts))
 
 
-_Call = list[_Job]
+_Call = list[_TextsToSend]
 #: a call, and its vectors, or the seconds to wait before each caller asks alone
 _Answer = tuple[_Call, Sequence[Any] | float]
 
@@ -135,7 +135,7 @@ class HostedEmbeddingEngine(EngineBase):
             interruptible=True,
             capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
         )
-        self._jobs: dict[WorkId, _Job] = {}
+        self._jobs: dict[WorkId, _TextsToSend] = {}
         #: by group what is not sent yet, and until when it waits for others
         self._waiting: dict[Hashable, _Call] = {}
         self._gathers_until: dict[Hashable, float] = {}
@@ -156,7 +156,7 @@ class HostedEmbeddingEngine(EngineBase):
             raise ClosedError("the engine is closed", where="HostedEmbeddingEngine")
         for request in work:
             try:
-                job = _Job(request.id, self._payload(request))
+                job = _TextsToSend(request.id, self._payload(request))
                 group = (request.namespace, job.work.role, job.work.group)
                 waiting = self._waiting.setdefault(group, [])
             except Exception as exc:
@@ -232,7 +232,7 @@ class HostedEmbeddingEngine(EngineBase):
     def _gathered(self, group: Hashable, now: float) -> _Call:
         """Take what goes into the group's next call; nothing while others may still come."""
         waiting = self._waiting.get(group, [])
-        call, num_texts, num_chars = list[_Job](), 0, 0
+        call, num_texts, num_chars = list[_TextsToSend](), 0, 0
         for job in waiting:
             num_texts += len(job.work.texts)
             num_chars += job.num_chars
@@ -264,7 +264,7 @@ class HostedEmbeddingEngine(EngineBase):
 
     def _outcome(self, call: _Call, answer: Sequence[Any] | float) -> list[EngineOutput]:
         # A thread that has put its answer is about to end; a later look finds it ended.
-        if isinstance(answer, float):
+        if isinstance(answer, int | float):
             return [
                 EngineOutput(job.id, "error", error=AskAloneError(answer))
                 for job in call
@@ -278,7 +278,7 @@ class HostedEmbeddingEngine(EngineBase):
             start = stop
         return outputs
 
-    def _forget(self, job: _Job) -> bool:
+    def _forget(self, job: _TextsToSend) -> bool:
         """Forget work that has ended; False if it was cancelled before."""
         if self._jobs.get(job.id) is not job:
             return False
@@ -286,7 +286,7 @@ class HostedEmbeddingEngine(EngineBase):
         return True
 
 
-def _most_texts(job: _Job) -> int:
+def _most_texts(job: _TextsToSend) -> int:
     return min(MAX_CALL_TEXTS, job.work.max_texts)
 
 
