@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import threading
@@ -295,7 +296,9 @@ def _ask(call: _Call, answers: Outbox[_Answer]) -> None:
     try:
         answer: Sequence[Any] | float = _vectors(call)
     except BaseException as exc:  # the waiting callers have to hear of it
-        answer = retry_delay_s(exc)
+        answer = 0.0
+        with contextlib.suppress(Exception):  # an error of any class, whatever it calls headers
+            answer = retry_delay_s(exc)
     answers.put([(call, answer)])
 
 

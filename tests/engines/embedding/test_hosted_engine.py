@@ -248,6 +248,17 @@ def test_after_a_wrong_number_of_vectors_each_asks_alone() -> None:
     assert isinstance(finish(engine, "a")["a"].error, AskAloneError)
 
 
+def test_an_error_with_odd_headers_is_heard_of(
+    engine: HostedEmbeddingEngine, server: Server
+) -> None:
+    error = server.errors["a"] = Refused(500)
+    error.response.headers = None
+    engine.submit([work("a", server=server)])
+    found = finish(engine, "a")["a"].error
+    assert isinstance(found, AskAloneError)
+    assert found.delay_s == 0.0
+
+
 def test_cancelled_work_is_not_reported_and_not_sent(
     engine: HostedEmbeddingEngine, server: Server
 ) -> None:
