@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts, is_small
 from rag_accel.interception.identity import aowned_or_plain, owned_or_plain
 from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import (
@@ -19,11 +21,19 @@ from rag_accel.interception.leaf_table import (
     plain_method,
 )
 from rag_accel.scheduler.messages import EngineName
+from rag_accel_adapters.langchain.hosted import HostedCalls
 from rag_accel_adapters.langchain.models import AdoptedEmbeddings, adopt_embeddings
 
 Role = Literal["query", "document"]
 Method = Callable[..., Any]
 Vectors = list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """What a caller gets instead of vectors where it is to ask its server alone, after a wait."""
+
+    delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +46,6 @@ class _Call:
     texts: Any
     one: bool
 
-    @property
-    def is_hosted(self) -> bool:
-        """Tell whether the engine asks a server."""
-        return self.adopted.max_texts is not None
-
     def embed(self) -> Any:
         """Compute on the engine."""
         vectors = embed(self.identity, self.adopted, self.obj, *self._work())
@@ -49,6 +54,20 @@ class _Call:
     async def aembed(self) -> Any:
         """Compute on the engine without blocking the loop."""
         return self._done(await aembed(self.identity, self.adopted, self.obj, *self._work()))
+
+    def embed_or_alone(self) -> Any:
+        """Compute on the engine; an ``_Alone`` where the call that was shared has failed."""
+        try:
+            return self.embed()
+        except AskAloneError as error:
+            return _Alone(error.delay_s)
+
+    async def aembed_or_alone(self) -> Any:
+        """Do as ``embed_or_alone`` without blocking the loop."""
+        try:
+            return await self.aembed()
+        except AskAloneError as error:
+            return _Alone(error.delay_s)
 
     def _work(self) -> tuple[list[str], Role]:
         texts = [self.texts] if self.one else self.texts
@@ -75,9 +94,14 @@ def recognising(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
             with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
                 return original(self, *args, **kwargs)
 
-        return owned_or_plain(
-            identity.accelerator, call.embed, unscheduled, "embedding", asks_others=call.is_hosted
-        )
+        accelerator = identity.accelerator
+        if call.adopted.hosted is None:
+            return owned_or_plain(accelerator, call.embed, unscheduled, "embedding")
+        found = owned_or_plain(accelerator, call.embed_or_alone, unscheduled, "embedding")
+        if not isinstance(found, _Alone):
+            return found
+        time.sleep(found.delay_s)
+        return borrowed(identity, call.adopted.hosted.alone(), *args, **kwargs)
 
     async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         call = _recognise(identity, self, leaf, args, kwargs)
@@ -88,9 +112,14 @@ def recognising(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
             with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
                 return await original(self, *args, **kwargs)
 
-        return await aowned_or_plain(
-            identity.accelerator, call.aembed, unscheduled, "embedding", asks_others=call.is_hosted
-        )
+        accelerator = identity.accelerator
+        if call.adopted.hosted is None:
+            return await aowned_or_plain(accelerator, call.aembed, unscheduled, "embedding")
+        found = await aowned_or_plain(accelerator, call.aembed_or_alone, unscheduled, "embedding")
+        if not isinstance(found, _Alone):
+            return found
+        await asyncio.sleep(found.delay_s)
+        return await borrowed(identity, call.adopted.hosted.alone(), *args, **kwargs)
 
     return coroutine if leaf.flavour == "coroutine" else sync
 
@@ -134,7 +163,14 @@ def _works(
 ) -> list[Work]:
     """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
     engine = _engine(identity, adopted, holder)
-    step = adopted.max_texts or identity.accelerator.options.max_batch
+    hosted = adopted.hosted
+    if hosted is not None:
+        work = ServerTexts(
+            tuple(texts), role, group=hosted.group, ask=hosted.ask, max_texts=hosted.max_texts
+        )
+        # Not shared with equal work: a caller never waits for the end of another's call.
+        return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]
+    step = identity.accelerator.options.max_batch
     pieces = [tuple(texts[i : i + step]) for i in range(0, len(texts), step)]
     return [
         Work(engine, PrimitiveKind.EMBEDDING, TextBatch(piece, role), len(piece), (role, piece))
@@ -145,6 +181,8 @@ def _works(
 def _engine(identity: RequestIdentity, adopted: AdoptedEmbeddings, holder: Any) -> EngineName:
     accelerator = identity.accelerator
     make = functools.partial(adopted.make, accelerator.options)
+    if adopted.hosted is not None:
+        return accelerator.own(adopted.model, "hosted-embedding", make)
     return accelerator.own(adopted.model, "embedding", make, adopted.variant, holder)
 
 
@@ -162,6 +200,17 @@ def _recognise(
     if len(given) != 1 or is_nested(obj):
         return None
     adopted = adopt_embeddings(obj, plain_class(type(obj)), plain_method)
-    if adopted is None:
+    one = leaf.name.endswith("_query")
+    if adopted is None or (
+        adopted.hosted is not None and not _may_share(adopted.hosted, given[0], one)
+    ):
         return None
-    return _Call(identity, adopted, obj, given[0], leaf.name.endswith("_query"))
+    return _Call(identity, adopted, obj, given[0], one)
+
+
+def _may_share(hosted: HostedCalls, given: Any, one: bool) -> bool:
+    """Tell whether what a caller asks a server for may go into a call with what others ask."""
+    texts = [given] if one else given
+    if type(texts) is not list or any(type(text) is not str for text in texts):
+        return False
+    return len(texts) <= hosted.max_texts and is_small(texts)

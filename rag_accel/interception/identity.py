@@ -24,7 +24,6 @@ from rag_accel.errors import (
     BusyError,
     DeadlineError,
     ForkedError,
-    RagAccelError,
     RequestCancelledError,
 )
 
@@ -228,24 +227,16 @@ def owned_or_plain(
     owned: Callable[[], T],
     plain: Callable[[], T],
     where: str,
-    *,
-    asks_others: bool = False,
 ) -> T:
     """Return ``owned()``; if that fails, ``plain()``, whose own error is what the program sees.
 
     Where the plain way succeeds the failure was ours: counted and logged, raised when strict.
-
-    Args:
-        asks_others: the engine runs the object itself, which asks a server: an error that is none
-            of ours is what the object said, and it is not asked again.
     """
     try:
         return owned()
     except MEANT:
         raise
     except Exception as error:
-        if asks_others and not isinstance(error, RagAccelError):
-            raise
         result = plain()
         fail_open(accelerator, error, where)
         return result
@@ -256,8 +247,6 @@ async def aowned_or_plain(
     owned: Callable[[], Awaitable[T]],
     plain: Callable[[], Awaitable[T]],
     where: str,
-    *,
-    asks_others: bool = False,
 ) -> T:
     """Do as ``owned_or_plain`` on the caller's loop."""
     try:
@@ -265,8 +254,6 @@ async def aowned_or_plain(
     except MEANT:
         raise
     except Exception as error:
-        if asks_others and not isinstance(error, RagAccelError):
-            raise
         result = await plain()
         fail_open(accelerator, error, where)
         return result

@@ -16,6 +16,8 @@ from weakref import WeakKeyDictionary
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
 from rag_accel.errors import ConfigError
+from rag_accel_adapters.langchain.as_shipped import PlainMethod
+from rag_accel_adapters.langchain.hosted import HostedCalls, hosted_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class AdoptedEmbeddings:
         make: builds the engine under an accelerator's options.
         prepare: what the object does to each text before the model sees it.
         describe: says what runs the model under an accelerator's options.
-        max_texts: texts in one call of a server; None for a model that computes here.
+        hosted: how it asks its server; None for a model that computes here.
     """
 
     model: Any
@@ -36,11 +38,7 @@ class AdoptedEmbeddings:
     make: Callable[[Options], Engine]
     prepare: Callable[[str], str]
     describe: Callable[[Options], str]
-    max_texts: int | None = None
-
-
-#: returns a class's method as its program wrote it, whatever has replaced it since
-PlainMethod = Callable[[type, str], Any]
+    hosted: HostedCalls | None = None
 
 
 def _method(cls: type, name: str) -> Any:
@@ -137,31 +135,31 @@ def _as_it_is(text: str) -> str:
 
 
 def _openai(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    """Let texts of several callers share calls: its queries are documents to the server."""
-    if obj.client is None:
+    """Let small requests of several callers share calls, where no caller could make another."""
+    hosted = hosted_calls(obj, cls, method)
+    if hosted is None:
         return None
-    # Another client is another engine; so are other settings, which a copy of the object keeps.
-    settings = {name: value for name, value in vars(obj).items() if "client" not in name}
     return AdoptedEmbeddings(
-        model=obj.client,
-        variant=repr(settings),
-        make=partial(_hosted, obj, method(cls, "embed_documents")),
+        model=hosted_calls,  # one engine asks all servers, and keeps no object alive
+        variant="",
+        make=_hosted,
         prepare=_as_it_is,
         describe=_describe_hosted,
-        max_texts=obj.chunk_size,
+        hosted=hosted,
     )
 
 
-def _hosted(obj: Any, embed_documents: Callable[..., Any], options: Options) -> Engine:
+def _hosted(options: Options) -> Engine:
     from rag_accel.engines.embedding.hosted_engine import HostedEmbeddingEngine
 
-    return HostedEmbeddingEngine(
-        partial(embed_documents, obj.model_copy()), max_batch=obj.chunk_size
-    )
+    return HostedEmbeddingEngine()
 
 
 def _describe_hosted(options: Options) -> str:
-    return "recognised server: owned engine, texts of all requests share its calls"
+    return (
+        "recognised server: queries and short lists of all requests share its calls, a longer list"
+        " is sent where its caller is"
+    )
 
 
 _Adopter = Callable[[Any, type, PlainMethod], AdoptedEmbeddings | None]

@@ -1,10 +1,14 @@
-"""Embedding on a server: texts of many requests in few calls, several calls in flight."""
+"""Embedding on servers: small requests of several callers in one call, and no call waits."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import random
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,74 +28,120 @@ from rag_accel.engine_api import (
 from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import ClosedError, EngineError, EngineOutputError
 
-EmbedTexts = Callable[[list[str]], Sequence[Any]]
-IsInputsFault = Callable[[Exception], bool]
+#: Asks a server once, without trying again; returns one vector per text, in order.
+AskServer = Callable[[list[str]], Sequence[Any]]
 
-#: HTTP statuses that say that something is wrong with what was sent
-_INPUT_STATUSES = frozenset({400, 413, 422})
+#: A request above one of these is a load: its caller asks alone, and no query waits for it.
+MAX_REQUEST_TEXTS = 16
+MAX_REQUEST_CHARS = 8192
+#: Of one call: what servers accept by default, and below OpenAI's 300,000 tokens in any script.
+MAX_CALL_TEXTS = 32
+MAX_CALL_CHARS = 65536
+
+#: Items of the scheduler that may run at once. No call waits for another, so it never fills.
+_NO_LIMIT = 1 << 30
+#: How often a request that comes late may prolong the gathering of a call.
+_MOST_GATHERINGS = 4
+#: seconds in which calls that are in flight may end after ``close``
+_CLOSE_S = 3.0
+
+#: a client's wait before its first retry, and the longest wait that a server may ask for
+_FIRST_RETRY_S = 0.5
+_LONGEST_RETRY_AFTER_S = 120.0
+_RETRIED_STATUSES = frozenset({408, 409, 429})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTexts(TextBatch):
+    """Texts, and the server that embeds them.
+
+    Args:
+        group: requests of equal groups may share a call: nothing in it differs between them.
+        ask: asks the server.
+        max_texts: texts in one call.
+    """
+
+    group: Hashable = field(kw_only=True)
+    ask: AskServer = field(kw_only=True, repr=False, compare=False)
+    max_texts: int = field(default=MAX_CALL_TEXTS, kw_only=True)
+
+
+class AskAloneError(EngineError):
+    """A shared call failed, so its caller asks for its own texts itself.
+
+    It holds nothing of the failure but the time to wait: the error of a shared call, its request,
+    its response and the frames of its traceback hold the texts of all callers.
+
+    Args:
+        delay_s: seconds to wait before, as a client does before it tries again.
+    """
+
+    def __init__(self, delay_s: float) -> None:
+        super().__init__(
+            "a call that several callers shared failed; each asks again for itself",
+            where="HostedEmbeddingEngine",
+        )
+        self.delay_s = delay_s
+
+
+def is_small(texts: Sequence[str]) -> bool:
+    """Tell whether a request may share a call; an empty text, which servers refuse, may not."""
+    return (
+        0 < len(texts) <= MAX_REQUEST_TEXTS
+        and all(texts)
+        and sum(map(len, texts)) <= MAX_REQUEST_CHARS
+    )
 
 
 @dataclass(slots=True, eq=False)
 class _TextsToSend:
     id: WorkId
-    texts: tuple[str, ...]
+    work: ServerTexts
+
+    @property
+    def num_chars(self) -> int:
+        return sum(map(len, self.work.texts))
 
 
 _Call = list[_TextsToSend]
-_Answer = tuple[_Call, "Sequence[Any] | Exception"]
+#: a call, and its vectors, or the seconds to wait before each caller asks alone
+_Answer = tuple[_Call, Sequence[Any] | float]
 
 
 class HostedEmbeddingEngine(EngineBase):
-    """An embedding engine around a function that asks a server; queries and documents alike.
+    """An embedding engine for servers, one for all of them.
 
-    The texts of requests that come within ``gather_s`` of one another go into one call, as long as
-    they are at most ``max_batch``; ``max_calls`` calls are in flight at once, and what comes
-    meanwhile waits for one to end. Where a call of several requests fails through what was sent,
-    its halves are tried, so that only the request at fault ends in ``error``; any other error, such
-    as a server that is not there, is that of all of them: each asking again would only add to it.
+    Requests of one group that come within ``gather_s`` of one another go into one call; queries
+    share calls with queries, documents with documents. A call starts when it is full, when no other
+    request has come for that time, or four times that after its first, whatever else is in flight:
+    a request never waits for the answer to another.
+
+    After any failure of a call, each of its requests ends with an ``AskAloneError``.
 
     Values are ``[len(texts), dim]``, float64: the numbers as the server sent them.
 
     Args:
-        embed: called in threads of ours; it bounds its own time, and repeats what may pass.
-        max_batch: texts in one call.
-        max_calls: calls in flight.
-        gather_s: seconds that the first request waits for others.
-        is_inputs_fault: tells of an error whether what was sent is to blame; by default a
-            ``ValueError``, ``TypeError`` or an HTTP ``status_code`` of 400, 413 or 422.
+        gather_s: seconds that the last request waits for others.
         clock: measures the gathering.
     """
 
-    def __init__(
-        self,
-        embed: EmbedTexts,
-        *,
-        max_batch: int = 1000,
-        max_calls: int = 4,
-        gather_s: float = 0.003,
-        is_inputs_fault: IsInputsFault | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._embed = embed
-        self._max_calls = max_calls
+    def __init__(self, *, gather_s: float = 0.003, clock: Clock | None = None) -> None:
         self._gather_s = gather_s
-        self._is_inputs_fault = is_inputs_fault or _is_inputs_fault
         self._clock = clock or MonotonicClock()
         self._profile = EngineProfile(
             kinds=frozenset({PrimitiveKind.EMBEDDING}),
-            max_batch=max_batch,
+            max_batch=_NO_LIMIT,
             max_threads=0,
             stepped=True,
             interruptible=True,
             capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
         )
         self._jobs: dict[WorkId, _TextsToSend] = {}
-        #: not sent yet, and until when it waits for others
-        self._waiting: list[_TextsToSend] = []
-        self._gathers_until = 0.0
-        #: halves of failed calls; they go first
-        self._halves: list[_Call] = []
-        self._num_calls = 0
+        #: by group what is not sent yet, and until when it waits for others
+        self._waiting: dict[Hashable, _Call] = {}
+        self._gathers_until: dict[Hashable, float] = {}
+        self._latest: dict[Hashable, float] = {}
+        self._threads: set[threading.Thread] = set()
         self._answers: Outbox[_Answer] = Outbox()
         self._rejected: list[EngineOutput] = []
         self._closed = False
@@ -102,20 +152,24 @@ class HostedEmbeddingEngine(EngineBase):
         return self._profile
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Let requests wait for the next call."""
+        """Let requests wait for others of their group."""
         if self._closed:
             raise ClosedError("the engine is closed", where="HostedEmbeddingEngine")
         for request in work:
             try:
-                job = _TextsToSend(request.id, self._texts(request))
+                job = _TextsToSend(request.id, self._payload(request))
+                group = (request.namespace, job.work.role, job.work.group)
+                waiting = self._waiting.setdefault(group, [])
             except Exception as exc:
                 # One bad item must not reject its neighbours.
                 self._rejected.append(EngineOutput(request.id, "error", error=exc))
                 continue
-            if not self._waiting:
-                self._gathers_until = self._clock.now() + self._gather_s
+            now = self._clock.now()
+            if not waiting:
+                self._latest[group] = now + _MOST_GATHERINGS * self._gather_s
+            self._gathers_until[group] = min(now + self._gather_s, self._latest[group])
             self._jobs[job.id] = job
-            self._waiting.append(job)
+            waiting.append(job)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Start what is due, and wait up to ``budget.time_s`` for answers, or until interrupted."""
@@ -124,7 +178,6 @@ class HostedEmbeddingEngine(EngineBase):
         if not self._jobs:
             return outputs
         for call, answer in self._answers.take(0.0 if outputs else self._wait_s(budget.time_s)):
-            self._num_calls -= 1
             outputs.extend(self._outcome(call, answer))
         self._start_due()
         return outputs
@@ -133,7 +186,8 @@ class HostedEmbeddingEngine(EngineBase):
         """Forget requests; a call that is in flight goes on for the others."""
         gone = set(ids)
         self._rejected = [output for output in self._rejected if output.id not in gone]
-        self._waiting = [job for job in self._waiting if job.id not in gone]
+        for group, waiting in list(self._waiting.items()):
+            self._keep(group, [job for job in waiting if job.id not in gone])
         for id in gone:
             self._jobs.pop(id, None)
 
@@ -142,93 +196,86 @@ class HostedEmbeddingEngine(EngineBase):
         self._answers.interrupt()
 
     def close(self) -> None:
-        """Forget everything; calls in flight end unheard. Idempotent."""
+        """Forget everything and wait a little for the threads of calls in flight. Idempotent."""
         self._closed = True
         self._jobs.clear()
         self._waiting.clear()
-        self._halves.clear()
+        self._gathers_until.clear()
+        self._latest.clear()
+        until = time.monotonic() + _CLOSE_S
+        for thread in list(self._threads):
+            thread.join(max(0.0, until - time.monotonic()))
+        self._threads.clear()
 
-    def _texts(self, request: EngineRequest) -> tuple[str, ...]:
+    def _payload(self, request: EngineRequest) -> ServerTexts:
         if request.kind is not PrimitiveKind.EMBEDDING:
             raise _refusal("kind not executed here", request.kind, PrimitiveKind.EMBEDDING)
-        if not isinstance(request.payload, TextBatch):
-            raise _refusal("payload of a wrong type", type(request.payload).__name__, "TextBatch")
+        if not isinstance(request.payload, ServerTexts):
+            raise _refusal("payload of a wrong type", type(request.payload).__name__, "ServerTexts")
         if request.id in self._jobs:
             raise _refusal("id of unfinished work used again", request.id, "a fresh id")
-        return request.payload.texts
+        return request.payload
 
     def _wait_s(self, most: float | None) -> float | None:
         """Return how long to wait for an answer before something else is due."""
-        if not self._waiting or self._num_calls >= self._max_calls:
+        if not self._gathers_until:
             return most
-        gathering = max(0.0, self._gathers_until - self._clock.now())
+        gathering = max(0.0, min(self._gathers_until.values()) - self._clock.now())
         return gathering if most is None else min(most, gathering)
 
     def _start_due(self) -> None:
-        while self._num_calls < self._max_calls:
-            call = self._halves.pop() if self._halves else self._gathered()
-            call = [job for job in call if self._jobs.get(job.id) is job]
-            if call:
+        now = self._clock.now()
+        for group in list(self._waiting):
+            while call := self._gathered(group, now):
                 self._start(call)
-            elif not self._halves:
-                return
+        self._threads = {thread for thread in self._threads if thread.is_alive()}
 
-    def _gathered(self) -> _Call:
-        """Take what goes into the next call; nothing while others may still come."""
-        call, count = list[_TextsToSend](), 0
-        for job in self._waiting:
-            if call and count + len(job.texts) > self._profile.max_batch:
+    def _gathered(self, group: Hashable, now: float) -> _Call:
+        """Take what goes into the group's next call; nothing while others may still come."""
+        waiting = self._waiting.get(group, [])
+        call, num_texts, num_chars = list[_TextsToSend](), 0, 0
+        for job in waiting:
+            num_texts += len(job.work.texts)
+            num_chars += job.num_chars
+            if call and (num_texts > _most_texts(call[0]) or num_chars > MAX_CALL_CHARS):
                 break
             call.append(job)
-            count += len(job.texts)
-        is_full = len(call) < len(self._waiting) or count >= self._profile.max_batch
-        if not is_full and self._clock.now() < self._gathers_until:
+        if not call:
             return []
-        del self._waiting[: len(call)]
+        is_full = len(call) < len(waiting) or num_texts >= _most_texts(call[0])
+        if not is_full and now < self._gathers_until[group]:
+            return []
+        self._keep(group, waiting[len(call) :])
         return call
 
+    def _keep(self, group: Hashable, waiting: _Call) -> None:
+        if waiting:
+            self._waiting[group] = waiting
+        else:
+            self._waiting.pop(group, None)
+            self._gathers_until.pop(group, None)
+            self._latest.pop(group, None)
+
     def _start(self, call: _Call) -> None:
-        self._num_calls += 1
-        threading.Thread(
-            target=self._ask, args=(call,), name="hosted-embedding", daemon=True
-        ).start()
+        thread = threading.Thread(
+            target=_ask, args=(call, self._answers), name="hosted-embedding", daemon=True
+        )
+        self._threads.add(thread)
+        thread.start()
 
-    def _ask(self, call: _Call) -> None:
-        texts = [text for job in call for text in job.texts]
-        try:
-            answer: Sequence[Any] | Exception = self._embed(texts)
-        except Exception as exc:
-            answer = exc
-        except BaseException as exc:  # its waiting callers have to hear of it
-            answer = EngineError("the call was ended", where="HostedEmbeddingEngine", found=exc)
-        self._answers.put([(call, answer)])
-
-    def _outcome(self, call: _Call, answer: Sequence[Any] | Exception) -> list[EngineOutput]:
-        if not isinstance(answer, Exception):
-            try:
-                return self._vectors(call, np.asarray(answer, dtype=np.float64))
-            except Exception as exc:
-                answer = exc
-        if len(call) > 1 and self._is_inputs_fault(answer):
-            middle = len(call) // 2
-            self._halves += [call[middle:], call[:middle]]
-            return []
-        return [EngineOutput(job.id, "error", error=answer) for job in call if self._forget(job)]
-
-    def _vectors(self, call: _Call, vectors: Any) -> list[EngineOutput]:
-        count = sum(len(job.texts) for job in call)
-        if vectors.ndim != 2 or len(vectors) != count:
-            raise EngineOutputError(
-                "a server returned vectors that cannot be right",
-                where="HostedEmbeddingEngine",
-                found=f"shape {vectors.shape} for {count} texts",
-                valid="one vector per text, all of one dimension",
-            )
+    def _outcome(self, call: _Call, answer: Sequence[Any] | float) -> list[EngineOutput]:
+        # A thread that has put its answer is about to end; a later look finds it ended.
+        if isinstance(answer, int | float):
+            return [
+                EngineOutput(job.id, "error", error=AskAloneError(answer))
+                for job in call
+                if self._forget(job)
+            ]
         outputs, start = list[EngineOutput](), 0
         for job in call:
-            stop = start + len(job.texts)
+            stop = start + len(job.work.texts)
             if self._forget(job):
-                outputs.append(EngineOutput(job.id, "final", vectors[start:stop]))
+                outputs.append(EngineOutput(job.id, "final", answer[start:stop]))
             start = stop
         return outputs
 
@@ -240,11 +287,68 @@ class HostedEmbeddingEngine(EngineBase):
         return True
 
 
-def _is_inputs_fault(error: Exception) -> bool:
+def _most_texts(job: _TextsToSend) -> int:
+    return min(MAX_CALL_TEXTS, job.work.max_texts)
+
+
+def _ask(call: _Call, answers: Outbox[_Answer]) -> None:
+    """Ask a server for a call; of an error nothing but the time to wait leaves this thread."""
+    try:
+        answer: Sequence[Any] | float = _vectors(call)
+    except BaseException as exc:  # the waiting callers have to hear of it
+        answer = 0.0
+        with contextlib.suppress(Exception):  # an error of any class, whatever it calls headers
+            answer = retry_delay_s(exc)
+    answers.put([(call, answer)])
+
+
+def _vectors(call: _Call) -> Any:
+    texts = [text for job in call for text in job.work.texts]
+    vectors = np.asarray(call[0].work.ask(texts), dtype=np.float64)
+    if vectors.ndim != 2 or len(vectors) != len(texts):
+        raise EngineOutputError(
+            "a server returned vectors that cannot be right",
+            where="HostedEmbeddingEngine",
+            found=f"shape {vectors.shape} for {len(texts)} texts",
+            valid="one vector per text, all of one dimension",
+        )
+    return vectors
+
+
+def retry_delay_s(error: BaseException) -> float:
+    """Return how long a client waits after this error before its first retry; 0.0 without one.
+
+    The rules are those of the openai client: it tries again after a timeout, a lost connection and
+    the statuses 408, 409, 429 and 5xx, and waits as long as the server asks, two minutes at most.
+    """
+    response = getattr(error, "response", None)
     status = getattr(error, "status_code", None)
-    if status is not None:
-        return status in _INPUT_STATUSES
-    return isinstance(error, (ValueError, TypeError, EngineOutputError))
+    if response is None:
+        is_lost = hasattr(error, "request")
+        return _first_retry_s() if is_lost else 0.0
+    headers: Mapping[str, str] = getattr(response, "headers", {})
+    asked_s = _retry_after_s(headers)
+    if headers.get("x-should-retry") == "false" or asked_s > _LONGEST_RETRY_AFTER_S:
+        return 0.0
+    is_retried = isinstance(status, int) and (status in _RETRIED_STATUSES or status >= 500)
+    if not is_retried and headers.get("x-should-retry") != "true":
+        return 0.0
+    return asked_s if asked_s > 0 else _first_retry_s()
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float:
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            asked_s = float(headers.get(name, "")) * unit_s
+        except ValueError:
+            continue
+        if math.isfinite(asked_s):
+            return asked_s
+    return 0.0
+
+
+def _first_retry_s() -> float:
+    return _FIRST_RETRY_S * (1 - 0.25 * random.random())
 
 
 def _refusal(what: str, found: object, valid: str) -> EngineError:

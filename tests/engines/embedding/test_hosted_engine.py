@@ -1,10 +1,11 @@
-"""The engine that embeds on a server: few calls, nobody harmed by another's text."""
+"""The engine that embeds on servers: shared calls, none of which waits for another."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,29 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.embedding.hosted_engine import HostedEmbeddingEngine
-from rag_accel.errors import ClosedError, EngineError, EngineOutputError
+from rag_accel.engines.embedding.hosted_engine import (
+    MAX_CALL_TEXTS,
+    MAX_REQUEST_CHARS,
+    MAX_REQUEST_TEXTS,
+    AskAloneError,
+    AskServer,
+    HostedEmbeddingEngine,
+    ServerTexts,
+    is_small,
+    retry_delay_s,
+)
+from rag_accel.errors import ClosedError, EngineError
+from rag_accel.testing import ManualClock
 from rag_accel.testing.conformance import EngineContract
 
 PATIENCE_S = 20.0
 
 
-def work(id: str, *texts: str) -> EngineRequest:
+def work(id: str, *texts: str, server: AskServer, **how: Any) -> EngineRequest:
     """Return a request to embed these texts, by default its own name."""
-    return EngineRequest(
-        WorkId(id), "r", PrimitiveKind.EMBEDDING, TextBatch(texts or (id,)), size=len(texts) or 1
-    )
+    asked = texts or (id,)
+    payload = ServerTexts(asked, **{"group": "g", "ask": server, **how})
+    return EngineRequest(WorkId(id), "r", PrimitiveKind.EMBEDDING, payload, size=len(asked))
 
 
 def vector(text: str) -> list[float]:
@@ -45,27 +57,27 @@ class Server:
     Attributes:
         calls: the texts of each.
         gate: calls wait for it.
+        errors: what a call with such a text raises.
+        all_run: set once as many calls run as ``expected``.
     """
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.num_running = self.most_running = 0
+        self.expected = 1
+        self.all_run = threading.Event()
         self.errors: dict[str, Exception] = {}
 
     def __call__(self, texts: list[str]) -> Sequence[Any]:
         self.calls.append(texts)
-        self.num_running += 1
-        self.most_running = max(self.most_running, self.num_running)
-        try:
-            assert self.gate.wait(PATIENCE_S)
-            for text in texts:
-                if text in self.errors:
-                    raise self.errors[text]
-            return [vector(text) for text in texts]
-        finally:
-            self.num_running -= 1
+        if len(self.calls) >= self.expected:
+            self.all_run.set()
+        assert self.gate.wait(PATIENCE_S)
+        for text in texts:
+            if text in self.errors:
+                raise self.errors[text]
+        return [vector(text) for text in texts]
 
 
 def finish(engine: Engine, *ids: str) -> dict[str, EngineOutput]:
@@ -84,21 +96,30 @@ def server() -> Server:
     return Server()
 
 
+@pytest.fixture
+def engine() -> Iterator[HostedEmbeddingEngine]:
+    """Give an engine that gathers for longer than a test submits."""
+    made = HostedEmbeddingEngine(gather_s=0.02)
+    yield made
+    made.close()
+
+
 class TestContract(EngineContract):
     def make_engine(self) -> Engine:
-        return HostedEmbeddingEngine(Server())
+        return HostedEmbeddingEngine()
 
     def make_request(self, number: int) -> EngineRequest:
-        return work(f"w{number}")
+        return work(f"w{number}", server=Server())
 
     def make_bad_request(self) -> EngineRequest:
-        return replace(work("bad"), payload=GenerationInput(()))
+        return replace(work("bad", server=Server()), payload=GenerationInput(()))
 
 
-def test_what_comes_together_is_one_call_and_numbers_are_the_servers(server: Server) -> None:
-    engine = HostedEmbeddingEngine(server)
-    ids = [f"text {number}" for number in range(64)]
-    engine.submit([work(id) for id in ids])
+def test_what_comes_together_is_one_call_and_numbers_are_the_servers(
+    engine: HostedEmbeddingEngine, server: Server
+) -> None:
+    ids = [f"text {number}" for number in range(MAX_CALL_TEXTS)]
+    engine.submit([work(id, server=server) for id in ids])
     found = finish(engine, *ids)
     assert server.calls == [ids]
     for id in ids:
@@ -106,85 +127,155 @@ def test_what_comes_together_is_one_call_and_numbers_are_the_servers(server: Ser
         assert found[id].value.dtype == np.float64
 
 
-def test_what_comes_within_the_gathering_joins(server: Server) -> None:
-    engine = HostedEmbeddingEngine(server, gather_s=0.2)
-    engine.submit([work("a")])
-    assert engine.step(StepBudget(time_s=0.0)) == []
-    engine.submit([work("b")])
-    finish(engine, "a", "b")
-    assert server.calls == [["a", "b"]]
-
-
-def test_limits_of_a_call_and_of_calls_are_kept(server: Server) -> None:
-    engine = HostedEmbeddingEngine(server, max_batch=4, max_calls=2)
-    server.gate.clear()
-    ids = [f"{number}" for number in range(30)]
-    engine.submit([work(id, id, id) for id in ids])
-    engine.step(StepBudget(time_s=0.05))
-    server.gate.set()
+def test_a_request_that_comes_meanwhile_prolongs_the_gathering_four_times_at_most(
+    server: Server,
+) -> None:
+    clock = ManualClock()
+    engine = HostedEmbeddingEngine(gather_s=1.0, clock=clock)
+    ids = ["a", "b", "c", "d", "e"]
+    for id in ids:
+        engine.submit([work(id, server=server)])
+        assert engine.step(StepBudget(time_s=0.0)) == []
+        assert server.calls == []
+        clock.advance(0.9)
     finish(engine, *ids)
-    assert {len(texts) for texts in server.calls} == {4}
-    assert server.most_running == 2
+    assert server.calls == [ids]
 
 
-def test_a_request_larger_than_a_call_goes_alone(server: Server) -> None:
-    engine = HostedEmbeddingEngine(server, max_batch=2)
-    engine.submit([work("a"), work("large", "x", "y", "z"), work("b")])
-    assert len(finish(engine, "a", "large", "b")["large"].value) == 3
-    assert sorted(server.calls) == [["a"], ["b"], ["x", "y", "z"]]
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: replace(one, namespace="another"),
+        lambda one: replace(one, payload=replace(one.payload, group="another")),
+        lambda one: replace(one, payload=replace(one.payload, role="document")),
+    ],
+)
+def test_what_differs_shares_no_call(
+    engine: HostedEmbeddingEngine,
+    server: Server,
+    change: Callable[[EngineRequest], EngineRequest],
+) -> None:
+    engine.submit([work("a", server=server), change(work("b", server=server))])
+    finish(engine, "a", "b")
+    assert sorted(server.calls) == [["a"], ["b"]]
 
 
-def test_a_bad_text_fails_alone(server: Server) -> None:
-    server.errors["w5"] = ValueError("no")
-    engine = HostedEmbeddingEngine(server)
-    ids = [f"w{number}" for number in range(16)]
-    engine.submit([work(id) for id in ids])
-    found = finish(engine, *ids)
-    assert {id for id in ids if found[id].kind == "error"} == {"w5"}
-    assert found["w5"].error is server.errors["w5"]
-    assert len(server.calls) <= 2 * 4 + 1
+def test_no_call_waits_for_another(engine: HostedEmbeddingEngine, server: Server) -> None:
+    server.gate.clear()
+    server.expected = 8
+    ids = [f"{number}" for number in range(16)]
+    engine.submit([work(id, id, id, server=server, max_texts=4) for id in ids])
+    engine.step(StepBudget(time_s=0.0))
+    assert server.all_run.wait(PATIENCE_S)
+    engine.submit([work("later", server=server)])
+    server.all_run.clear()
+    server.expected = 9
+    while not server.all_run.is_set():
+        engine.step(StepBudget(time_s=0.01))
+    server.gate.set()
+    finish(engine, *ids, "later")
+    assert {len(texts) for texts in server.calls[:8]} == {4}
+    assert server.calls[8] == ["later"]
+
+
+def test_a_call_has_no_more_characters_than_a_server_takes(
+    engine: HostedEmbeddingEngine, server: Server
+) -> None:
+    texts = [letter * MAX_REQUEST_CHARS for letter in "abcdefghij"]
+    engine.submit([work(text[0], text, server=server) for text in texts])
+    finish(engine, *(text[0] for text in texts))
+    assert sorted(map(len, server.calls)) == [2, 8]
 
 
 class Refused(Exception):
-    def __init__(self, status_code: int) -> None:
+    def __init__(
+        self, status_code: int, headers: dict[str, str] | None = None, text: str = ""
+    ) -> None:
+        super().__init__(text)
         self.status_code = status_code
+        self.request = object()
+        self.response = SimpleNamespace(headers=headers or {})
 
 
-@pytest.mark.parametrize(("status", "num_calls"), [(400, 3), (422, 3), (429, 1), (500, 1)])
-def test_only_what_is_the_inputs_fault_is_tried_in_parts(
-    server: Server, status: int, num_calls: int
+def test_after_a_failure_each_asks_alone_and_learns_nothing_of_the_others(
+    engine: HostedEmbeddingEngine, server: Server
 ) -> None:
-    server.errors["bad"] = Refused(status)
-    engine = HostedEmbeddingEngine(server)
-    engine.submit([work("good"), work("bad")])
-    found = finish(engine, "good", "bad")
-    assert len(server.calls) == num_calls
-    assert found["bad"].error is server.errors["bad"]
-    assert (found["good"].kind == "final") == (num_calls == 3)
+    server.errors["secret of b"] = Refused(429, {"retry-after": "1.5"}, "secret of b")
+    engine.submit([work("a", server=server), work("b", "secret of b", server=server)])
+    found = finish(engine, "a", "b")
+    errors = [found[id].error for id in ("a", "b")]
+    assert errors[0] is not errors[1]
+    for error in errors:
+        assert isinstance(error, AskAloneError)
+        assert error.delay_s == 1.5
+        assert "secret" not in f"{error!r} {error} {vars(error)}"
+        assert error.__cause__ is None
+        assert error.__context__ is None
+        assert error.__traceback__ is None
+    assert len(server.calls) == 1
 
 
-def test_a_wrong_number_of_vectors_is_a_named_error() -> None:
-    engine = HostedEmbeddingEngine(lambda texts: [[1.0]] * (len(texts) + 1))
-    engine.submit([work("a")])
-    assert isinstance(finish(engine, "a")["a"].error, EngineOutputError)
+@pytest.mark.parametrize(
+    ("error", "least", "most"),
+    [
+        (ValueError("x"), 0.0, 0.0),
+        (Refused(400), 0.0, 0.0),
+        (Refused(400, {"x-should-retry": "true"}), 0.375, 0.5),
+        (Refused(422, {"retry-after": "7"}), 0.0, 0.0),
+        (Refused(500), 0.375, 0.5),
+        (Refused(500, {"x-should-retry": "false"}), 0.0, 0.0),
+        (Refused(503, {"retry-after": "Tue, 01 Jan 2030 00:00:00 GMT"}), 0.375, 0.5),
+        (Refused(429, {"retry-after": "7"}), 7.0, 7.0),
+        (Refused(429, {"retry-after-ms": "70", "retry-after": "7"}), 0.07, 0.07),
+        (Refused(429, {"retry-after": "121"}), 0.0, 0.0),
+    ],
+)
+def test_the_wait_before_asking_again_is_the_clients(
+    error: Exception, least: float, most: float
+) -> None:
+    assert least <= retry_delay_s(error) <= most
 
 
-def test_cancelled_work_is_not_reported_and_not_sent(server: Server) -> None:
-    engine = HostedEmbeddingEngine(server, max_calls=1)
+def test_a_lost_connection_is_waited_for() -> None:
+    error = Refused(0)
+    del error.response
+    assert 0.375 <= retry_delay_s(error) <= 0.5
+
+
+def test_after_a_wrong_number_of_vectors_each_asks_alone() -> None:
+    engine = HostedEmbeddingEngine()
+    engine.submit([work("a", server=lambda texts: [[1.0]] * (len(texts) + 1))])
+    assert isinstance(finish(engine, "a")["a"].error, AskAloneError)
+
+
+def test_an_error_with_odd_headers_is_heard_of(
+    engine: HostedEmbeddingEngine, server: Server
+) -> None:
+    error = server.errors["a"] = Refused(500)
+    error.response.headers = None
+    engine.submit([work("a", server=server)])
+    found = finish(engine, "a")["a"].error
+    assert isinstance(found, AskAloneError)
+    assert found.delay_s == 0.0
+
+
+def test_cancelled_work_is_not_reported_and_not_sent(
+    engine: HostedEmbeddingEngine, server: Server
+) -> None:
     server.gate.clear()
-    engine.submit([work("sent")])
-    engine.step(StepBudget(time_s=0.02))
-    engine.submit([work("kept"), work("gone")])
+    engine.submit([work("sent", server=server, max_texts=1)])
+    engine.step(StepBudget(time_s=0.0))
+    assert server.all_run.wait(PATIENCE_S)
+    engine.submit([work("kept", server=server), work("gone", server=server)])
     engine.cancel([WorkId("gone"), WorkId("sent")])
     server.gate.set()
     assert finish(engine, "kept").keys() == {"kept"}
     assert server.calls == [["sent"], ["kept"]]
 
 
-def test_an_interrupt_ends_a_step(server: Server) -> None:
+def test_an_interrupt_ends_a_step(engine: HostedEmbeddingEngine, server: Server) -> None:
     server.gate.clear()
-    engine = HostedEmbeddingEngine(server)
-    engine.submit([work("a")])
+    engine.submit([work("a", server=server)])
     engine.interrupt()
     assert engine.step(StepBudget()) == []
     server.gate.set()
@@ -193,21 +284,47 @@ def test_an_interrupt_ends_a_step(server: Server) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        replace(work("a"), kind=PrimitiveKind.SEARCHING),
-        replace(work("a"), payload=GenerationInput(())),
+        replace(work("a", server=Server()), kind=PrimitiveKind.SEARCHING),
+        replace(work("a", server=Server()), payload=TextBatch(("a",))),
     ],
 )
-def test_bad_work_ends_alone(server: Server, bad: EngineRequest) -> None:
-    engine = HostedEmbeddingEngine(server)
-    engine.submit([work("good"), bad])
+def test_bad_work_ends_alone(
+    engine: HostedEmbeddingEngine, server: Server, bad: EngineRequest
+) -> None:
+    engine.submit([work("good", server=server), bad])
     found = finish(engine, "good", "a")
     assert found["good"].kind == "final"
     assert isinstance(found["a"].error, EngineError)
 
 
-def test_a_closed_engine_refuses_work(server: Server) -> None:
-    engine = HostedEmbeddingEngine(server)
+def test_a_closed_engine_refuses_work_and_leaves_no_thread(
+    engine: HostedEmbeddingEngine, server: Server
+) -> None:
+    before = set(threading.enumerate())
+    server.gate.clear()
+    engine.submit([work("a", server=server, max_texts=1)])
+    engine.step(StepBudget(time_s=0.0))
+    assert server.all_run.wait(PATIENCE_S)
+    opened = threading.Timer(0.05, server.gate.set)
+    opened.start()
     engine.close()
+    opened.join()
+    assert set(threading.enumerate()) <= before
     engine.close()
     with pytest.raises(ClosedError):
-        engine.submit([work("a")])
+        engine.submit([work("b", server=server)])
+
+
+@pytest.mark.parametrize(
+    ("texts", "small"),
+    [
+        (["a"], True),
+        (["a"] * MAX_REQUEST_TEXTS, True),
+        (["a"] * (MAX_REQUEST_TEXTS + 1), False),
+        (["a" * (MAX_REQUEST_CHARS + 1)], False),
+        (["a", ""], False),
+        ([], False),
+    ],
+)
+def test_only_a_small_request_may_share(texts: list[str], small: bool) -> None:
+    assert is_small(texts) == small

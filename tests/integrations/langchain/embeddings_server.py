@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +20,26 @@ DIMENSION = 8
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Answer a call with this status; ``retry_after`` is what the server asks for, in seconds."""
+    """Answer a call with this status.
+
+    Args:
+        retry_after: what the server asks for, in seconds.
+        echoes: the error says what was sent.
+    """
 
     status: int
     retry_after: str | None = None
+    echoes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A call as the server heard it."""
+
+    texts: tuple[str, ...]
+    key: str
+    tenant: str
+    user: str
 
 
 def vector_of(text: str) -> list[float]:
@@ -34,14 +53,25 @@ class EmbeddingsServer(LoopbackServer):
 
     Attributes:
         calls: the texts of each call.
+        heard: each call with who it says it is from.
         bad: texts for which a call is refused with 400.
+        awaited: calls that must be there at once before the first is answered.
+        gate: calls of several texts wait for it.
+        hangs: calls are never answered.
+        indexes: returns the indexes of an answer to so many texts, in the order it is sent.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[list[str]] = []
+        self.heard: list[Heard] = []
         self.bad: set[str] = set()
         self.refusals: deque[Refusal] = deque()
+        self.awaited = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.hangs = False
+        self.indexes: Callable[[int], list[int]] = lambda count: list(range(count))
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Answer embeddings."""
@@ -51,15 +81,29 @@ class EmbeddingsServer(LoopbackServer):
         call: dict[str, Any] = await request.json()
         texts = call["input"]
         self.calls.append(texts)
+        key = request.headers.get("authorization", "").removeprefix("Bearer ")
+        tenant = request.headers.get("x-tenant", "")
+        self.heard.append(Heard(tuple(texts), key, tenant, call.get("user", "")))
+        while (  # noqa: ASYNC110 - tests set these from threads that have no loop
+            self.hangs
+            or len(self.calls) < self.awaited
+            or (len(texts) > 1 and not self.gate.is_set())
+        ):
+            await asyncio.sleep(0.005)
         if self.refusals:
             refusal = self.refusals.popleft()
             wait = {} if refusal.retry_after is None else {"retry-after": refusal.retry_after}
-            return web.json_response({"error": {}}, status=refusal.status, headers=wait)
+            said = {"message": f"not now: {texts}"} if refusal.echoes else {}
+            return web.json_response({"error": said}, status=refusal.status, headers=wait)
         if bad := self.bad & set(texts):
             return web.json_response({"error": {"message": f"bad: {bad}"}}, status=400)
         data = [
-            {"object": "embedding", "index": place, "embedding": _coded(vector_of(text), call)}
-            for place, text in enumerate(texts)
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": _coded(vector_of(texts[index]), call),
+            }
+            for index in self.indexes(len(texts))
         ]
         usage = {"prompt_tokens": 1, "total_tokens": 1}
         answer = {"object": "list", "data": data, "model": call["model"], "usage": usage}

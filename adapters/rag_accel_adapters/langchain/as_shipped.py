@@ -1,0 +1,157 @@
+"""Whether classes and objects of a library are as its own modules wrote them.
+
+A tracer, a gateway or a subclass may replace any method, of a class or of one object, at any time.
+What it does may depend on the caller, so work of several callers is joined only where none did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from types import CodeType, FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+#: returns a class's method as its program wrote it, whatever has replaced it since
+PlainMethod = Callable[[type, str], Any]
+
+_code = attrgetter("__code__")
+#: dunder attributes of a class that decide how its objects behave; others are bookkeeping
+_DECISIVE = frozenset({"__call__", "__getattr__", "__getattribute__", "__init__", "__setattr__"})
+
+
+@dataclass(frozen=True, slots=True)
+class _ShippedClass:
+    """What a class held when it was found to be as shipped; the values are kept alive."""
+
+    values: tuple[Any, ...]
+    ids: list[int]
+    functions: tuple[FunctionType, ...]
+    codes: list[CodeType]
+    #: attributes that are functions, properties and the like
+    names: frozenset[str]
+
+
+_seen: WeakKeyDictionary[type, _ShippedClass] = WeakKeyDictionary()
+_bases: WeakKeyDictionary[type, tuple[type, ...]] = WeakKeyDictionary()
+
+
+def package_of(cls: type) -> str:
+    """Return the name of the package that a class says it belongs to."""
+    return cls.__module__.partition(".")[0]
+
+
+def is_object_as_shipped(obj: Any) -> bool:
+    """Tell whether an object's class is as shipped, and nothing was replaced on the object."""
+    names = vars(obj).keys()
+    for base in _library_bases(type(obj)):
+        seen = _as_shipped(base, None)
+        if seen is None or not names.isdisjoint(seen.names):
+            return False
+    return True
+
+
+def is_class_as_shipped(cls: type, method: PlainMethod) -> bool:
+    """Tell whether a class and those of its bases that a library brings are as shipped.
+
+    Args:
+        method: where methods of the class may be replaced by ours, returns what they replaced.
+    """
+    return all(_as_shipped(base, method) is not None for base in _library_bases(cls))
+
+
+def is_function_as_shipped(function: Any) -> bool:
+    """Tell whether a function is one that a library's module defines at its top."""
+    return (
+        isinstance(function, FunctionType)
+        and function.__code__.co_filename.startswith(_homes())
+        and function.__code__.co_qualname == function.__code__.co_name
+    )
+
+
+#: Bases that are no part of a library's work.
+_STANDARD = frozenset({"abc", "builtins", "langchain_core", "pydantic", "typing"})
+
+
+def _library_bases(cls: type) -> tuple[type, ...]:
+    """Return a class and the bases that count; a class of no library fails when it is looked at."""
+    bases = _bases.get(cls)
+    if bases is None:
+        bases = _bases[cls] = tuple(
+            base for base in cls.__mro__ if base is cls or package_of(base) not in _STANDARD
+        )
+    return bases
+
+
+def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
+    values = tuple(vars(cls).values())
+    seen = _seen.get(cls)
+    # Identities, not equality: a proxy of a function equals it.
+    if (
+        seen is not None
+        and list(map(id, values)) == seen.ids
+        and list(map(_code, seen.functions)) == seen.codes
+    ):
+        return seen
+    functions, names = list[FunctionType](), set[str]()
+    for name in list(vars(cls)):
+        found = _functions(cls, name, method)
+        if found is None or not all(_is_of(function, cls) for function in found):
+            return None
+        functions += found
+        # The value of a cached property stands on the object.
+        if found and not isinstance(vars(cls)[name], functools.cached_property):
+            names.add(name)
+    ids, codes = list(map(id, values)), list(map(_code, functions))
+    _seen[cls] = _ShippedClass(values, ids, tuple(functions), codes, frozenset(names))
+    return _seen[cls]
+
+
+def _functions(cls: type, name: str, method: PlainMethod | None) -> list[FunctionType] | None:
+    """Return the functions behind an attribute of a class; ``None`` for what cannot be judged."""
+    value = vars(cls)[name]
+    if name.startswith("__") and name not in _DECISIVE:
+        return []
+    if isinstance(value, FunctionType):
+        value = method(cls, name) if method is not None else value
+    functions = list(_unwrapped(value))
+    if all(isinstance(function, FunctionType) for function in functions):
+        return functions
+    is_data = isinstance(value, type) or not (callable(value) or hasattr(type(value), "__get__"))
+    return [] if is_data else None
+
+
+def _unwrapped(value: Any) -> Iterator[Any]:
+    if isinstance(value, staticmethod | classmethod):
+        yield from _unwrapped(value.__func__)
+    elif isinstance(value, property):
+        yield from (one for one in (value.fget, value.fset, value.fdel) if one is not None)
+    elif isinstance(value, functools.cached_property):
+        yield value.func
+    elif isinstance(value, FunctionType) and value.__code__.co_filename == contextlib.__file__:
+        yield getattr(value, "__wrapped__", value)
+    else:
+        yield value
+
+
+def _is_of(function: FunctionType, cls: type) -> bool:
+    """Tell whether a function stands in a library's own file, in the class that has it."""
+    code = function.__code__
+    return code.co_filename.startswith(_homes()) and code.co_qualname.startswith(
+        f"{cls.__qualname__}."
+    )
+
+
+#: They sit in one another's classes and rename their modules, so any of their files will do.
+_LIBRARIES = ("httpcore", "httpcore2", "httpx", "httpx2", "langchain_openai", "openai")
+
+
+def _homes() -> tuple[str, ...]:
+    """Return the folders of the libraries that are imported."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
+    return tuple(os.path.dirname(file) + os.sep for file in files if file is not None)
