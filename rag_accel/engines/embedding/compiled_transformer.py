@@ -221,7 +221,7 @@ def _require_known(parts: torch.nn.Module, embedding: torch.nn.Module) -> None:
     for one in parts.modules():
         module = type(one).__module__
         if module.startswith(_ADAPTERS):
-            raise NotCompilableError(f"it has adapters ({_importable(type(one))})")
+            raise NotCompilableError(f"it has adapters ({module}.{type(one).__qualname__})")
         if id(one) not in inside and not module.startswith(_SOURCES):
             raise NotCompilableError(f"its class {module}.{type(one).__qualname__} is not known")
         if id(one) not in inside:
@@ -231,6 +231,6 @@ def _require_known(parts: torch.nn.Module, embedding: torch.nn.Module) -> None:
 def _importable(kind: type) -> str:
     """Return the name that a class is imported by."""
     found = getattr(importlib.import_module(kind.__module__), kind.__qualname__, None)
-    if found is not kind or not kind.__module__.startswith((*_SOURCES, *_ADAPTERS)):
+    if found is not kind or not kind.__module__.startswith(_SOURCES):
         raise NotCompilableError(f"its class {kind.__module__}.{kind.__qualname__} is not known")
     return f"{kind.__module__}.{kind.__qualname__}"

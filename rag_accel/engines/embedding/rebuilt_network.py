@@ -109,7 +109,11 @@ def _described(value: Any) -> Any:
     if callable(getattr(value, "to_dict", None)) and not isinstance(value, type):
         parts: dict[str, Any] = value.to_dict()
         kept = {key: one for key, one in parts.items() if key not in _ORIGIN}
-        return [_name(type(value)), repr(getattr(value, "_attn_implementation", None)), *_pairs(kept)]
+        return [
+            _name(type(value)),
+            repr(getattr(value, "_attn_implementation", None)),
+            *_pairs(kept),
+        ]
     if isinstance(value, FunctionType):
         plain: Any = inspect.unwrap(value)
         code = getattr(plain, "__code__", None)
