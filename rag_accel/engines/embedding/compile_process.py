@@ -127,7 +127,7 @@ def _run(folder: Path) -> int:
     with (folder / "stderr").open("wb") as said:
         with _children.lock:
             require_time()
-            # -I and -S: no file of the working directory, no PYTHON* and nothing that `site` starts.
+            # -I and -S: no file of the working directory, no PYTHON*, nothing of `site`.
             child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-B", _PROGRAM, str(folder)],
                 stdin=subprocess.PIPE,  # never written: its end tells the child of ours

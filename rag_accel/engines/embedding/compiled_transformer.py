@@ -19,8 +19,8 @@ import torch
 from rag_accel.engines.embedding.compile_process import convert, private_folder, require_time
 from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino, to_eight_bits
 from rag_accel.engines.embedding.model_watch import ModelWatch
-from rag_accel.engines.embedding.runtime import Output, Tables
 from rag_accel.engines.embedding.rebuilt_network import GRAPH, WEIGHTS, describe, tensors
+from rag_accel.engines.embedding.runtime import Output, Tables
 
 #: Most bytes that the weights of all forms of a model may take besides its own.
 COMPILED_LIMIT = 2**30

@@ -119,7 +119,7 @@ class SentenceEncoder:
         return self._prepare_plainly(texts, role)
 
     def _runs_directly(self) -> bool:
-        """Tell whether ``encode`` is still the plain one; its program may replace it at any time."""
+        """Tell whether ``encode`` is still the plain one, which may be replaced at any time."""
         return self._is_plain and has_plain_encode(self.model)
 
     def _prepare_plainly(self, texts: Sequence[str], role: Role) -> PreparedSentences:

@@ -1,4 +1,4 @@
-"""A model is converted in a process of its own, which is bounded, private and ends with this one."""
+"""A model is converted in a process of its own: bounded, private, and ended with this one."""
 
 from __future__ import annotations
 
@@ -123,6 +123,7 @@ def test_a_forked_process_leaves_the_child_alone(
     assert not failed
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
 def test_two_models_compile_at_once_and_no_trace_of_the_user_fails(small_model: Any) -> None:
     made: list[CompiledTransformer] = []
 
@@ -139,7 +140,7 @@ def test_two_models_compile_at_once_and_no_trace_of_the_user_fails(small_model: 
 
 def test_a_model_that_its_configuration_does_not_give_is_refused_by_name(model: Any) -> None:
     model[0].model.encoder.layer[0].attention.output.LayerNorm.eps = 0.5
-    with pytest.raises(CompileError, match="eps of its module .*LayerNorm is not as configured"):
+    with pytest.raises(CompileError, match=r"eps of its module .*LayerNorm is not as configured"):
         CompiledTransformer(model, 1)
 
 

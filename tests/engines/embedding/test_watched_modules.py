@@ -27,7 +27,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 class Doubled(torch.nn.Linear):
-    def forward(self, input: Any) -> Any:  # noqa: A002
+    def forward(self, input: Any) -> Any:
         return 2 * super().forward(input)
 
 
