@@ -189,8 +189,13 @@ class _Scorer:
         from rag_accel.engines.embedding.models import default_threads
         from rag_accel.engines.rerank.engine import RerankEngine
 
-        on_cpu = self._client.device.type == "cpu"
-        return RerankEngine(self._client.predict, max_threads=default_threads(on_cpu), pure=True)
+        client = self._client
+        on_cpu = client.device.type == "cpu"
+
+        def predict(pairs: Any) -> Any:
+            return client.predict(pairs)  # looked up each time: it may be replaced
+
+        return RerankEngine(predict, max_threads=default_threads(on_cpu), pure=True)
 
 
 def _in_order(ranked: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_accel.engines.embedding.compile_process import require_time
 from rag_accel.engines.embedding.runtime import BackgroundTask, never_free
 
 # Hold the weights of a graph's products in eight bits, so that they are multiplied as such.
@@ -94,6 +95,7 @@ class CompiledForms:
         self._forms[threads] = self._made(threads)
 
     def _made(self, threads: int) -> CompiledForm:
+        require_time()
         settings = {
             **self._settings,
             "NUM_STREAMS": 1,

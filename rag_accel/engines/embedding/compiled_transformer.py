@@ -7,19 +7,19 @@ compiled is everything after the look-up of the word embeddings, pooling and nor
 
 from __future__ import annotations
 
-import copy
 import importlib
-import logging
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
+from rag_accel.engines.embedding.compile_process import convert, private_folder, require_time
 from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino, to_eight_bits
 from rag_accel.engines.embedding.model_watch import ModelWatch
+from rag_accel.engines.embedding.rebuilt_network import GRAPH, WEIGHTS, describe, tensors
 from rag_accel.engines.embedding.runtime import Output, Tables
 
 #: Most bytes that the weights of all forms of a model may take besides its own.
@@ -33,6 +33,9 @@ _SETTINGS = {
 }
 _INPUTS = ("attention_mask", "token_type_ids")
 _KNOWN = frozenset({"Pooling", "Normalize", "Dense", "LayerNorm", "Dropout"})
+#: Packages whose classes are the same in another process.
+_SOURCES = ("torch.nn.", "transformers.", "sentence_transformers.")
+_ADAPTERS = ("peft.", "adapters.")
 _LOOK_UP = torch.nn.Embedding.forward
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 
@@ -73,6 +76,7 @@ class CompiledTransformer:
         self._excludes_prompts = not all(getattr(one, "include_prompt", True) for one in rest)
         self._inputs = _inputs_of(model)
         graph = _converted(transformer, rest, embedding, self._inputs)
+        require_time()
         if precision == "int8":
             to_eight_bits(graph)
         most = COMPILED_LIMIT // max(1, size)
@@ -156,86 +160,77 @@ def _inputs_of(model: Any) -> tuple[str, ...]:
     return tuple(name for name in _INPUTS if name in tables)
 
 
-class _FromEmbeddings(torch.nn.Module):
-    """A model that takes the rows of the word embeddings instead of the ids of their tokens."""
-
-    def __init__(
-        self, transformer: torch.nn.Module, rest: Sequence[torch.nn.Module], inputs: tuple[str, ...]
-    ) -> None:
-        super().__init__()
-        self._transformer = transformer
-        self._rest = torch.nn.ModuleList(rest)
-        self._inputs = inputs
-
-    def forward(self, rows: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        named = dict(zip(self._inputs, others, strict=True))
-        tokens = self._transformer(inputs_embeds=rows, **named).last_hidden_state
-        features = {**named, "token_embeddings": tokens}
-        for module in self._rest:
-            features = module(features)
-        return tuple(features[name] for name in OUTPUTS)
-
-
 def _converted(
     transformer: torch.nn.Module,
     rest: Sequence[torch.nn.Module],
     embedding: torch.nn.Module,
     inputs: tuple[str, ...],
 ) -> Any:
-    """Return the graph of a model, over the memory that its weights have."""
-    ov = openvino()
-    decoders = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
-    # Modules of its own over the same weights: tracing must not be seen where the model runs.
+    """Return the graph of a model, made by a process of its own from a copy of its weights."""
     parts = torch.nn.ModuleList([transformer, *rest])
-    shared = {id(one): one for one in (*parts.parameters(), *parts.buffers())}
-    first, *others = copy.deepcopy(parts, shared)
-    twin = _FromEmbeddings(first, others, inputs).eval()
-    ids = torch.ones((2, 3), dtype=torch.int64)
-    with torch.no_grad(), _quiet():
-        example = (embedding(ids), *(torch.ones_like(ids) for _ in inputs))
-        decoder = decoders.TorchScriptPythonDecoder(twin, example_input=example)
-    frontend = ov.frontend.FrontEndManager().load_by_framework("pytorch")
-    model = frontend.convert(frontend.load(decoder))
-    rows, *others = (one.get_node() for one in model.inputs)
-    rows.set_partial_shape(ov.PartialShape([-1, -1, example[0].shape[-1]]))
-    for other in others:
-        other.set_partial_shape(ov.PartialShape([-1, -1]))
-        other.set_element_type(ov.Type.i64)
-    model.validate_nodes_and_infer_types()
-    return model
+    _require_known(parts, embedding)
+    left_out = set(map(id, embedding.parameters()))
+    first_names: dict[int, str] = {}
+    weights: dict[str, torch.Tensor] = {}
+    names: dict[str, str] = {}
+    for name, one in tensors(parts):
+        if id(one) in left_out:
+            continue
+        names[name] = first_names.setdefault(id(one), name)
+        if names[name] == name:
+            weights[name] = one.detach().contiguous()
+    with torch.inference_mode():
+        dim = embedding(torch.ones((1, 1), dtype=torch.int64)).shape[-1]
+    spec = {
+        **_recipe(transformer, rest),
+        "modules": describe(parts, embedding),
+        "tensors": names,
+        "inputs": inputs,
+        "outputs": OUTPUTS,
+        "dim": dim,
+    }
+    with private_folder() as folder:
+        _write(weights, folder / WEIGHTS)
+        convert(folder, spec, sum(one.nbytes for one in weights.values()))
+        # Mapped into memory, or read: valid when the folder has gone.
+        return openvino().Core().read_model(folder / GRAPH)
 
 
-class _InOneThread:
-    """A filter that matches what is said in the thread that made it, until told to stop."""
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self.is_over = False
-
-    def match(self, text: str) -> bool:
-        """Be asked by ``warnings`` as a regular expression for the name of a module is."""
-        return not self.is_over and threading.get_ident() == self._thread
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Be asked by ``logging`` whether a record may pass."""
-        return not self.match("")
+def _write(weights: dict[str, torch.Tensor], path: Path) -> None:
+    """Write weights to a file that nobody else can read."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    importlib.import_module("safetensors.torch").save_file(weights, path)
+    path.chmod(0o600)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop what torch and transformers say about tracing, in this thread only.
+def _recipe(transformer: Any, rest: Sequence[Any]) -> dict[str, Any]:
+    """Return what the modules are built from, in terms of JSON."""
+    config = transformer.config
+    return {
+        "class": _importable(type(transformer)),
+        "config_class": _importable(type(config)),
+        "config": json.loads(config.to_json_string(use_diff=False)),
+        "attention": config._attn_implementation,
+        "rest": [(_importable(type(one)), one.get_config_dict()) for one in rest],
+    }
 
-    ``warnings.catch_warnings`` would change the filters of the whole process for a while.
-    """
-    here = _InOneThread()
-    entry: Any = ("ignore", None, Warning, here, 0)
-    chatty = logging.getLogger("transformers.modeling_utils")
-    chatty.addFilter(here)
-    warnings.filters.insert(0, entry)  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        here.is_over = True  # the list may have been copied meanwhile
-        with suppress(ValueError):
-            warnings.filters.remove(entry)  # type: ignore[attr-defined]
-        chatty.removeFilter(here)
+
+def _require_known(parts: torch.nn.Module, embedding: torch.nn.Module) -> None:
+    """Raise unless all modules but the word embeddings are of classes that a child can import."""
+    inside = set(map(id, embedding.modules()))
+    for one in parts.modules():
+        module = type(one).__module__
+        if module.startswith(_ADAPTERS):
+            raise NotCompilableError(f"it has adapters ({module}.{type(one).__qualname__})")
+        if id(one) not in inside and not module.startswith(_SOURCES):
+            raise NotCompilableError(f"its class {module}.{type(one).__qualname__} is not known")
+        if id(one) not in inside:
+            _importable(type(one))
+
+
+def _importable(kind: type) -> str:
+    """Return the name that a class is imported by."""
+    found = getattr(importlib.import_module(kind.__module__), kind.__qualname__, None)
+    if found is not kind or not kind.__module__.startswith(_SOURCES):
+        raise NotCompilableError(f"its class {kind.__module__}.{kind.__qualname__} is not known")
+    return f"{kind.__module__}.{kind.__qualname__}"

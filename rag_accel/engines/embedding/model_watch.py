@@ -60,6 +60,10 @@ def _is_plain(value: Any) -> bool:
     return is_small or isinstance(value, _PLAIN)
 
 
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, list | tuple | dict | set)
+
+
 def _copied(value: Any) -> Any:
     """Return a collection with copies of those in it; other values as they are."""
     if isinstance(value, dict):
@@ -77,16 +81,20 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 #: Numbers of as many bytes: a NaN equals itself, and NumPy knows no bfloat16.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _version = attrgetter("_version")
+_forward = attrgetter("forward")
+#: What every module has, looked at above, and the place that a model was loaded from.
+_BASE = frozenset({*vars(torch.nn.Module()), "name_or_path"})
 
 
 class ModelWatch:
     """A check of whether a module tree, its weights and its code are what they were.
 
     Seen are modules, parameters and buffers that were replaced, added or removed, hooks, methods
-    put over ``forward``, settings of the modules that follow one another, and weights written in
-    place: by torch's own counter, by their address, and for writes past both
-    (``weight.data.mul_(2)``) by a sample of each weight's components. Not seen is such a write to a
-    few components that are not among them.
+    put over ``forward`` of a module or of its class, another class, settings of every module that
+    do not begin with an underscore, and weights written in place: by torch's own counter, by their
+    address, and for writes past both (``weight.data.mul_(2)``) by a sample of each weight's
+    components. Not seen is such a write to a few components that are not among them, sixteen of
+    each weight: to read all of them would take longer than to run the model.
 
     Args:
         model: the module tree.
@@ -106,6 +114,26 @@ class ModelWatch:
         self._values = tuple(value for _, _, value in entries)
         self._hooks = tuple(own[name] for own in self._own for name in _HOOKS)
         self._settings = tuple(map(Settings, model.children()))
+        self._classes = tuple(map(type, self.modules))
+        self._kinds = tuple(set(self._classes))
+        self._forwards = tuple(map(_forward, self._kinds))
+        outer = {id(model), *map(id, model.children())}
+        inner = [one for one in self.modules if id(one) not in outer]
+        settings = [
+            (own, name, value)
+            for own in map(vars, inner)
+            for name, value in own.items()
+            if name not in _BASE and not name.startswith("_")
+        ]
+        simple = [one for one in settings if not _is_collection(one[2])]
+        self._holders = tuple(own for own, _, _ in simple)
+        self._keys = tuple(name for _, name, _ in simple)
+        self._held = tuple(value for _, _, value in simple)
+        self._small = [
+            (own, name, _copied(value))
+            for own, name, value in settings
+            if _is_collection(value) and len(value) <= _MOST
+        ]
         weights = {id(value): value for value in self._values if isinstance(value, torch.Tensor)}
         self._weights = tuple(weights.values())
         # They keep the memory that the weights had: no other tensor can come to that address.
@@ -124,13 +152,24 @@ class ModelWatch:
             and list(map(_version, self._weights)) == self._versions
             and list(map(torch.Tensor.data_ptr, self._weights)) == self._addresses
             and all(settings.are_same() for settings in self._settings)
+            and self._has_same_settings()
             and not self._runs_other_code()
             and self._look() == self._sample
         )
 
+    def _has_same_settings(self) -> bool:
+        try:
+            return all(map(is_, map(dict.get, self._holders, self._keys), self._held)) and all(
+                own.get(name) == value for own, name, value in self._small
+            )
+        except Exception:  # such as arrays in a list, which have no equality
+            return False
+
     def _runs_other_code(self) -> bool:
         return (
-            bool(torch_modules._has_any_global_hook())
+            not all(map(is_, map(type, self.modules), self._classes))
+            or not all(map(is_, map(_forward, self._kinds), self._forwards))
+            or bool(torch_modules._has_any_global_hook())
             or any(self._hooks)
             or any(map(dict.__contains__, self._own, repeat("forward")))
         )

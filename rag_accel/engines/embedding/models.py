@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rag_accel.errors import ConfigError
@@ -100,15 +101,23 @@ def is_plain_model(model: Any) -> bool:
         return False
     if not isinstance(model, plain) or not hasattr(model, "preprocess"):
         return False
-    is_overridden = type(model).encode is not plain.encode or "encode" in vars(model)
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     return (
-        not is_overridden
+        has_plain_encode(model)
         and model.get_backend() == "torch"
         and len(devices) == 1
         and model.device in devices
         and model.device.type in ("cpu", "cuda")
     )
+
+
+def has_plain_encode(model: Any) -> bool:
+    """Tell whether ``encode`` of a ``SentenceTransformer`` is the one that its library wrote."""
+    plain = importlib.import_module("sentence_transformers").SentenceTransformer.encode
+    # The outermost function: what wraps a method may bear its name and module.
+    parts = Path(getattr(getattr(plain, "__code__", None), "co_filename", "")).parts
+    is_own = "sentence_transformers" in parts or "torch" in parts
+    return is_own and type(model).encode is plain and "encode" not in vars(model)
 
 
 def prompt_of(model: Any, kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:

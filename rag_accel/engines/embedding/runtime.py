@@ -14,12 +14,14 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_accel.engines.embedding.compile_process import end_all
+
 # Live with threads of a library that neither the end of a process nor a fork knows of.
 
 
-#: Longest wait at the end of the process, in seconds. A process that ends before its compilation
-#: does is aborted by the runtime, so this covers a compilation on busy cores.
-EXIT_WAIT_S = 60.0
+#: Longest wait at the end of the process, in seconds: for one call of native code. Conversions run
+#: in processes that are killed then, and between two calls a task looks whether it is to stop.
+EXIT_WAIT_S = 10.0
 
 
 class BackgroundTask:
@@ -38,24 +40,29 @@ class BackgroundTask:
         Raises:
             RuntimeError: if the process cannot have another thread.
         """
-        # A daemon inside native code at the end of the interpreter would bring it down.
-        atexit.register(self.wait, EXIT_WAIT_S)
+        # A daemon that comes back from C++ after the interpreter has ended is unwound through it,
+        # which aborts the process.
+        atexit.register(self._end)
         try:
             self._thread.start()
         except RuntimeError:
-            atexit.unregister(self.wait)
+            atexit.unregister(self._end)
             raise
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it has ended."""
         self._thread.join(timeout_s)
 
+    def _end(self) -> None:
+        end_all()
+        self.wait(EXIT_WAIT_S)
+
     def _run(self) -> None:
         try:
             self._call()
         finally:
             self._call = _nothing  # its owner may hold this task: they would keep each other
-            atexit.unregister(self.wait)
+            atexit.unregister(self._end)
 
 
 def _nothing() -> None:

@@ -16,7 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from rag_accel.config import EmbeddingRuntime
-from rag_accel.engines.embedding.models import encode_arguments, is_plain_model, prompt_of
+from rag_accel.engines.embedding.models import (
+    encode_arguments,
+    has_plain_encode,
+    is_plain_model,
+    prompt_of,
+)
 from rag_accel.engines.embedding.prepared_texts import (
     CompiledTexts,
     EncodedTexts,
@@ -103,7 +108,7 @@ class SentenceEncoder:
         A compiled model is looked at here: whatever changes the model before a caller asks is seen.
         """
         kwargs = self._kwargs[role]
-        if self._is_plain and kwargs.keys() <= _DIRECT:
+        if self._runs_directly() and kwargs.keys() <= _DIRECT:
             prompt, is_known = prompt_of(self.model, kwargs)
             compiled = self.runtime.current() if is_known and self.runtime is not None else None
             if compiled is not None and (tables := compiled.prepare(texts, prompt)) is not None:
@@ -113,9 +118,13 @@ class SentenceEncoder:
                 return CompiledTexts(compiled, tables, finish, again, self._give_up)
         return self._prepare_plainly(texts, role)
 
+    def _runs_directly(self) -> bool:
+        """Tell whether ``encode`` is still the plain one, which may be replaced at any time."""
+        return self._is_plain and has_plain_encode(self.model)
+
     def _prepare_plainly(self, texts: Sequence[str], role: Role) -> PreparedSentences:
         kwargs = self._kwargs[role]
-        if self._is_plain and kwargs.keys() <= _DIRECT:
+        if self._runs_directly() and kwargs.keys() <= _DIRECT:
             prompt, is_known = prompt_of(self.model, kwargs)
             if is_known:
                 features = self.model.preprocess(list(texts), prompt=prompt)

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.embedding.compile_process import require_time
 from rag_accel.engines.embedding.runtime import BackgroundRuntime, Compiled
 
 #: Texts on which a compiled model is compared with the model itself, alone and side by side.
@@ -79,6 +80,7 @@ def prove(model: Any, threads: int, precision: str, compiled: Compiled) -> str:
     """
     cosines: list[float] = []
     for texts, number in ((PROBES[:1], threads), (PROBES, threads), (PROBES, 1)):
+        require_time()
         found, wanted = _both(model, number, compiled, list(texts))
         if precision == "f32":
             error = (found - wanted).abs().max().item()

@@ -1,0 +1,199 @@
+"""The process that a model is converted in: isolated, bounded, and ended with the one it serves.
+
+Tracing in this process would show in it: torch keeps one map of traced values for all threads, so
+that two traces at once fail, and keeps what was traced for ever.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rag_accel.engines.embedding import rebuilt_network
+from rag_accel.engines.embedding.rebuilt_network import FAILED, OUT_OF_MEMORY, REFUSED, SPEC
+
+#: Longest time of one child, in seconds: the imports alone take some of them on busy cores.
+LIMIT_S = 300.0
+#: What a child may take besides its libraries: copies of the weights, and what a trace needs.
+_WEIGHT_COPIES, _LEAST_BYTES = 8, 2**31
+_TRIES = 2
+_LIBRARIES = ("torch", "transformers", "sentence_transformers", "safetensors", "openvino", "numpy")
+_PROGRAM = rebuilt_network.__file__
+_OURS = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMPDIR")
+
+
+class CompileError(Exception):
+    """A child has not converted a model; the message says why."""
+
+
+class _Children:
+    """The running children of this process, and whether it may have more of them."""
+
+    def __init__(self) -> None:
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.is_ending = False
+        self.lock = threading.Lock()
+        #: held while a child runs: each takes some hundred MiB, so they queue
+        self.turn = threading.Lock()
+
+
+_children = _Children()
+
+
+def end_all() -> None:
+    """Kill the children of this process, and let none be started any more."""
+    with _children.lock:
+        _children.is_ending = True
+        for one in _children.running:
+            one.kill()
+
+
+def require_time() -> None:
+    """Stop here if this process is ending.
+
+    Raises:
+        CompileError: if it is.
+    """
+    if _children.is_ending:
+        raise CompileError("this process is ending")
+
+
+def _forget() -> None:
+    """Leave, in a forked process, the children to the process whose they are."""
+    global _children
+    _children = _Children()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Make a folder that only this user can read, and remove it whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix="rag-accel-compile-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def convert(folder: Path, spec: Mapping[str, Any], weights_bytes: int) -> None:
+    """Have a child convert what a folder holds; another one if the first dies by chance.
+
+    Args:
+        folder: where the weights are and the graph comes to.
+        spec: what the child is told of the network.
+        weights_bytes: size of the weights.
+
+    Raises:
+        CompileError: if there is no graph.
+    """
+    _require_interpreter()
+    told = {
+        **spec,
+        "parent": os.getpid(),
+        "path": _library_path(),
+        "memory_bytes": _WEIGHT_COPIES * weights_bytes + _LEAST_BYTES,
+    }
+    (folder / SPEC).write_text(json.dumps(told))
+    status = 0
+    with _children.turn:
+        for _ in range(_TRIES):
+            status = _run(folder)
+            if status == 0:
+                return
+            if status == REFUSED:
+                raise CompileError(_reason(folder))
+            if 0 < status != OUT_OF_MEMORY:
+                break
+    if status == OUT_OF_MEMORY:
+        raise CompileError("the process that compiles it had too little memory")
+    how = f"signal {-status}" if status < 0 else f"status {status}: {_last_words(folder)}"
+    raise CompileError(f"the process that compiles it ended with {how}")
+
+
+def _run(folder: Path) -> int:
+    with (folder / "stderr").open("wb") as said:
+        with _children.lock:
+            require_time()
+            # -I and -S: no file of the working directory, no PYTHON*, nothing of `site`.
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", _PROGRAM, str(folder)],
+                stdin=subprocess.PIPE,  # never written: its end tells the child of ours
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                cwd=folder,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C in the terminal is not meant for it
+            )
+            _children.running.add(child)
+        try:
+            return child.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"its compilation took longer than {LIMIT_S:.0f} s") from None
+        finally:
+            with _children.lock:
+                _children.running.discard(child)
+            child.kill()
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+            require_time()
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _OURS if name in os.environ}
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    return {**kept, **offline, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _require_interpreter() -> None:
+    """Start nothing that would be this very program again.
+
+    Raises:
+        CompileError: in a frozen or embedding program, whose executable is no interpreter.
+    """
+    name = Path(sys.executable or "").name.lower()
+    if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
+        raise CompileError("there is no Python interpreter to compile it in")
+
+
+def _library_path() -> list[str]:
+    """Return where the libraries were found, and what else was installed, in the order of here."""
+    roots: set[str] = set()
+    for name in _LIBRARIES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            roots.add(str(Path(spec.origin).resolve().parent.parent))
+    entries = [os.path.abspath(entry) for entry in sys.path]
+    kept = [
+        entry
+        for entry in entries
+        if os.path.basename(entry) in ("site-packages", "dist-packages")
+        or os.path.realpath(entry) in roots
+    ]
+    return kept + sorted(roots - set(map(os.path.realpath, kept)))
+
+
+def _reason(folder: Path) -> str:
+    with suppress(OSError):
+        return (folder / FAILED).read_text()
+    return "the process that compiles it lost this one"
+
+
+def _last_words(folder: Path) -> str:
+    with suppress(OSError):
+        lines = (folder / "stderr").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+    return ""
