@@ -29,6 +29,13 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
     #: shared by all bindings made of this one
     _program: Program | None = PrivateAttr(default=None)
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # A field of every runnable, so it is not among what a binding lacks and forwards. Stored as
+        # pydantic does, but not noted as set: nothing has asked for it.
+        if self.name is None:
+            self.__dict__["name"] = getattr(self.bound, "name", None)
+
     @classmethod
     def wrap(cls, runnable: Runnable[Any, Any], accelerator: Accelerator | None) -> Any:
         """Return ``runnable`` accelerated."""
@@ -180,6 +187,12 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
     @classmethod
     def lc_id(cls) -> list[str]:
         return RunnableBinding.lc_id()
+
+    def to_json(self) -> Any:
+        dumped: dict[str, Any] = {**super().to_json()}
+        if "kwargs" in dumped and "name" not in self.model_fields_set:
+            dumped["kwargs"].pop("name", None)  # the original inside has it
+        return dumped
 
     # What makes another binding of this one keeps its accelerator ----------------------------
 
