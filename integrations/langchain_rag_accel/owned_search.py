@@ -15,7 +15,7 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
 from rag_accel.interception.identity import aowned_or_plain, owned_or_plain
-from rag_accel.interception.leaf_call import is_nested, meters, note_leaf
+from rag_accel.interception.leaf_call import inside, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
 from rag_accel_adapters.langchain.stores import (
     CopiedVectors,
@@ -60,7 +60,8 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
         if not is_recognised(type(self)):
             return await borrowed(identity, self, *args, **kwargs)
         search = _StoreSearch(identity, self, _unit_of(self))
-        return await _ASYNC[leaf.name](search, *args, **kwargs)
+        with inside(None, identity):  # its embeddings are called here
+            return await _ASYNC[leaf.name](search, *args, **kwargs)
 
     return coroutine if leaf.flavour == "coroutine" else sync
 
