@@ -108,26 +108,8 @@ def _faiss(store: Any, ask: Ask) -> Any:
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
 
-#: the searches of each index that are being made at the moment
-_searches: WeakKeyDictionary[Any, set[object]] = WeakKeyDictionary()
-
-
-def searches_of(index: Any) -> set[object]:
-    """Return the searches of an index that are being made, in place or by the engine.
-
-    It has no lock, which a forked child might inherit as taken: two searches that begin at the same
-    moment both find the other, and share.
-    """
-    return _searches.setdefault(index, set())
-
-
 class _Index:
-    """A flat FAISS index whose searches share calls with those that are made at the same time.
-
-    A search that finds no other has nothing to share and runs in place: bringing it to an engine
-    takes two changes of threads, which are long while all cores are busy. Whatever comes beside
-    another goes to the engine, where the oldest is first.
-    """
+    """A flat FAISS index whose searches share calls with those of others."""
 
     def __init__(self, index: Any, ask: Ask) -> None:
         self._index, self._ask = index, ask
@@ -149,14 +131,7 @@ class _Index:
             PrimitiveKind.SEARCHING,
             SearchQuery(np.array(x[0], dtype=np.float32), k),
         )
-        searches, mine = searches_of(self._index), object()
-        searches.add(mine)
-        try:
-            if len(searches) == 1:
-                return plain()
-            return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
-        finally:
-            searches.discard(mine)
+        return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
 
     def _engine(self) -> Engine:
         from rag_accel.engines.retrieval.flat_index_engine import FlatIndexEngine
@@ -262,7 +237,7 @@ _KNOWN: Mapping[str, _Known] = {
         ),
         _is_large_and_flat,
         _faiss,
-        "recognised store: its own methods run; searches at the same time share looks at its index",
+        "recognised store: its own methods run; searches of all requests share looks at its index",
     ),
     "langchain_classic.retrievers.document_compressors.cross_encoder_rerank.CrossEncoderReranker": (
         _Known(

@@ -25,7 +25,7 @@ from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.explanation import explain_inside
 from langchain_rag_accel.stand_ins import may_stand_in
 from rag_accel import Accelerator
-from rag_accel_adapters.langchain.stand_ins import MIN_NUMBERS, searches_of
+from rag_accel_adapters.langchain.stand_ins import MIN_NUMBERS
 
 DIMENSION = 64
 COUNT = MIN_NUMBERS // DIMENSION + 1
@@ -146,8 +146,8 @@ def test_every_search_finds_what_the_store_finds(
         assert same(list(pool.map(lambda one: find(store, one), vectors(40))), plain)
     fast = accelerate(store, accelerator=accelerator)
     assert same([find(fast, one) for one in vectors(4)], plain[:4])
-    # Those that were alone ran in place, the last four among them.
-    assert sum(engine["items"] for engine in measured(accelerator).values()) <= 40
+    (engine,) = measured(accelerator).values()
+    assert engine["items"] == 44
 
 
 @pytest.mark.cross_product(keep=4)
@@ -162,47 +162,8 @@ async def test_every_coroutine_finds_what_the_store_finds(
     fast = accelerate(store, accelerator=accelerator)
     assert same([await find(fast, one) for one in vectors(4)], plain[:4])
     (engine,) = measured(accelerator).values()
-    assert engine["items"] <= 40  # those that were alone ran in place, the last four among them
+    assert engine["items"] == 44
     assert engine["steps"] < engine["items"]
-
-
-def test_a_search_beside_no_other_runs_in_place(store: FAISS, accelerator: Accelerator) -> None:
-    fast = accelerate(store, accelerator=accelerator)
-    for one in vectors(4):
-        assert fast.similarity_search_with_score_by_vector(
-            one, 3
-        ) == store.similarity_search_with_score_by_vector(one, 3)
-    assert measured(accelerator) == {}
-    assert searches_of(store.index) == set()
-
-
-def test_searches_beside_another_are_made_together(store: FAISS, accelerator: Accelerator) -> None:
-    plain = [store.similarity_search_by_vector(one, 3) for one in vectors(8)]
-    fast = accelerate(store, accelerator=accelerator)
-    searches_of(store.index).add("another")
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda one: fast.similarity_search_by_vector(one, 3), vectors(8)))
-    finally:
-        searches_of(store.index).discard("another")
-    assert found == plain
-    (engine,) = measured(accelerator).values()
-    assert engine["items"] == 8
-    assert searches_of(store.index) == set()
-
-
-def test_a_search_that_raises_is_not_counted_any_more(
-    own_store: FAISS, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fast = accelerate(own_store, accelerator=accelerator)
-
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(own_store.index, "search", fail)
-    with pytest.raises(MemoryError):
-        fast.similarity_search_by_vector(vectors(1)[0], 3)
-    assert searches_of(own_store.index) == set()
 
 
 def test_what_is_added_and_deleted_beside_us_is_seen(
