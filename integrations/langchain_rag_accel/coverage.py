@@ -4,7 +4,8 @@ LangChain's own callbacks tell of every model and retriever call, wherever it is
 tell which calls waited for their turn, on an engine or for a permit, and which began at once and
 were reported. The difference passed by. Calls
 that have no callbacks (embeddings, stores, compressors) are known from the wrappers alone. A
-retriever that calls other retrievers is no leaf and not counted.
+retriever that calls other retrievers, or a store whose search was a leaf of its own, is no leaf and
+not counted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
 from langchain_core.language_models import BaseLLM
 from langchain_core.messages import BaseMessage
 from langchain_core.tracers.context import register_configure_hook
@@ -69,11 +71,15 @@ class Coverage(BaseCallbackHandler):
         self._ways: dict[Way, Counter[str]] = {"queued": Counter(), "admitted": Counter()}
         self._parents: dict[UUID, UUID | None] = {}
         self._retrievers: set[UUID] = set()
+        self._running: set[UUID] = set()
+        #: retriever runs that asked a store whose search was scheduled by itself
+        self._asking: set[UUID] = set()
 
     def rows(self) -> list[CoverageRow]:
         """Return one row per kind of leaf that was called, sorted by kind."""
         with self._lock:
-            seen = self._seen + Counter({"retriever": len(self._retrievers - self._composites())})
+            leaves = self._retrievers - self._composites() - self._asking
+            seen = self._seen + Counter({"retriever": len(leaves)})
             queued, admitted = self._ways["queued"], self._ways["admitted"]
             kinds = sorted(seen | queued | admitted)
             return [CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in kinds]
@@ -110,9 +116,22 @@ class Coverage(BaseCallbackHandler):
         self._saw("language model", len(prompts))
 
     def on_retriever_start(self, serialized: dict[str, Any], query: str, **kwargs: Any) -> None:
+        run = kwargs["run_id"]
         with self._lock:
-            self._retrievers.add(kwargs["run_id"])
-            self._parents[kwargs["run_id"]] = kwargs.get("parent_run_id")
+            self._retrievers.add(run)
+            self._running.add(run)
+            self._parents[run] = kwargs.get("parent_run_id")
+            _around.set((*(one for one in _around.get() if one in self._running), run))
+
+    def on_retriever_end(self, documents: Sequence[Document], **kwargs: Any) -> None:
+        self._end_retriever(kwargs["run_id"])
+
+    def on_retriever_error(self, error: BaseException, **kwargs: Any) -> None:
+        self._end_retriever(kwargs["run_id"])
+
+    def _end_retriever(self, run: UUID) -> None:
+        with self._lock:
+            self._running.discard(run)
 
     def on_chain_start(
         self, serialized: dict[str, Any], inputs: dict[str, Any], **kwargs: Any
@@ -130,6 +149,8 @@ class Coverage(BaseCallbackHandler):
         with self._lock:
             if way is not None:
                 self._ways[way][kind] += number
+                if kind == "vector store":  # what is part of a retriever's leaf is not told
+                    self._asking.update([run for run in _around.get() if run in self._running][-1:])
             if kind not in _WITH_CALLBACKS:
                 self._seen[kind] += number
 
@@ -141,6 +162,8 @@ class Coverage(BaseCallbackHandler):
 _open: list[Coverage] = []
 _opening = threading.Lock()
 _meter: ContextVar[Coverage | None] = ContextVar("rag_accel_coverage", default=None)
+#: runs of retrievers in which this context is, the innermost last; some may have ended
+_around: ContextVar[tuple[UUID, ...]] = ContextVar("rag_accel_retrievers", default=())
 register_configure_hook(_meter, inheritable=True)
 
 

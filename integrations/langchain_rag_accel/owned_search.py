@@ -16,7 +16,7 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
 from rag_accel.interception.identity import aowned_or_plain, owned_or_plain, scoped
-from rag_accel.interception.leaf_call import is_nested, meters, note_leaf
+from rag_accel.interception.leaf_call import inside, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
 from rag_accel_adapters.langchain.stores import (
     CopiedVectors,
@@ -65,7 +65,8 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
             return await plain(*args, **kwargs)
         if copy_of(self).is_due(self.store):
             search = _StoreSearch(identity, self, _unit_of(self))
-            return await _ASYNC[leaf.name](search, *args, **kwargs)
+            with inside(None, identity):  # its embeddings are called here
+                return await _ASYNC[leaf.name](search, *args, **kwargs)
         with scoped(_is_stores_own, True):
             return await plain(*args, **kwargs)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing
-from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.graph import Graph
+from langchain_core.tools import BaseTool
 from pydantic import PrivateAttr
 
 from langchain_rag_accel.explanation import explain_inside
@@ -29,6 +30,13 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
     #: shared by all bindings made of this one
     _program: Program | None = PrivateAttr(default=None)
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # A field of every runnable, so it is not among what a binding lacks and forwards. Stored as
+        # pydantic does, but not noted as set: nothing has asked for it.
+        if self.name is None:
+            vars(self)["name"] = getattr(self.bound, "name", None)
+
     @classmethod
     def wrap(cls, runnable: Runnable[Any, Any], accelerator: Accelerator | None) -> Any:
         """Return ``runnable`` accelerated."""
@@ -43,7 +51,10 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         private = object.__getattribute__(self, "__pydantic_private__")
         if private is not None and name in private:
             return private[name]
-        return super().__getattr__(name)
+        forwarded = super().__getattr__(name)
+        if name in _ENTRIES and isinstance(self.bound, BaseTool):
+            return _ENTRIES[name](self, forwarded)
+        return forwarded
 
     def explain(self) -> str:
         """Return what is inside this runnable and how each part of it runs."""
@@ -181,6 +192,12 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
     def lc_id(cls) -> list[str]:
         return RunnableBinding.lc_id()
 
+    def to_json(self) -> Any:
+        dumped: dict[str, Any] = {**super().to_json()}
+        if "kwargs" in dumped and "name" not in self.model_fields_set:
+            dumped["kwargs"].pop("name", None)  # the original inside has it
+        return dumped
+
     # What makes another binding of this one keeps its accelerator ----------------------------
 
     def _kept(self, made: Any) -> Any:
@@ -204,6 +221,30 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         return self._kept(super().with_retry(**kwargs))
 
 
+# Tools have entries of their own beside those of runnables.
+
+
+def _run_as_request(fast: AcceleratedRunnable, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with fast.program.run() as scope, scope():
+            return run(*args, **kwargs)
+
+    return call
+
+
+def _arun_as_request(fast: AcceleratedRunnable, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with fast.program.run() as scope, scope():
+            return await run(*args, **kwargs)
+
+    return call
+
+
+_ENTRIES = {"run": _run_as_request, "arun": _arun_as_request}
+
+
 def _here() -> Callable[[], AbstractContextManager[None]]:
     """Return the present scope, for what a stream pulls from outside of it."""
-    return partial(scoped, current_request, current_request.get())
+    return functools.partial(scoped, current_request, current_request.get())

@@ -5,7 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 
-from langchain_rag_accel import activate
+from langchain_rag_accel import upstream
+
+# Not from the package itself: a program may be importing it, which is what imports LangChain, whose
+# import may be what switches on.
+if upstream.missing_name() is None:
+    from rag_accel.interception import activate
+else:
+    from langchain_rag_accel.plain import activate
 
 _lock = threading.Lock()
 _block: ExitStack | None = None

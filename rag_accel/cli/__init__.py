@@ -21,6 +21,9 @@ RUN = "run"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; our own errors are printed without a trace."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == [RUN] and given[1:] not in ([], ["-h"], ["--help"]):
+        return run_program(given[1:])  # whatever follows is for the program
     parser = argparse.ArgumentParser(prog="rag-accel", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="show devices, versions, extras and options")
@@ -37,9 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_argument("line", nargs="*", metavar="SCRIPT|-m MODULE ...")
     for name in command_registry().names():
         _add_plugin(commands, name)
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == [RUN] and given[1:] not in ([], ["-h"], ["--help"]):
-        return run_program(given[1:])  # whatever follows is for the program
     arguments = parser.parse_args(given)
     if arguments.command == RUN:
         run.error("say which program to run")

@@ -1,29 +1,42 @@
-"""Acceleration of all frameworks that are installed."""
+"""Acceleration of the frameworks that a program imports."""
 
 from __future__ import annotations
 
 from rag_accel.errors import ConfigError
 from rag_accel.registry import automatic_registry
 
+#: the module with whose import an integration is switched on, where it is not named like it
+_MODULES = {"langchain": "langchain_core"}
 
-def switch_on() -> None:
-    """Have every framework that can be imported accelerated in this process, from now on.
+
+def watched_modules() -> tuple[str, ...]:
+    """Return the modules with whose import something is accelerated."""
+    return tuple(dict.fromkeys(map(_module, automatic_registry().names())))
+
+
+def switch_on(module: str) -> None:
+    """Have what this module belongs to accelerated in this process, from now on.
 
     Raises:
-        ConfigError: if none can.
+        ConfigError: if no integration of it can be imported.
     """
     registry, missing = automatic_registry(), list[str]()
-    for name in registry.names():
+    names = [name for name in registry.names() if _module(name) == module]
+    for name in names:
         try:
             switch = registry.get(name)
         except ImportError as error:
             missing.append(str(error))
         else:
             switch()
-    if len(missing) == len(registry.names()):
+    if len(missing) == len(names):
         raise ConfigError(
             "nothing to accelerate",
-            found="; ".join(missing) or "no integration",
+            found="; ".join(missing) or f"no integration of {module}",
             valid=", ".join(registry.names()) or "an installed integration",
             hint="install the extra of the framework that the program uses",
         )
+
+
+def _module(name: str) -> str:
+    return _MODULES.get(name, name)

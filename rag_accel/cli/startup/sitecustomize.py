@@ -1,38 +1,147 @@
-"""The switch for acceleration in an interpreter that starts; it removes itself afterwards.
+"""The switch for acceleration in an interpreter that starts: it waits for a framework's import.
 
 Python imports a module of this name before a program's first line; ``rag-accel run`` sees to it
 that it is this one. Interpreters that the program starts inherit it, as a server's workers do.
+
+Nothing is imported here that Python has not loaded by itself or built into itself. So an
+interpreter that uses no framework starts as fast as without this, and a program's own modules win
+over those that ours would need, as they do plainly. Interpreters of other environments and other
+versions run this file too, so it needs no more than Python 3.6.
 """
 
-import importlib
+import atexit
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: set by ``rag-accel run``: the id of the program's process, then modules to wait for
+VARIABLE = "_RAG_ACCEL_RUN"
+
+
+class FrameworkImports:
+    """A finder that has acceleration switched on as soon as a framework was imported.
+
+    It finds nothing itself: the finders beside it give the spec and the loader of a framework's
+    module, which stay what they are. Only the loader's next run of that module is followed by the
+    switch. The finder leaves once all that it waits for has come.
+    """
+
+    def __init__(self, names: "list[str]", is_program: bool) -> None:
+        self._names = tuple(names)
+        self._waiting = set(names)
+        self._is_program = is_program
+
+    def install(self) -> None:
+        """Wait for imports from now on; what has been imported already is switched on at once."""
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        for name in self._names:
+            if name in sys.modules:
+                self._came(name)
+        if self._is_program:
+            atexit.register(self.report, os.getpid())
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        """Return what the other finders find; None for all modules that are not waited for."""
+        if name not in self._waiting:
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                self._follow(name, spec.loader)
+                return spec
+        return None
+
+    def _follow(self, name: str, loader: "Any") -> None:
+        """Have the loader's next run of a module followed by the switch."""
+        run = getattr(loader, "exec_module", None)
+        if run is None or isinstance(loader, type):  # classes load other modules meanwhile
+            return
+
+        def exec_module(module: "Any") -> None:
+            if module.__name__ != name:
+                run(module)
+                return
+            try:  # noqa: SIM105 - contextlib is not loaded
+                del loader.exec_module
+            except AttributeError:  # it was found twice, and the other one has done so
+                pass
+            run(module)
+            self._came(name)
+
+        try:  # noqa: SIM105 - contextlib is not loaded
+            loader.exec_module = exec_module
+        except (AttributeError, TypeError):
+            pass  # it runs plainly, which the report tells
+
+    def _came(self, name: str) -> None:
+        try:
+            self._waiting.remove(name)
+        except KeyError:  # another thread, or a second loader of the same module
+            return
+        if not self._waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+        _switch_on(name)
+
+    def report(self, process: int) -> None:
+        """Say so if nothing was accelerated in the program's process, which ends."""
+        if os.getpid() != process or len(self._waiting) < len(self._names):
+            return
+        loaded = [name for name in self._names if name in sys.modules]
+        why = (
+            f"{loaded[0]} was loaded in a way that cannot be followed"
+            if loaded
+            else f"this process never imported {' or '.join(self._names)}"
+        )
+        _say(f"nothing was accelerated: {why}")
+
+
+def _switch_on(name: str) -> None:
+    try:
+        from rag_accel.cli.automatic import switch_on
+
+        switch_on(name)
+    except (Exception, SystemExit) as error:
+        # An environment without rag_accel never asked for it.
+        if not (isinstance(error, ImportError) and error.name == "rag_accel"):
+            said = " ".join(str(error).split()) or type(error).__name__
+            _say(f"the program runs plainly: {said}")
+
+
+def _say(what: str) -> None:
+    if sys.__stderr__ is not None:
+        try:
+            sys.__stderr__.write(f"rag-accel: {what}\n")
+            sys.__stderr__.flush()
+        except (OSError, ValueError):
+            pass  # the program has closed it
 
 
 def _leave() -> None:
     """Let the program see the modules that it would see without us, another ``sitecustomize`` too.
 
-    The variable stays for the interpreters that it starts.
+    The variables stay for the interpreters that it starts.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]
     ours = sys.modules.pop(__name__)
     try:
-        importlib.import_module(__name__)
-    except ModuleNotFoundError as error:
+        __import__(__name__)
+    except ImportError as error:
         if error.name != __name__:
             raise
         sys.modules[__name__] = ours  # there is no other, and the import system wants one
 
 
-def _switch_on() -> None:
-    try:
-        from rag_accel.cli.automatic import switch_on
-
-        switch_on()
-    except Exception as error:
-        print(f"rag-accel: the program runs plainly: {error}", file=sys.stderr)
+def _install() -> None:
+    process, _, names = os.environ.get(VARIABLE, "").partition(":")
+    if names:
+        FrameworkImports(names.split(","), process == str(os.getpid())).install()
 
 
+# First, so that it stands also if another ``sitecustomize`` raises.
+_install()
 _leave()
-_switch_on()
