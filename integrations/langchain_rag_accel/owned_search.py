@@ -54,12 +54,16 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
     """
 
     def sync(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_recognised(type(self)):
+            return borrowed(identity, self, *args, **kwargs)
         plain = partial(original, self) if is_nested(self) else partial(borrowed, identity, self)
         if not _may_be_owned(self):
             return plain(*args, **kwargs)
         return _StoreSearch(identity, self, plain).find(*args, **kwargs)
 
     async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_recognised(type(self)):
+            return await borrowed(identity, self, *args, **kwargs)
         plain = partial(original, self) if is_nested(self) else partial(borrowed, identity, self)
         if not _may_be_owned(self):
             return await plain(*args, **kwargs)
@@ -79,12 +83,8 @@ _is_stores_own: ContextVar[bool] = ContextVar("rag_accel_is_stores_own", default
 
 def _may_be_owned(store: Any) -> bool:
     # In this order: of a small store, the search may take no longer than without us.
-    cls = type(store)
-    return (
-        is_recognised(cls)
-        and is_large(store)
-        and searches_unchanged(store, plain_class(cls), plain_method)
-    )
+    cls = plain_class(type(store))
+    return is_large(store) and searches_unchanged(store, cls, plain_method)
 
 
 def _unit_of(store: Any) -> Method:

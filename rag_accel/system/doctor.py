@@ -16,6 +16,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "fast": ("openvino",),
     "langchain": ("langchain_core",),
     "langchain-classic": ("langchain_classic",),
+    "llama-index": ("llama_index",),
     "openai": ("openai",),
     "http": ("openai",),
     "documents": ("pypdf", "turbohtml", "markdown_it", "mdit_py_plugins"),

@@ -286,6 +286,7 @@ def test_a_reranker_computes_on_all_threads_that_it_is_granted(
     whole_model: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled_engine(whole_model)
+    scorer = MaxSimScorer(whole_model)  # made for all threads, as the engine is: both share a form
     start, granted = CompiledTransformer.start, set()
 
     def noted(self: Any, tables: Any, number: int, output: Any) -> Any:
@@ -294,9 +295,7 @@ def test_a_reranker_computes_on_all_threads_that_it_is_granted(
 
     monkeypatch.setattr(CompiledTransformer, "start", noted)
     with thread_count(threads):
-        MaxSimScorer(whole_model)(
-            [("who crosses?", f"{text} {n}") for text in TEXTS for n in range(40)]
-        )
+        scorer([("who crosses?", f"{text} {n}") for text in TEXTS for n in range(40)])
     assert granted == {threads}
 
 
