@@ -332,7 +332,6 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "graph": (*'a[{,"\n', "a: ", '"a": ', "Function()", " after ", " -> ", " fn=@f"),
     "questions": (*'[]"\\a ,1', '{"a":'),
     "trace": (*'[]"a,1\n', '{"event":', "{}\n"),
-    "profile": (*'[]",', '{"format":1,"items_and_seconds":[', "[1,2],"),
     "pdf contents": (*"[]()", "(a) Tj ", "T* ", "q ", "Q ", "BT ", "<<", ">>", "/A ", "1 ", "BI "),
     "pdf": (*"[(", "1 0 obj", "endobj\n", "<<", ">>", "stream\n", "xref\n", "0 1\n", "trailer"),
 }
