@@ -1,11 +1,16 @@
-"""A model for each test to change at will."""
+"""A model for each test to change at will; what is converted of an unchanged one is kept."""
 
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
@@ -18,3 +23,24 @@ def model(small_model: Any) -> Any:
 def whole_model(minilm: Any) -> Any:
     """Return a copy of the packaged model."""
     return copy.deepcopy(minilm)
+
+
+@pytest.fixture(autouse=True)
+def conversions_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convert each model once, but where the conversion is what is tested."""
+    if request.path.name == "test_compile_process.py":
+        return
+    pytest.importorskip("torch")
+    import conversion_cache
+
+    from rag_accel.engines.embedding import compiled_transformer
+
+    conversion_cache.use(monkeypatch, compiled_transformer)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_conversion_stays() -> Iterator[None]:
+    """Delete what was kept when the tests are over."""
+    yield
+    if "conversion_cache" in sys.modules:
+        sys.modules["conversion_cache"].forget()

@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "retrieval"))  # how to interrupt
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # how to serve
 
+sys.path.append(str(Path(__file__).parents[2] / "engines" / "embedding"))  # how to keep graphs
+
 from lc_waiting import is_idle, wait_until
 
 _PASSED = pytest.StashKey[bool]()
@@ -54,6 +56,16 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
 def _collected() -> list[Any]:
     gc.collect()
     return patches.patched()
+
+
+@pytest.fixture(autouse=True)
+def conversions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convert each model once in this process."""
+    compiling = sys.modules.get("rag_accel.engines.embedding.compiled_transformer")
+    if compiling is not None:
+        import conversion_cache
+
+        conversion_cache.use(monkeypatch, compiling)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -105,7 +105,8 @@ def check_growth(number: int, accelerator: Accelerator, use: Callable[[int], Non
 
 @pytest.fixture
 def bounded() -> Iterator[Accelerator]:
-    """An accelerator whose bounded memories are full after a few calls."""
+    """An accelerator whose bounded memories are full after a few calls, and no other."""
+    shutdown()  # earlier tests may have left work to the default one
     with Accelerator(strict=True, trace_events=2) as made:
         made._driver._handler.state.log = deque(maxlen=2)
         yield made
