@@ -36,6 +36,8 @@ ENTRIES: Mapping[type, tuple[str, ...]] = {
     Workflow: ("run",),
 }
 
+_STREAMING = (StreamingResponse, AsyncStreamingResponse)
+
 
 def is_program(obj: object) -> bool:
     """Tell whether an object has others do work, and is entered by methods known here."""
@@ -75,10 +77,11 @@ def _entry(plain: Any) -> Any:
 
 def _kept_open(result: Any, scope: StreamScope, request: ExitStack) -> Any:
     """Return what a call returned; if it is not over, neither is its request."""
-    if isinstance(result, StreamingResponse):
-        result.response_gen = _open_while(_stream, result.response_gen, scope, request)
-    elif isinstance(result, AsyncStreamingResponse):
-        result.response_gen = _open_while(_astream, result.response_gen, scope, request)
+    tokens = getattr(result, "response_gen", None) if isinstance(result, _STREAMING) else None
+    if isinstance(tokens, Iterator):
+        result.response_gen = _open_while(_stream, tokens, scope, request)
+    elif isinstance(tokens, AsyncIterator):
+        result.response_gen = _open_while(_astream, tokens, scope, request)
     elif isinstance(result, WorkflowHandler):
         # Where a later version has no such task, what its steps call are requests of their own.
         task = getattr(result, "_result_task", None)

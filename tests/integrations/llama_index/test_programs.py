@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from li_programs import CHAT_ENGINES, QUERY_ENGINES, Parts, recording, run_in_loop, shown, text_of
+from llama_index.core.base.response.schema import StreamingResponse
+from llama_index.core.query_engine import CustomQueryEngine
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
@@ -96,6 +98,16 @@ def test_an_async_stream_gives_the_same_tokens(accelerator: Accelerator) -> None
     fast = accelerate(Parts().engine(streaming=True), accelerator=accelerator)
     assert run_in_loop(tokens(fast)) == expected
     assert items(accelerator, "EchoLLM") == 1
+
+
+def test_a_response_without_a_stream_stays_without_one(accelerator: Accelerator) -> None:
+    class Silent(CustomQueryEngine):
+        def custom_query(self, query_str: str) -> Any:
+            return StreamingResponse(response_gen=None, response_txt=None)
+
+    fast = accelerate(Silent(), accelerator=accelerator)
+    assert str(fast.query(QUESTION)) == str(Silent().query(QUESTION)) == "None"
+    assert accelerator.is_idle
 
 
 async def test_sixteen_queries_at_once_are_sixteen_requests(accelerator: Accelerator) -> None:
