@@ -20,7 +20,7 @@ from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.errors import ConfigError
 from rag_accel.workflows import SynthesisMode, Upload
-from rag_accel_adapters.langchain.models import adopt_embeddings
+from rag_accel_adapters.langchain.models import EMBEDDINGS
 
 TOP_K = 16
 TOP_N = 3
@@ -90,7 +90,7 @@ class Setting:
 
     def make_embedder(self) -> Engine:
         """Return a new owned engine over the embeddings' own model."""
-        adopted = adopt_embeddings(self.embeddings, type(self.embeddings))
+        adopted = EMBEDDINGS.adopt(self.embeddings, type(self.embeddings))
         if adopted is not None:
             return adopted.make(Options())
         return CallableEmbeddingEngine(self.embeddings.embed_documents)

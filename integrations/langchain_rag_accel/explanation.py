@@ -12,8 +12,8 @@ from langchain_core.vectorstores import VectorStore
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.leaf_table import leaf_base, plain_class, plain_method
-from rag_accel_adapters.langchain.models import adopt_embeddings
-from rag_accel_adapters.langchain.stand_ins import describe_stand_in
+from rag_accel_adapters.langchain.models import EMBEDDINGS
+from rag_accel_adapters.langchain.stand_ins import STAND_INS
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
 
 
@@ -61,7 +61,7 @@ def _say(found: Found, accelerator: Accelerator) -> str | None:
 def _how(leaf: Any, accelerator: Accelerator) -> str:
     cls = type(leaf)
     is_embeddings = isinstance(leaf, Embeddings)
-    adopted = adopt_embeddings(leaf, plain_class(cls), plain_method) if is_embeddings else None
+    adopted = EMBEDDINGS.adopt(leaf, plain_class(cls), plain_method) if is_embeddings else None
     if adopted is not None:
         return adopted.describe(accelerator.options)
     if isinstance(leaf, VectorStore) and is_recognised(cls):
@@ -70,7 +70,7 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
             " nearest vectors, searches of all requests share steps; texts and scores are the"
             " store's own"
         )
-    stands_in = describe_stand_in(leaf, plain_class(cls), plain_method)
+    stands_in = STAND_INS.describe(leaf, plain_class(cls), plain_method)
     if stands_in is not None:
         return stands_in
     if leaf_base(cls) is None:

@@ -18,7 +18,6 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
-from langchain_rag_accel.owned_embedding import recognising
 from langchain_rag_accel.owned_search import (
     OWNED_COROUTINES,
     UNIT,
@@ -26,7 +25,6 @@ from langchain_rag_accel.owned_search import (
     searching,
 )
 from langchain_rag_accel.side_by_side import spreading
-from langchain_rag_accel.stand_ins import may_stand_in, standing_in
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import (
     Framework,
@@ -35,12 +33,27 @@ from rag_accel.interception.leaf_table import (
     leaf_pair,
     plain_method,
 )
+from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
+from rag_accel.interception.stand_ins import StandingIn
 from rag_accel_adapters.langchain.composites import composite_of
-from rag_accel_adapters.langchain.models import may_be_adopted
+from rag_accel_adapters.langchain.models import EMBEDDINGS
+from rag_accel_adapters.langchain.stand_ins import STAND_INS
 from rag_accel_adapters.langchain.walk import leaves
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
+
+_QUERY, _DOCUMENTS = EmbeddingMethod("query", one=True), EmbeddingMethod("document", one=False)
+_RECOGNISER = EmbeddingRecogniser(
+    {
+        "embed_query": _QUERY,
+        "aembed_query": _QUERY,
+        "embed_documents": _DOCUMENTS,
+        "aembed_documents": _DOCUMENTS,
+    },
+    EMBEDDINGS.adopt,
+)
+STANDING_IN = StandingIn(STAND_INS)
 
 
 def _model(base: type) -> list[LeafMethod]:
@@ -64,12 +77,14 @@ _CHAT = [
 def _owned_store(leaf: LeafMethod) -> LeafMethod:
     """Return a store's method that runs on a copy, on a stand-in, or where its caller is."""
     if leaf.name not in OWNED_COROUTINES:
-        return replace(leaf, owned=standing_in, within=may_stand_in)
+        return replace(leaf, owned=STANDING_IN.owned, within=STANDING_IN.may_stand_in)
 
     def owned(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
-        return searching(original, leaf, standing_in(original, leaf, borrowed))
+        return searching(original, leaf, STANDING_IN.owned(original, leaf, borrowed))
 
-    return replace(leaf, owned=owned, within=lambda cls: is_recognised(cls) or may_stand_in(cls))
+    return replace(
+        leaf, owned=owned, within=lambda cls: is_recognised(cls) or STANDING_IN.may_stand_in(cls)
+    )
 
 
 _STORE = [
@@ -119,15 +134,15 @@ LANGCHAIN = Framework(
         ],
         VectorStore: [*_STORE, *_SCORED, _UNIT],
         Embeddings: [
-            *leaf_pair("embed_query", EMBEDDING, Embeddings, owned=recognising),
-            *leaf_pair("embed_documents", EMBEDDING, Embeddings, owned=recognising),
+            *leaf_pair("embed_query", EMBEDDING, Embeddings, owned=_RECOGNISER.owned),
+            *leaf_pair("embed_documents", EMBEDDING, Embeddings, owned=_RECOGNISER.owned),
         ],
         BaseDocumentCompressor: leaf_pair(
             "compress_documents",
             RERANKING,
             BaseDocumentCompressor,
             "acompress_documents",
-            owned=standing_in,
+            owned=STANDING_IN.owned,
         ),
     },
     parts={
@@ -142,5 +157,5 @@ LANGCHAIN = Framework(
     to_sync=_to_sync,
     is_composite_call=lambda method: composite_of(method) is not None,
     spread=spreading,
-    may_be_owned=partial(may_be_adopted, method=plain_method),
+    may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
 )

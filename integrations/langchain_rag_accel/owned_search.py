@@ -14,8 +14,9 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
-from rag_accel.interception.identity import aowned_or_plain, owned_or_plain, scoped
+from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import inside, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
 from rag_accel_adapters.langchain.stores import (

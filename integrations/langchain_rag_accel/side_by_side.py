@@ -25,8 +25,9 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
+from rag_accel.adoption.owned_or_plain import fail_open
 from rag_accel.config import is_enabled
-from rag_accel.interception.identity import current_run, fail_open
+from rag_accel.interception.identity import current_run
 from rag_accel.interception.leaf_call import is_inside_leaf
 from rag_accel.interception.leaf_table import leaf_methods, plain_method
 from rag_accel_adapters.langchain.composites import composite_of, spread

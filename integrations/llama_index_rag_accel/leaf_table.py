@@ -7,6 +7,8 @@ around them, since there is no method between a model's events and its work.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -16,10 +18,26 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.interception.leaf_table import Framework, LeafMethod
+from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
+from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
+from rag_accel_adapters.llama_index.models import EMBEDDINGS
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
+
+
+_ONE = {"query": EmbeddingMethod("query", one=True), "text": EmbeddingMethod("document", one=True)}
+_RECOGNISER = EmbeddingRecogniser(
+    {
+        "_get_query_embedding": _ONE["query"],
+        "_aget_query_embedding": _ONE["query"],
+        "_get_text_embedding": _ONE["text"],
+        "_aget_text_embedding": _ONE["text"],
+        "_get_text_embeddings": EmbeddingMethod("document", one=False),
+        "_aget_text_embeddings": EmbeddingMethod("document", one=False),
+    },
+    EMBEDDINGS.adopt,
+)
 
 
 def _pair(name: str, async_name: str, kind: PrimitiveKind) -> list[LeafMethod]:
@@ -48,9 +66,12 @@ LLAMA_INDEX = Framework(
     leaves={
         BaseLLM: _MODEL,
         BaseEmbedding: [
-            *_pair("_get_query_embedding", "_aget_query_embedding", EMBEDDING),
-            *_pair("_get_text_embedding", "_aget_text_embedding", EMBEDDING),
-            *_pair("_get_text_embeddings", "_aget_text_embeddings", EMBEDDING),
+            replace(leaf, owned=_RECOGNISER.owned)
+            for leaf in (
+                *_pair("_get_query_embedding", "_aget_query_embedding", EMBEDDING),
+                *_pair("_get_text_embedding", "_aget_text_embedding", EMBEDDING),
+                *_pair("_get_text_embeddings", "_aget_text_embeddings", EMBEDDING),
+            )
         ],
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
         BasePydanticVectorStore: _pair("query", "aquery", SEARCHING),
@@ -61,4 +82,5 @@ LLAMA_INDEX = Framework(
     # A retriever over a store, or a model over another.
     inner={SEARCHING: (BasePydanticVectorStore,), DECODING: (BaseLLM,)},
     held_by=_held_by,
+    may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
 )

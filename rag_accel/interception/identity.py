@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import math
 import os
 import threading
-import time
-import weakref
-from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
@@ -20,12 +14,6 @@ from rag_accel.accelerator import (
     default_accelerator,
 )
 from rag_accel.config import is_enabled
-from rag_accel.errors import (
-    BusyError,
-    DeadlineError,
-    ForkedError,
-    RequestCancelledError,
-)
 
 # Which ``activate()`` blocks are open, wherever in the process a call comes from.
 
@@ -98,19 +86,6 @@ def open_blocks() -> tuple[Activation, ...]:
         return tuple(_open)
 
 
-logger = logging.getLogger("rag_accel.interception")
-
-T = TypeVar("T")
-
-#: seconds in which the same kind of failure is logged once
-WARN_EVERY_S = 60
-_warned: weakref.WeakKeyDictionary[Accelerator, dict[str, float]] = weakref.WeakKeyDictionary()
-
-#: Errors that are the caller's own limits or doing. Whatever else happens to a leaf before the
-#: program's code runs is our failure, and must not become the program's.
-MEANT = (BusyError, DeadlineError, ForkedError, RequestCancelledError)
-
-
 def current_run(own: Accelerator | None = None) -> RequestIdentity | None:
     """Return the run this context is part of, if any, and if it is one of ``own``'s."""
     run = current_request.get()
@@ -159,44 +134,7 @@ def identity_for(own: Accelerator | None) -> RequestIdentity | None:
     return found
 
 
-def fail_open(accelerator: Accelerator, error: Exception, where: str) -> None:
-    """Count and log an internal error so that the leaf can run plainly; raise it when strict."""
-    if isinstance(error, MEANT) or accelerator.options.strict:
-        raise error
-    reason = type(error).__name__
-    accelerator.count_bypass(where, reason)
-    # Text only: a kept record would keep the error, its frames and so the whole program alive. And
-    # not at this level: it may hold what the program works on.
-    logger.debug("%s runs without the scheduler: %s", where, str(error))
-    if _is_due(accelerator, reason):
-        logger.warning(
-            "%s runs without the scheduler: %s; its text is logged at level DEBUG, further ones are"
-            " only counted for %d seconds",
-            where,
-            reason,
-            WARN_EVERY_S,
-        )
-
-
-def _is_due(accelerator: Accelerator, reason: str) -> bool:
-    """Tell whether a warning for this reason may be logged; a service must not be flooded."""
-    warned = _warned.setdefault(accelerator, {})
-    now = time.monotonic()
-    if now - warned.get(reason, -math.inf) < WARN_EVERY_S:
-        return False
-    warned[reason] = now
-    return True
-
-
-def start_in_pool(
-    accelerator: Accelerator, call: Callable[[], T], where: str
-) -> asyncio.Future[T] | None:
-    """Start a call in the accelerator's threads; ``None`` after an internal error of ours."""
-    try:
-        return accelerator.calls.start(call)
-    except Exception as error:
-        fail_open(accelerator, error, where)
-        return None
+T = TypeVar("T")
 
 
 class scoped(Generic[T]):  # noqa: N801 - used as a function
@@ -217,43 +155,3 @@ class scoped(Generic[T]):  # noqa: N801 - used as a function
             # A coroutine that nobody ends is closed by the garbage collector, in whatever context
             # that happens to run; the context it was set in is gone with its task.
             return
-
-
-# Let an owned engine compute, and the plain way where the engine, not the program, failed.
-
-
-def owned_or_plain(
-    accelerator: Accelerator,
-    owned: Callable[[], T],
-    plain: Callable[[], T],
-    where: str,
-) -> T:
-    """Return ``owned()``; if that fails, ``plain()``, whose own error is what the program sees.
-
-    Where the plain way succeeds the failure was ours: counted and logged, raised when strict.
-    """
-    try:
-        return owned()
-    except MEANT:
-        raise
-    except Exception as error:
-        result = plain()
-        fail_open(accelerator, error, where)
-        return result
-
-
-async def aowned_or_plain(
-    accelerator: Accelerator,
-    owned: Callable[[], Awaitable[T]],
-    plain: Callable[[], Awaitable[T]],
-    where: str,
-) -> T:
-    """Do as ``owned_or_plain`` on the caller's loop."""
-    try:
-        return await owned()
-    except MEANT:
-        raise
-    except Exception as error:
-        result = await plain()
-        fail_open(accelerator, error, where)
-        return result

@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from typing import Any, Literal, TypeAlias
 
 from rag_accel.accelerator import RequestIdentity, current_request
-from rag_accel.interception.identity import fail_open
+from rag_accel.adoption.owned_or_plain import fail_open
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
 from rag_accel.leaves.leaves import BegunCall, Permit
 from rag_accel.scheduler.messages import EngineName

@@ -8,8 +8,9 @@ from itertools import count
 from typing import Protocol
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, default_accelerator
+from rag_accel.adoption.owned_or_plain import fail_open
 from rag_accel.config import is_enabled
-from rag_accel.interception.identity import activated, current_run, fail_open, lent, scoped
+from rag_accel.interception.identity import activated, current_run, lent, scoped
 from rag_accel.interception.leaf_call import inside
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.wrappers import StreamScope

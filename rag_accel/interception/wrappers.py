@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, TypeVar
 
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.interception.identity import start_in_pool
+from rag_accel.adoption.owned_or_plain import start_in_pool
 from rag_accel.interception.leaf_call import LeafCall, held, inside, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import (
     Flavour,

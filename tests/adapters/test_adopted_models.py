@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from rag_accel.adoption.embeddings import adopt_sentence_transformer
 from rag_accel.errors import ConfigError
-from rag_accel_adapters.langchain.models import adopt_embeddings, adopt_sentence_transformer
+from rag_accel_adapters.langchain.models import EMBEDDINGS
 
 
 class _Named:
@@ -28,14 +29,14 @@ def _object(**changes: Any) -> Any:
 
 def test_the_known_class_is_recognised_by_its_full_name() -> None:
     obj = _object()
-    adopted = adopt_embeddings(obj, _Named)
+    adopted = EMBEDDINGS.adopt(obj, _Named)
     assert adopted is not None
     assert adopted.model is obj._client
     assert adopted.prepare("two\nlines") == "two lines"
 
 
 def test_another_class_is_not_recognised() -> None:
-    assert adopt_embeddings(_object(), SimpleNamespace) is None
+    assert EMBEDDINGS.adopt(_object(), SimpleNamespace) is None
 
 
 @pytest.mark.parametrize(
@@ -48,15 +49,15 @@ def test_another_class_is_not_recognised() -> None:
     ],
 )
 def test_settings_an_engine_cannot_honour_are_not_recognised(change: dict[str, Any]) -> None:
-    assert adopt_embeddings(_object(**change), _Named) is None
+    assert EMBEDDINGS.adopt(_object(**change), _Named) is None
 
 
 def test_queries_are_encoded_as_documents_unless_told_otherwise() -> None:
-    same = adopt_embeddings(_object(encode_kwargs={"prompt": "p"}), _Named)
-    spelled = adopt_embeddings(
+    same = EMBEDDINGS.adopt(_object(encode_kwargs={"prompt": "p"}), _Named)
+    spelled = EMBEDDINGS.adopt(
         _object(encode_kwargs={"prompt": "p"}, query_encode_kwargs={"prompt": "p"}), _Named
     )
-    other = adopt_embeddings(
+    other = EMBEDDINGS.adopt(
         _object(encode_kwargs={"prompt": "p"}, query_encode_kwargs={"prompt": "q"}), _Named
     )
     assert same is not None
@@ -66,8 +67,8 @@ def test_queries_are_encoded_as_documents_unless_told_otherwise() -> None:
 
 
 def test_settings_that_change_no_vector_do_not_make_another_engine() -> None:
-    plain = adopt_embeddings(_object(), _Named)
-    batched = adopt_embeddings(_object(encode_kwargs={"batch_size": 8}), _Named)
+    plain = EMBEDDINGS.adopt(_object(), _Named)
+    batched = EMBEDDINGS.adopt(_object(encode_kwargs={"batch_size": 8}), _Named)
     assert plain is not None
     assert batched is not None
     assert plain.variant == batched.variant

@@ -11,13 +11,13 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import chain
 from types import MethodType
 from typing import Any
 
+from rag_accel.adoption.embeddings import HostedCalls
 from rag_accel.errors import EngineOutputError
 from rag_accel_adapters.langchain.as_shipped import (
     PlainMethod,
@@ -26,23 +26,6 @@ from rag_accel_adapters.langchain.as_shipped import (
     is_object_as_shipped,
     package_of,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class HostedCalls:
-    """How an embeddings object asks its server, at the moment it is looked at.
-
-    Args:
-        group: equal where a call would be the same.
-        max_texts: texts in one call.
-        ask: asks the server once, without trying again; raises what the client raises.
-        alone: returns the object for a caller whose shared call failed: it tries once less.
-    """
-
-    group: str
-    max_texts: int
-    ask: Callable[[list[str]], Sequence[Any]]
-    alone: Callable[[], Any]
 
 
 def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None:

@@ -8,12 +8,13 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from langchain_rag_accel.owned_embedding import Role, Vectors, aembed, embed
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed
+from rag_accel.adoption.embeddings import adopt_sentence_transformer
+from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engines.embedding.models import load_model
-from rag_accel.interception.identity import aowned_or_plain, identity_for, owned_or_plain
+from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
-from rag_accel_adapters.langchain.models import adopt_sentence_transformer
 
 
 class RagAccelEmbeddings(Embeddings):

@@ -13,6 +13,7 @@ from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
+from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engine_api import Engine, PrimitiveKind, ScoredDocument, SearchQuery
@@ -20,7 +21,7 @@ from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, Retrie
 from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.engines.retrieval.vectors.spec import checked_ids
 from rag_accel.errors import ConfigError
-from rag_accel.interception.identity import aowned_or_plain, identity_for, owned_or_plain
+from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import is_nested, note_leaf
 
 # Search a document index on an owned engine, so that concurrent searches share its steps.

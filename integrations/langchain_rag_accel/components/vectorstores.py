@@ -18,11 +18,12 @@ from langchain_core.vectorstores import VectorStore
 from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.components.store_search import SharedIndex, StoreSearch, document
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.owned_or_plain import start_in_pool
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engines.retrieval import DocumentIndex, Metric, load_index, read_header, save_index
 from rag_accel.engines.retrieval.vectors.spec import checked_ids
 from rag_accel.errors import IndexFileError
-from rag_accel.interception.identity import identity_for, start_in_pool
+from rag_accel.interception.identity import identity_for
 
 # Tell whether embeddings make the vectors of a stored index: by what they compute, not by name.
 #

@@ -23,9 +23,9 @@ from lc_waiting import is_idle
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.explanation import explain_inside
-from langchain_rag_accel.stand_ins import may_stand_in
+from langchain_rag_accel.leaf_table import STANDING_IN
 from rag_accel import Accelerator
-from rag_accel_adapters.langchain.stand_ins import MIN_NUMBERS
+from rag_accel.adoption.clients import MIN_NUMBERS
 
 DIMENSION = 64
 COUNT = MIN_NUMBERS // DIMENSION + 1
@@ -247,10 +247,10 @@ def test_a_store_that_searches_otherwise_has_no_stand_in(own_store: FAISS) -> No
     class Same(FAISS):
         more = 1
 
-    assert may_stand_in(FAISS)
-    assert may_stand_in(Same)
-    assert may_stand_in(type(accelerate(own_store)))
-    assert not may_stand_in(Other)
+    assert STANDING_IN.may_stand_in(FAISS)
+    assert STANDING_IN.may_stand_in(Same)
+    assert STANDING_IN.may_stand_in(type(accelerate(own_store)))
+    assert not STANDING_IN.may_stand_in(Other)
 
 
 async def test_each_call_is_seen_once(store: FAISS, accelerator: Accelerator) -> None:

@@ -1,0 +1,44 @@
+"""Models recognised inside LlamaIndex's embeddings objects, so that an owned engine can run them.
+
+An object is adopted only if its class is known, or changes nothing in how it embeds, and its
+settings are ones under which the engine computes the same vectors; everything else stays borrowed
+and runs where its caller is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rag_accel.adoption.embeddings import (
+    AdoptedEmbeddings,
+    KnownEmbeddings,
+    adopt_sentence_transformer,
+)
+from rag_accel.adoption.known_classes import PlainMethod
+from rag_accel.errors import ConfigError
+
+
+def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
+    if obj._parallel_process:
+        return None
+    both = {"normalize_embeddings": obj.normalize}
+    queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}
+    try:
+        return adopt_sentence_transformer(obj._model, queries, texts, str)
+    except ConfigError:
+        return None
+
+
+EMBEDDINGS = KnownEmbeddings(
+    {"llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _hugging_face},
+    (
+        "_embed",
+        "_embed_with_retry",
+        "_get_query_embedding",
+        "_get_text_embedding",
+        "_get_text_embeddings",
+        "_aget_query_embedding",
+        "_aget_text_embedding",
+        "_aget_text_embeddings",
+    ),
+)

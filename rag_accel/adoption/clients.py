@@ -1,0 +1,108 @@
+"""Clients of stand-ins: a flat index and a cross-encoder whose work shares steps with others'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rag_accel.adoption.stand_ins import Ask, ClientWork
+from rag_accel.engine_api import Document, Engine, PrimitiveKind, RerankBatch, SearchQuery
+
+#: numbers in an index from which a single scan takes longer than asking the scheduler, about 0.5 ms
+MIN_NUMBERS = 2_000_000
+#: more results than this are fetched plainly
+MAX_K = 1_000
+
+
+def is_large_and_flat(index: Any) -> bool:
+    """Tell whether an owned engine can search a FAISS index, and a scan of it takes long enough."""
+    from rag_accel.engines.retrieval.flat_index_engine import is_searchable
+
+    return is_searchable(index) and index.ntotal * index.d >= MIN_NUMBERS
+
+
+class FlatIndexClient:
+    """A flat FAISS index whose searches share calls with those of others."""
+
+    def __init__(self, index: Any, ask: Ask) -> None:
+        self._index, self._ask = index, ask
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def search(self, x: Any, k: Any, **more: Any) -> tuple[Any, Any]:
+        """Return distances ``[1, k]`` float32 and places ``[1, k]`` int64, as the index does."""
+
+        def plain() -> tuple[Any, Any]:
+            return self._index.search(x, k, **more)
+
+        is_usual = type(k) is int and 0 < k <= MAX_K and not more
+        if not is_usual or np.shape(x) != (1, self._index.d) or not np.isfinite(x).all():
+            return plain()
+        work = ClientWork(
+            self._index,
+            "retrieval",
+            self._engine,
+            PrimitiveKind.SEARCHING,
+            SearchQuery(np.array(x[0], dtype=np.float32), k),
+        )
+        return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
+
+    def _engine(self) -> Engine:
+        from rag_accel.engines.retrieval.flat_index_engine import FlatIndexEngine
+
+        return FlatIndexEngine(self._index)
+
+    def _as_faiss(self, hits: Any, k: int) -> tuple[Any, Any]:
+        from rag_accel.engines.retrieval.flat_index_engine import sign
+
+        far = np.finfo(np.float32).max
+        places = np.full((1, k), -1, dtype=np.int64)
+        numbers = np.full((1, k), far if sign(self._index) < 0 else -far, dtype=np.float32)
+        for at, hit in enumerate(hits):
+            places[0, at] = int(hit.document.id)
+            numbers[0, at] = sign(self._index) * hit.score
+        return numbers, places
+
+
+class CrossEncoderClient:
+    """A cross-encoder whose pairs share batches with those of others."""
+
+    def __init__(self, client: Any, ask: Ask) -> None:
+        self._client, self._ask = client, ask
+
+    def predict(self, pairs: Any) -> Any:
+        """Return one float32 score for each pair of a query and a text, in order."""
+        queries = {query for query, _ in pairs}
+        if len(queries) != 1:
+            return self._client.predict(pairs)
+        documents = tuple(Document(str(at), text) for at, (_, text) in enumerate(pairs))
+        work = ClientWork(
+            self._client,
+            "rerank",
+            self._engine,
+            PrimitiveKind.RERANKING,
+            RerankBatch(queries.pop(), documents),
+            len(documents),
+        )
+        return self._ask(work, lambda: self._client.predict(pairs), _in_order)
+
+    def _engine(self) -> Engine:
+        from rag_accel.engines.embedding.models import default_threads
+        from rag_accel.engines.rerank.engine import RerankEngine
+
+        client = self._client
+        on_cpu = client.device.type == "cpu"
+
+        def predict(pairs: Any) -> Any:
+            return client.predict(pairs)  # looked up each time: it may be replaced
+
+        return RerankEngine(predict, max_threads=default_threads(on_cpu), pure=True)
+
+
+def _in_order(ranked: Any) -> Any:
+    scores = np.empty(len(ranked), dtype=np.float32)
+    for found in ranked:
+        scores[int(found.document.id)] = found.score
+    return scores

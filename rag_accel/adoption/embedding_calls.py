@@ -1,0 +1,136 @@
+"""Texts of recognised embeddings objects on an owned engine, batched across requests."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.adoption.embeddings import AdoptedEmbeddings
+from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
+from rag_accel.scheduler.messages import EngineName
+
+Role = Literal["query", "document"]
+Vectors = list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class AskAlone:
+    """What a caller gets instead of vectors where it is to ask its server alone, after a wait."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingCall:
+    """One call of a recognised object.
+
+    Args:
+        identity: the run it belongs to.
+        adopted: how an engine runs the object.
+        holder: the object; its engine lives as long as it does.
+        texts: what to embed.
+        role: what the texts are.
+        one: whether the caller wants the vector of a single text.
+    """
+
+    identity: RequestIdentity
+    adopted: AdoptedEmbeddings
+    holder: Any
+    texts: Sequence[str]
+    role: Role
+    one: bool
+
+    def embed(self) -> Any:
+        """Compute on the engine."""
+        vectors = embed(self.identity, self.adopted, self.holder, self._prepared(), self.role)
+        return vectors[0] if self.one else vectors
+
+    async def aembed(self) -> Any:
+        """Compute on the engine without blocking the loop."""
+        texts = self._prepared()
+        vectors = await aembed(self.identity, self.adopted, self.holder, texts, self.role)
+        return vectors[0] if self.one else vectors
+
+    def embed_or_alone(self) -> Any:
+        """Compute on the engine; an ``AskAlone`` where the call that was shared has failed."""
+        try:
+            return self.embed()
+        except AskAloneError as error:
+            return AskAlone(error.delay_s)
+
+    async def aembed_or_alone(self) -> Any:
+        """Do as ``embed_or_alone`` without blocking the loop."""
+        try:
+            return await self.aembed()
+        except AskAloneError as error:
+            return AskAlone(error.delay_s)
+
+    def _prepared(self) -> list[str]:
+        return list(map(self.adopted.prepare, self.texts))
+
+
+def embed(
+    identity: RequestIdentity,
+    adopted: AdoptedEmbeddings,
+    holder: Any,
+    texts: Sequence[str],
+    role: Role,
+) -> Vectors:
+    """Return one vector per text, in order, from an owned engine that lives as long as holders."""
+    leaves = identity.accelerator.leaves
+    parts = leaves.compute_all(identity, _works(identity, adopted, holder, texts, role))
+    return [vector for part in parts for vector in part.tolist()]
+
+
+async def aembed(
+    identity: RequestIdentity,
+    adopted: AdoptedEmbeddings,
+    holder: Any,
+    texts: Sequence[str],
+    role: Role,
+) -> Vectors:
+    """Do as ``embed`` without blocking the loop."""
+    leaves = identity.accelerator.leaves
+    works = _works(identity, adopted, holder, texts, role)
+    if len(works) == 1:  # no task for the usual case
+        parts = [await leaves.acompute(identity, works[0])]
+    else:
+        parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in works))
+    return [vector for part in parts for vector in part.tolist()]
+
+
+def _works(
+    identity: RequestIdentity,
+    adopted: AdoptedEmbeddings,
+    holder: Any,
+    texts: Sequence[str],
+    role: Role,
+) -> list[Work]:
+    """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
+    engine = _engine(identity, adopted, holder)
+    hosted = adopted.hosted
+    if hosted is not None:
+        work = ServerTexts(
+            tuple(texts), role, group=hosted.group, ask=hosted.ask, max_texts=hosted.max_texts
+        )
+        # Not shared with equal work: a caller never waits for the end of another's call.
+        return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]
+    step = identity.accelerator.options.max_batch
+    pieces = [tuple(texts[i : i + step]) for i in range(0, len(texts), step)]
+    return [
+        Work(engine, PrimitiveKind.EMBEDDING, TextBatch(piece, role), len(piece), (role, piece))
+        for piece in pieces
+    ]
+
+
+def _engine(identity: RequestIdentity, adopted: AdoptedEmbeddings, holder: Any) -> EngineName:
+    accelerator = identity.accelerator
+    make = functools.partial(adopted.make, accelerator.options)
+    if adopted.hosted is not None:
+        return accelerator.own(adopted.model, "hosted-embedding", make)
+    return accelerator.own(adopted.model, "embedding", make, adopted.variant, holder)

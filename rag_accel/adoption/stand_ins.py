@@ -1,0 +1,117 @@
+"""Local objects whose own methods can run on a client that gathers its callers' work.
+
+A store or reranker of a known class does all it does itself: filters, thresholds, look-ups, its
+errors. For one call it is replaced by a *stand-in*: the same object, but for the client that
+computes, which brings its work to an owned engine. So nothing of what the class does around that is
+written here again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from rag_accel.adoption.known_classes import PlainMethod, does_the_same, full_name
+from rag_accel.engine_api import Engine, PrimitiveKind
+
+
+@dataclass(frozen=True, slots=True)
+class ClientWork:
+    """What a stand-in's client has an engine do.
+
+    Args:
+        client: the object that computes; what shares it shares an engine.
+        name: what its engine is called.
+        make: builds the engine.
+        kind: what the engine does.
+        payload: what to do.
+        size: how many items that is.
+    """
+
+    client: Any
+    name: str
+    make: Callable[[], Engine]
+    kind: PrimitiveKind
+    payload: Any
+    size: int = 1
+
+
+class Ask(Protocol):
+    """A function that brings work to the scheduler for the run that a stand-in is made for."""
+
+    def __call__(
+        self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
+    ) -> Any:
+        """Return ``read`` of what the engine made of it; ``plain()`` after an error of ours."""
+        ...
+
+    async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call off the loop, in more threads than the loop's executor has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownClass:
+    """A class whose objects can have stand-ins.
+
+    Args:
+        methods: what makes it what it is; a subclass that writes one anew is another.
+        fits: tells whether a stand-in of an object is of use.
+        make: makes one.
+        says: how its objects run then.
+    """
+
+    methods: tuple[str, ...]
+    fits: Callable[[Any], bool]
+    make: Callable[[Any, Ask], Any]
+    says: str
+
+
+class StandIns:
+    """The classes of a framework whose objects can have stand-ins.
+
+    Args:
+        known: them, by full name.
+    """
+
+    def __init__(self, known: Mapping[str, KnownClass]) -> None:
+        self._known = known
+        self._of_classes: WeakKeyDictionary[type, KnownClass | None] = WeakKeyDictionary()
+
+    def of(self, obj: Any, cls: type, method: PlainMethod, ask: Ask) -> Any | None:
+        """Return what may replace ``obj``, a plain ``cls``, for one call; None if nothing."""
+        known = self._find(cls, method)
+        return known.make(obj, ask) if known is not None and known.fits(obj) else None
+
+    def has(self, cls: type, method: PlainMethod) -> bool:
+        """Tell whether objects of a class may have stand-ins."""
+        return self._find(cls, method) is not None
+
+    def describe(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
+        """Return how an object with stand-ins runs; None if it has none."""
+        known = self._find(cls, method)
+        return known.says if known is not None and known.fits(obj) else None
+
+    def _find(self, cls: type, method: PlainMethod) -> KnownClass | None:
+        """Return what is known of a class: it is a known one or does what that does."""
+        if cls not in self._of_classes:
+            base = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+            found = None if base is None else self._unless_changed(cls, base, method)
+            self._of_classes[cls] = found
+        return self._of_classes[cls]
+
+    def _unless_changed(self, cls: type, base: type, method: PlainMethod) -> KnownClass | None:
+        known = self._known[full_name(base)]
+        return known if does_the_same(cls, base, known.methods, method) else None
+
+
+def replaced(obj: Any, **attributes: Any) -> Any:
+    """Return an object of the same class and state, but for these attributes."""
+    other = object.__new__(type(obj))
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+        if hasattr(obj, name):
+            object.__setattr__(other, name, getattr(obj, name))
+    object.__setattr__(other, "__dict__", {**vars(obj), **attributes})
+    return other

@@ -1,0 +1,162 @@
+"""Embedding methods of recognised objects, whose texts an owned engine embeds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag_accel.accelerator import RequestIdentity
+from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role
+from rag_accel.adoption.embeddings import AdoptedEmbeddings, HostedCalls
+from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
+from rag_accel.engines.embedding.hosted_engine import is_small
+from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
+from rag_accel.interception.leaf_table import (
+    LeafMethod,
+    leaf_class,
+    plain_class,
+    plain_method,
+)
+
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingMethod:
+    """What an embedding method takes and gives.
+
+    Args:
+        role: what its texts are.
+        one: whether it takes a text and gives a vector, rather than a list of each.
+    """
+
+    role: Role
+    one: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRecogniser:
+    """How a framework's embedding methods are read, and its objects recognised.
+
+    Args:
+        methods: the embedding methods by name.
+        adopt: returns how an engine can run an object, given its plain class and
+            ``plain_method``; None if none can.
+    """
+
+    methods: Mapping[str, EmbeddingMethod]
+    adopt: Callable[[Any, type, Callable[[type, str], Any]], AdoptedEmbeddings | None]
+
+    def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+        """Return the scheduled version of a method that uses an owned engine where it can.
+
+        ``borrowed`` is the one for objects that are not recognised.
+        """
+        return (
+            _coroutine(self, original, leaf, borrowed)
+            if leaf.flavour == "coroutine"
+            else (_plain(self, original, leaf, borrowed))
+        )
+
+    def call(
+        self,
+        identity: RequestIdentity,
+        obj: Any,
+        leaf: LeafMethod,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> EmbeddingCall | None:
+        """Return the call if an engine can do it; one with other arguments is not understood."""
+        if not leaf_class(type(obj)).may_be_owned:
+            return None
+        given = (*args, *kwargs.values())
+        if len(given) != 1 or is_nested(obj):
+            return None
+        how = self.methods[leaf.name]
+        texts = [given[0]] if how.one else given[0]
+        if not isinstance(texts, list | tuple) or not all(map(_is_text, texts)):
+            return None
+        adopted = self.adopt(obj, plain_class(type(obj)), plain_method)
+        if adopted is None or not _may_share(adopted.hosted, texts):
+            return None
+        return EmbeddingCall(identity, adopted, obj, texts, how.role, how.one)
+
+
+def _plain(
+    recogniser: EmbeddingRecogniser, original: Method, leaf: LeafMethod, borrowed: Method
+) -> Method:
+    def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = recogniser.call(identity, self, leaf, args, kwargs)
+        if call is None:
+            return borrowed(identity, self, *args, **kwargs)
+
+        def unscheduled() -> Any:
+            with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
+                return original(self, *args, **kwargs)
+
+        hosted = call.adopted.hosted
+        owned = call.embed if hosted is None else call.embed_or_alone
+        found = owned_or_plain(identity.accelerator, _noted(owned, self), unscheduled, "embedding")
+        if hosted is None or not isinstance(found, AskAlone):
+            return found
+        time.sleep(found.delay_s)
+        return borrowed(identity, hosted.alone(), *args, **kwargs)
+
+    return scheduled
+
+
+def _coroutine(
+    recogniser: EmbeddingRecogniser, original: Method, leaf: LeafMethod, borrowed: Method
+) -> Method:
+    async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = recogniser.call(identity, self, leaf, args, kwargs)
+        if call is None:
+            return await borrowed(identity, self, *args, **kwargs)
+
+        async def unscheduled() -> Any:
+            with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
+                return await original(self, *args, **kwargs)
+
+        async def owned() -> Any:
+            found = await (call.aembed() if hosted is None else call.aembed_or_alone())
+            _note(self, found)
+            return found
+
+        hosted = call.adopted.hosted
+        found = await aowned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
+        if hosted is None or not isinstance(found, AskAlone):
+            return found
+        await asyncio.sleep(found.delay_s)
+        return await borrowed(identity, hosted.alone(), *args, **kwargs)
+
+    return scheduled
+
+
+def _noted(owned: Callable[[], Any], obj: Any) -> Callable[[], Any]:
+    def noting() -> Any:
+        found = owned()
+        _note(obj, found)
+        return found
+
+    return noting
+
+
+def _note(obj: Any, found: Any) -> None:
+    if meters and not isinstance(found, AskAlone):  # that one is asked for again, by itself
+        note_leaf(obj, (), "queued")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _may_share(hosted: HostedCalls | None, texts: Sequence[str]) -> bool:
+    """Tell whether what a caller asks a server for may go into a call with what others ask."""
+    if hosted is None:
+        return True
+    if type(texts) is not list or any(type(text) is not str for text in texts):
+        return False
+    return len(texts) <= hosted.max_texts and is_small(texts)

@@ -1,0 +1,99 @@
+"""Recognised objects' own methods on stand-ins, whose clients bring work to owned engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.adoption.owned_or_plain import owned_or_plain, start_in_pool
+from rag_accel.adoption.stand_ins import ClientWork, StandIns
+from rag_accel.interception.leaf_call import is_nested
+from rag_accel.interception.leaf_table import (
+    LeafMethod,
+    is_default,
+    plain_class,
+    plain_method,
+)
+
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StandingIn:
+    """The methods of a framework's objects that can run on stand-ins."""
+
+    stand_ins: StandIns
+    _known: WeakKeyDictionary[type, bool] = field(
+        default_factory=WeakKeyDictionary[type, bool], init=False, repr=False
+    )
+
+    def may_stand_in(self, cls: type) -> bool:
+        """Tell whether objects of a class may have stand-ins."""
+        known = self._known.get(cls)
+        if known is None:
+            known = self._known[cls] = self.stand_ins.has(plain_class(cls), plain_method)
+        return known
+
+    def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+        """Return the scheduled version of a method that runs on a stand-in where there is one.
+
+        ``borrowed`` is how it is admitted, with a stand-in or without.
+        """
+
+        def sync(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.may_stand_in(type(obj)):
+                return borrowed(identity, obj, *args, **kwargs)
+            method = _method(original, borrowed, identity, obj)
+            return method(self._stand_in(identity, obj), *args, **kwargs)
+
+        async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
+            # Of a default, the sync method runs on a stand-in.
+            if not self.may_stand_in(type(obj)) or is_default(type(obj), leaf):
+                return await borrowed(identity, obj, *args, **kwargs)
+            method = _method(original, borrowed, identity, obj)
+            return await method(self._stand_in(identity, obj), *args, **kwargs)
+
+        return coroutine if leaf.flavour == "coroutine" else sync
+
+    def _stand_in(self, identity: RequestIdentity, obj: Any) -> Any:
+        asking = _Asking(identity, obj)
+        found = self.stand_ins.of(obj, plain_class(type(obj)), plain_method, asking)
+        return obj if found is None else found
+
+
+def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
+    # Part of a leaf, such as a retriever's, that was admitted: only its work is to be gathered.
+    return original if is_nested(obj) else partial(borrowed, identity)
+
+
+class _Asking:
+    """A function that brings the work of one object's stand-in to the scheduler, for one run."""
+
+    __slots__ = ("_holder", "_identity")
+
+    def __init__(self, identity: RequestIdentity, holder: Any) -> None:
+        self._identity = identity
+        self._holder = holder
+
+    def __call__(
+        self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
+    ) -> Any:
+        accelerator = self._identity.accelerator
+
+        def owned() -> Any:
+            engine = accelerator.own(work.client, work.name, work.make, holder=self._holder)
+            leaf = Work(engine, work.kind, work.payload, work.size)
+            return read(accelerator.leaves.compute(self._identity, leaf))
+
+        return owned_or_plain(accelerator, owned, plain, work.name)
+
+    async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        running = start_in_pool(
+            self._identity.accelerator, partial(call, *args, **kwargs), "retrieval"
+        )
+        return await (asyncio.to_thread(call, *args, **kwargs) if running is None else running)

