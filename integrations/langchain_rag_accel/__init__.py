@@ -17,7 +17,7 @@ if TYPE_CHECKING or (_missing := _upstream.missing_name()) is None:
     from langchain_rag_accel.accelerate import accelerate, explain
     from rag_accel.interception import activate
 else:
-    from langchain_rag_accel.plain import accelerate, activate, explain
+    from rag_accel.interception.plain import accelerate, activate, explain
 
     _upstream.warn_of(_missing)
 

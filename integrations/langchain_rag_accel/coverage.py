@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +24,8 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.messages import BaseMessage
 from langchain_core.tracers.context import register_configure_hook
 
-from rag_accel.interception.leaf_call import Way, meters
+from rag_accel.interception.coverage import CoverageRow, OpenMeters, as_table
+from rag_accel.interception.leaf_call import Way
 from rag_accel.interception.leaf_table import leaf_base
 
 _NAMES = {
@@ -38,26 +38,6 @@ _NAMES = {
     "BaseDocumentCompressor": "compressor",
 }
 _WITH_CALLBACKS = ("chat model", "language model", "retriever")
-
-
-@dataclass(frozen=True, slots=True)
-class CoverageRow:
-    """The leaf calls of one kind: queued, admitted at once and reported, and all seen."""
-
-    kind: str
-    seen: int
-    queued: int
-    admitted: int
-
-    @property
-    def scheduled(self) -> int:
-        """Return the calls that the scheduler knows of."""
-        return self.queued + self.admitted
-
-    @property
-    def passed_by(self) -> int:
-        """Return the calls that the scheduler never heard of."""
-        return self.seen - self.scheduled
 
 
 class Coverage(BaseCallbackHandler):
@@ -100,12 +80,7 @@ class Coverage(BaseCallbackHandler):
         return sum(row.passed_by for row in self.rows())
 
     def __str__(self) -> str:
-        lines = [f"{'leaf':<16}{'seen':>8}{'queued':>8}{'admitted':>10}{'passed by':>11}"]
-        lines += [
-            f"{row.kind:<16}{row.seen:>8}{row.queued:>8}{row.admitted:>10}{row.passed_by:>11}"
-            for row in self.rows()
-        ]
-        return "\n".join(lines)
+        return as_table(self.rows())
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **kwargs: Any
@@ -159,40 +134,15 @@ class Coverage(BaseCallbackHandler):
             self._seen[kind] += number
 
 
-_open: list[Coverage] = []
-_opening = threading.Lock()
-_meter: ContextVar[Coverage | None] = ContextVar("rag_accel_coverage", default=None)
+_open: OpenMeters[Coverage] = OpenMeters("rag_accel_coverage")
 #: runs of retrievers in which this context is, the innermost last; some may have ended
 _around: ContextVar[tuple[UUID, ...]] = ContextVar("rag_accel_retrievers", default=())
-register_configure_hook(_meter, inheritable=True)
+register_configure_hook(_open.current, inheritable=True)
 
 
-@contextmanager
-def coverage() -> Iterator[Coverage]:
+def coverage() -> AbstractContextManager[Coverage]:
     """Meter every leaf call made in the block, in this context and those copied from it.
 
     Calls in threads that carry no context at all count for the block opened last.
     """
-    meter = Coverage()
-    token = _meter.set(meter)
-    with _opening:
-        if not _open:
-            meters.append(_note_leaf)
-        _open.append(meter)
-    try:
-        yield meter
-    finally:
-        with _opening:
-            _open.remove(meter)
-            if not _open:
-                meters.remove(_note_leaf)
-        _meter.reset(token)
-
-
-def _note_leaf(obj: Any, args: Sequence[Any], way: Way | None) -> None:
-    """Tell the meter of this context of a leaf call and how it passed the scheduler."""
-    meter = _meter.get()
-    if meter is None and not len(copy_context()):
-        meter = next(iter(_open[-1:]), None)
-    if meter is not None:
-        meter.note(obj, args, way)
+    return _open.opened(Coverage())

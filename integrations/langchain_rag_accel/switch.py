@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack
-
 from langchain_rag_accel import upstream
+from rag_accel.interception.switch import ProcessSwitch
 
 # Not from the package itself: a program may be importing it, which is what imports LangChain, whose
 # import may be what switches on.
 if upstream.missing_name() is None:
     from rag_accel.interception import activate
 else:
-    from langchain_rag_accel.plain import activate
+    from rag_accel.interception.plain import activate
 
-_lock = threading.Lock()
-_block: ExitStack | None = None
+_switch = ProcessSwitch(activate)
 
 
 def switch_on() -> None:
     """Open a block of ``activate()`` that is never closed; once is enough."""
-    global _block
-    with _lock:
-        if _block is None:
-            block = ExitStack()
-            block.enter_context(activate())
-            _block = block
+    _switch.on()
 
 
 def switch_off() -> None:
     """Close it again."""
-    global _block
-    with _lock:
-        block, _block = _block, None
-    if block is not None:
-        block.close()
+    _switch.off()

@@ -36,6 +36,9 @@ ENTRIES: Mapping[type, tuple[str, ...]] = {
     Workflow: ("run",),
 }
 
+#: of these, what only some classes have
+OPTIONAL = frozenset({"aretrieve"})
+
 _STREAMING = (StreamingResponse, AsyncStreamingResponse)
 
 

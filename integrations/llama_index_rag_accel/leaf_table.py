@@ -13,7 +13,11 @@ from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.embeddings.base_sparse import BaseSparseEmbedding
 from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.embeddings.multi_modal_base import MultiModalEmbedding
+from llama_index.core.graph_stores.types import PropertyGraphStore
+from llama_index.core.multi_modal_llms.base import MultiModalLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
@@ -56,6 +60,14 @@ _MODEL = [
 ]
 
 
+_EMBEDS = [
+    *_pair("_get_query_embedding", "_aget_query_embedding", EMBEDDING),
+    *_pair("_get_text_embedding", "_aget_text_embedding", EMBEDDING),
+    *_pair("_get_text_embeddings", "_aget_text_embeddings", EMBEDDING),
+]
+_EMBEDS_TEXT = [replace(leaf, owned=_RECOGNISER.owned) for leaf in _EMBEDS]
+
+
 def _held_by(obj: Any) -> Iterator[Any]:
     """Yield what an object holds: each may lead to a leaf, and its calls are the program's, too."""
     yield from vars(obj).values()
@@ -65,22 +77,30 @@ LLAMA_INDEX = Framework(
     "LlamaIndex",
     leaves={
         BaseLLM: _MODEL,
-        BaseEmbedding: [
-            replace(leaf, owned=_RECOGNISER.owned)
-            for leaf in (
-                *_pair("_get_query_embedding", "_aget_query_embedding", EMBEDDING),
-                *_pair("_get_text_embedding", "_aget_text_embedding", EMBEDDING),
-                *_pair("_get_text_embeddings", "_aget_text_embeddings", EMBEDDING),
-            )
+        MultiModalLLM: _MODEL,
+        MultiModalEmbedding: [
+            *_EMBEDS_TEXT,
+            *_pair("_get_image_embedding", "_aget_image_embedding", EMBEDDING),
+            *_pair("_get_image_embeddings", "_aget_image_embeddings", EMBEDDING),
         ],
+        BaseEmbedding: _EMBEDS_TEXT,
+        BaseSparseEmbedding: _EMBEDS,
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
-        BasePydanticVectorStore: _pair("query", "aquery", SEARCHING),
+        BasePydanticVectorStore: [
+            *_pair("query", "aquery", SEARCHING),
+            *_pair("add", "async_add", PrimitiveKind.INGESTION),
+        ],
+        PropertyGraphStore: [
+            leaf
+            for name in ("get", "get_triplets", "get_rel_map", "structured_query", "vector_query")
+            for leaf in _pair(name, f"a{name}", SEARCHING)
+        ],
         BaseNodePostprocessor: _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING),
     },
     # A retriever over others has them do the work.
     parts={BaseRetriever: (BaseRetriever,)},
     # A retriever over a store, or a model over another.
-    inner={SEARCHING: (BasePydanticVectorStore,), DECODING: (BaseLLM,)},
+    inner={SEARCHING: (BasePydanticVectorStore, PropertyGraphStore), DECODING: (BaseLLM,)},
     held_by=_held_by,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
 )

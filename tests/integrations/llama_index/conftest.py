@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 UPSTREAM = (
     "ignore:.*unclosed|.*aiosqlite:ResourceWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning",
 )
 
 
@@ -36,6 +39,20 @@ def accelerator() -> Iterator[Accelerator]:
     with Accelerator(strict=True) as made:
         yield made
         assert made.bypassed == {}
+
+
+@pytest.fixture(autouse=True)
+def loop_of_the_thread() -> Iterator[None]:
+    """Close the loop that upstream's sync methods leave, before it is collected in another test."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    gc.collect()
+    for thread in threading.enumerate():
+        if "_connection_worker_thread" in thread.name:  # it tells the loop that it ends
+            thread.join(1)
+    loop.close()
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(autouse=True)

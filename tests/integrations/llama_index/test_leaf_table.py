@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_rag_accel.entries import ENTRIES
+from llama_index_rag_accel.entries import ENTRIES, OPTIONAL
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX
 
 TEXT = (Path(__file__).parents[3] / "COMPATIBILITY.md").read_text()
 LEAVES = [(base, leaf.name) for base, leaves in LLAMA_INDEX.leaves.items() for leaf in leaves]
-#: only some query engines have it
-OPTIONAL = {"aretrieve"}
+
+
 ENTERED = [(base, one) for base, names in ENTRIES.items() for one in names if one not in OPTIONAL]
 
 

@@ -1,4 +1,4 @@
-"""The verbs of this package where a version of LangChain is not understood: all runs plainly."""
+"""The verbs of an integration whose framework is a version not understood: all runs plainly."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
 
 def explain(obj: Any) -> str:
     """Say that the object runs plainly."""
-    return f"{type(obj).__name__} runs plainly: this version of LangChain is not understood"
+    return f"{type(obj).__name__} runs plainly: this version of its framework is not understood"

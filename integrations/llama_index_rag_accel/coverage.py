@@ -1,0 +1,209 @@
+"""A meter of how much of a LlamaIndex program passes the scheduler.
+
+LlamaIndex's start events tell of every call of a model, embedding, retriever and reranker, wherever
+it is made; the wrappers tell which of them waited for their turn or were reported. An event is
+covered if it comes from inside a leaf, or if a leaf runs in the event's span or below it. What has
+no events (stores, graph stores, other postprocessors) is known from the wrappers alone. A retriever
+that has others do the work is no leaf and not counted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.instrumentation.events.embedding import EmbeddingStartEvent
+from llama_index.core.instrumentation.events.llm import LLMChatStartEvent, LLMCompletionStartEvent
+from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
+from llama_index.core.instrumentation.events.retrieval import RetrievalStartEvent
+from llama_index.core.instrumentation.span import SimpleSpan, active_span_id
+from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
+from llama_index_instrumentation import get_dispatcher
+from pydantic import PrivateAttr
+
+from rag_accel.interception.coverage import CoverageRow, OpenMeters, as_table
+from rag_accel.interception.leaf_call import Way, is_inside_leaf
+from rag_accel.interception.leaf_table import is_composite, leaf_base
+
+_NAMES = {
+    "BaseLLM": "language model",
+    "MultiModalLLM": "language model",
+    "BaseEmbedding": "embedding",
+    "MultiModalEmbedding": "embedding",
+    "BaseSparseEmbedding": "embedding",
+    "BaseRetriever": "retriever",
+    "BasePydanticVectorStore": "vector store",
+    "PropertyGraphStore": "graph store",
+    "BaseNodePostprocessor": "postprocessor",
+}
+_EVENTS: dict[type[BaseEvent], str] = {
+    LLMChatStartEvent: "language model",
+    LLMCompletionStartEvent: "language model",
+    EmbeddingStartEvent: "embedding",
+    RetrievalStartEvent: "retriever",
+    ReRankStartEvent: "postprocessor",
+}
+
+
+@dataclass(slots=True)
+class _Started:
+    """A call that an event told of, and whether a leaf was seen to do its work."""
+
+    kind: str
+    is_covered: bool
+
+
+class LlamaIndexCoverage:
+    """Leaf calls by kind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ways: dict[Way, Counter[str]] = {"queued": Counter(), "admitted": Counter()}
+        self._past: Counter[str] = Counter()
+        self._parents: dict[str, str | None] = {}
+        self._owners: dict[str, Any] = {}
+        self._started: dict[str, list[_Started]] = {}
+        self._cached: Counter[str] = Counter()
+
+    def rows(self) -> list[CoverageRow]:
+        """Return one row per kind of leaf that was called, sorted by kind."""
+        with self._lock:
+            queued, admitted = self._ways["queued"], self._ways["admitted"]
+            past = self._past + self._uncovered()
+            kinds = sorted(queued | admitted | past | self._cached)
+            return [
+                CoverageRow(
+                    kind,
+                    queued[kind] + admitted[kind] + past[kind] + self._cached[kind],
+                    queued[kind],
+                    admitted[kind],
+                    self._cached[kind],
+                )
+                for kind in kinds
+            ]
+
+    @property
+    def passed_by(self) -> int:
+        """Return how many calls of all kinds the scheduler never heard of."""
+        return sum(row.passed_by for row in self.rows())
+
+    def __str__(self) -> str:
+        return as_table(self.rows())
+
+    def note(self, obj: Any, args: Sequence[Any], way: Way | None) -> None:
+        """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
+        base = leaf_base(type(obj))
+        kind = _NAMES[base.__name__] if base is not None else "other"
+        with self._lock:
+            if way is not None:
+                self._ways[way][kind] += 1
+                self._cover(kind, active_span_id.get())
+            elif kind not in _EVENTS.values():
+                self._past[kind] += 1
+
+    def began(self, span: str, parent: str | None, owner: Any) -> None:
+        """Learn of a span, of the one around it and of the object whose method it is."""
+        with self._lock:
+            self._parents[span] = parent
+            self._owners[span] = owner
+
+    def saw(self, event: BaseEvent) -> None:
+        """Learn of an event."""
+        kind = _EVENTS.get(type(event)) or next(
+            (kind for known, kind in _EVENTS.items() if isinstance(event, known)), None
+        )
+        span = event.span_id
+        if kind is None or span is None:
+            return
+        with self._lock:
+            if kind == "retriever" and is_composite(self._owners.get(span)):
+                return
+            is_covered = kind != "retriever" and is_inside_leaf()
+            self._started.setdefault(span, []).append(_Started(kind, is_covered))
+
+    def ended(self, span: str) -> None:
+        """Learn that a span is over: what a cache answered in it needed no leaf."""
+        with self._lock:
+            if getattr(self._owners.pop(span, None), "embeddings_cache", None) is None:
+                return
+            for one in self._started.get(span, ()):
+                if not one.is_covered:
+                    one.is_covered = True
+                    self._cached[one.kind] += 1
+
+    def _cover(self, kind: str, span: str | None) -> None:
+        """Count what a leaf does for the nearest call of its kind that events told of."""
+        while span is not None:
+            for one in self._started.get(span, ()):
+                if one.kind == kind and not one.is_covered:
+                    one.is_covered = True
+                    return
+            span = self._parents.get(span)
+
+    def _uncovered(self) -> Counter[str]:
+        return Counter(
+            one.kind for calls in self._started.values() for one in calls if not one.is_covered
+        )
+
+
+class _Events(BaseEventHandler):
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+        meter = _open.here()
+        if meter is not None:
+            meter.saw(event)
+
+
+class _Spans(BaseSpanHandler[SimpleSpan]):
+    _meters: dict[str, LlamaIndexCoverage] = PrivateAttr(default_factory=dict)
+
+    def new_span(
+        self,
+        id_: str,
+        bound_args: inspect.BoundArguments,
+        instance: Any | None = None,
+        parent_span_id: str | None = None,
+        tags: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> SimpleSpan | None:
+        meter = _open.here()
+        if meter is not None:
+            self._meters[id_] = meter
+            meter.began(id_, parent_span_id, instance)
+        return None
+
+    def prepare_to_exit_span(self, id_: str, *args: Any, **kwargs: Any) -> SimpleSpan | None:
+        self._end(id_)
+        return None
+
+    def prepare_to_drop_span(self, id_: str, *args: Any, **kwargs: Any) -> SimpleSpan | None:
+        self._end(id_)
+        return None
+
+    def _end(self, id_: str) -> None:
+        meter = self._meters.pop(id_, None)
+        if meter is not None:
+            meter.ended(id_)
+
+
+_open: OpenMeters[LlamaIndexCoverage] = OpenMeters("rag_accel_llama_index_coverage")
+
+
+@contextmanager
+def coverage() -> Iterator[LlamaIndexCoverage]:
+    """Meter every leaf call made in the block, in this context and those copied from it."""
+    root, events, spans = get_dispatcher(), _Events(), _Spans()
+    root.add_event_handler(events)
+    root.add_span_handler(spans)
+    try:
+        with _open.opened(LlamaIndexCoverage()) as meter:
+            yield meter
+    finally:
+        root.event_handlers.remove(events)
+        root.span_handlers.remove(spans)
