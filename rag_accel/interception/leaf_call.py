@@ -59,6 +59,7 @@ class LeafCall:
         "_engine",
         "_held",
         "_identity",
+        "_is_stream",
         "_kind",
         "_permit",
         "_run",
@@ -86,6 +87,7 @@ class LeafCall:
         self._permit: Permit | None = None
         self._before = current_request.get()
         self.is_active = True
+        self._is_stream = False
         #: whether it is over, and the context is as it was
         self.is_settled = False
 
@@ -139,6 +141,11 @@ class LeafCall:
             if meters:
                 note_leaf(self.obj, self._args, "queued")
 
+    def begin_stream(self) -> None:
+        """Note that it goes on after its caller has returned, and its run with it."""
+        self._is_stream = True
+        self._identity.begin_stream()
+
     def end(self, ok: bool) -> None:
         """Note that it has returned, or raised."""
         self.is_active = False
@@ -150,6 +157,9 @@ class LeafCall:
         if self._permit is not None:
             self._permit.give_back(ok)
             self._permit = None
+        if self._is_stream:
+            self._is_stream = False
+            self._identity.end_stream()
 
     def leave(self) -> None:
         """Do what an interrupt may have kept from being done: end, and leave the context."""

@@ -113,8 +113,7 @@ class _Request:
         identity = self._identity
         if self._lent:
             lent.pop(identity, None)
-        if not identity.accelerator.forked:
-            identity.accelerator.close_request(identity)
+        identity.close()
 
 
 class _shaped(inside):  # noqa: N801 - used as a function

@@ -307,6 +307,7 @@ def _stream(original: Method, leaf: LeafMethod) -> Method:
         if not isinstance(items, Iterator):
             call.end(ok=True)
             return items
+        call.begin_stream()
         held_items = _held(items, call)
         # One that is never begun runs no ``finally``.
         weakref.finalize(held_items, call.end, ok=False).atexit = False
@@ -340,6 +341,7 @@ def _async_stream(original: Method, leaf: LeafMethod) -> Method:
         if not isinstance(items, AsyncIterator):
             call.end(ok=True)
             return items
+        call.begin_stream()
         held_items = _aheld(items, call)
         weakref.finalize(held_items, call.end, ok=False).atexit = False
         return held_items

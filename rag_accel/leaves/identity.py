@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING
@@ -10,6 +12,21 @@ from rag_accel.scheduler.messages import RequestId
 
 if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
+
+
+class _Streams:
+    """The lock under which runs count their streams; reentrant, as a collected stream ends, too."""
+
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        """Make the lock anew: who held it before a fork is gone."""
+        self.lock = threading.RLock()
+
+
+_streams = _Streams()
 
 
 class RequestIdentity:
@@ -24,6 +41,8 @@ class RequestIdentity:
     """
 
     __slots__ = (
+        "_is_closing",
+        "_num_streams",
         "_ordinals",
         "accelerator",
         "arrived_at",
@@ -49,6 +68,33 @@ class RequestIdentity:
         self._ordinals = count(1)
         #: whether the run is over; what it started beside itself may still go on
         self.has_ended = False
+        self._num_streams = 0
+        self._is_closing = False
+
+    def begin_stream(self) -> None:
+        """Note that a stream of this run began, which the run outlives."""
+        with _streams.lock:
+            self._num_streams += 1
+
+    def end_stream(self) -> None:
+        """Note that a stream is over, and close the run if that was what it waited for."""
+        with _streams.lock:
+            self._num_streams -= 1
+            is_due = self._is_closing and self._num_streams == 0
+        if is_due:
+            self._close()
+
+    def close(self) -> None:
+        """End the run now, or with the last of its streams."""
+        with _streams.lock:
+            self._is_closing = True
+            is_due = self._num_streams == 0
+        if is_due:
+            self._close()
+
+    def _close(self) -> None:
+        if not self.accelerator.forked:
+            self.accelerator.close_request(self)
 
     def end(self) -> None:
         """Note that the run is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -271,6 +272,14 @@ def run_in_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in a loop of another thread, as a sync test may not have one of its own."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    """Tell whether a condition comes true in time."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
 
 
 def text_of(response: Any) -> str:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from li_programs import CHAT_ENGINES, QUERY_ENGINES, Parts, recording, run_in_loop, shown, text_of
+from li_programs import (
+    CHAT_ENGINES,
+    QUERY_ENGINES,
+    EchoLLM,
+    Parts,
+    recording,
+    run_in_loop,
+    shown,
+    text_of,
+    wait_for,
+)
+from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.base.response.schema import StreamingResponse
+from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.query_engine import CustomQueryEngine
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
+from rag_accel.accelerator import current_request
 
 QUESTION = "When was the bridge opened?"
 
@@ -76,6 +89,35 @@ def test_a_stream_holds_its_call_until_it_ends(accelerator: Accelerator) -> None
     words += stream
     assert "".join(words) == plain
     assert items(accelerator, "EchoLLM") == 1
+
+
+class RunsSeen(EchoLLM):
+    """A model that notes which run each of its tokens belongs to, and whether that is over."""
+
+    seen: list[Any] = []
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        def chunks() -> Iterator[CompletionResponse]:
+            for text in ("a ", "b "):
+                run = current_request.get()
+                self.seen.append((run, run is None or run.has_ended))
+                yield CompletionResponse(text=text, delta=text)
+
+        return chunks()
+
+
+@pytest.mark.parametrize("name", CHAT_ENGINES)
+def test_a_chat_engines_request_lasts_until_its_stream_ends(
+    name: str, accelerator: Accelerator
+) -> None:
+    model = RunsSeen(seen=[])
+    fast = accelerate(CHAT_ENGINES[name](Parts(llm=model)), accelerator=accelerator)
+    assert text_of(fast.stream_chat(QUESTION)) == "a b "
+    runs, are_over = zip(*model.seen, strict=True)
+    assert are_over == (False, False)
+    assert len(set(runs)) == 1
+    assert wait_for(lambda: runs[0].has_ended)
 
 
 @pytest.mark.parametrize("num_taken", [0, 1])
