@@ -154,9 +154,16 @@ class _Index:
 
 
 def _is_local_cross_encoder(reranker: Any) -> bool:
+    from rag_accel.engines.embedding.models import has_plain_predict
+
     model = reranker.model
-    # Those with more scores than one for a pair have a say of their own in which counts.
-    return _full_name(type(model)) == _CROSS_ENCODER and model.client.num_labels == 1
+    # Those with more scores than one for a pair have a say of their own in which counts. A
+    # ``predict`` that was replaced may score a list as a whole, or look at who calls it.
+    return (
+        _full_name(type(model)) == _CROSS_ENCODER
+        and has_plain_predict(model.client)
+        and model.client.num_labels == 1
+    )
 
 
 def _cross_encoder_reranker(reranker: Any, ask: Ask) -> Any:
