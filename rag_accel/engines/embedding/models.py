@@ -122,7 +122,10 @@ def has_plain_predict(model: Any) -> bool:
 
 
 def _has_plain(model: Any, kind: str, name: str) -> bool:
-    plain = getattr(getattr(importlib.import_module("sentence_transformers"), kind), name)
+    try:
+        plain = getattr(getattr(importlib.import_module("sentence_transformers"), kind), name)
+    except ImportError:
+        return False
     # The outermost function: what wraps a method may bear its name and module.
     parts = Path(getattr(getattr(plain, "__code__", None), "co_filename", "")).parts
     is_own = "sentence_transformers" in parts or "torch" in parts
