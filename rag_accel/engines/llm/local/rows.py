@@ -48,7 +48,7 @@ class Rows:
         return len(self.ids)
 
 
-class Pool(Protocol):
+class LanePool(Protocol):
     """Keys and values of sequences: ``[layer, lane, kv head, slot, dim]``, bounded in bytes."""
 
     @property
@@ -77,7 +77,7 @@ class Runner(Protocol):
     """What runs rows through a model."""
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> LanePool:
         """Return where the sequences' keys and values are."""
         ...
 
