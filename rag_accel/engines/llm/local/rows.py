@@ -24,7 +24,7 @@ CAUSAL = Causal()
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SequenceRows:
     """Rows of one sequence in one forward, ascending by slot.
 
     Args:
@@ -91,7 +91,7 @@ class Runner(Protocol):
         """Return the most tokens of a sequence, prompt and completion together."""
         ...
 
-    def run(self, rows: Sequence[Rows]) -> Any:
+    def run(self, rows: Sequence[SequenceRows]) -> Any:
         """Compute the rows and write their keys and values to the pool.
 
         Return the logits of the asked rows, in order: a tensor ``[asked, vocabulary]``, float32.
