@@ -1,0 +1,290 @@
+"""A language model of this process as an owned engine."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    KINDS,
+    Capability,
+    EngineBase,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    GenerationInput,
+    Handle,
+    PrimitiveKind,
+    StepBudget,
+    WorkId,
+)
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.prefix import PrefixCache
+from rag_accel.engines.llm.local.prompting import Prompting
+from rag_accel.engines.llm.local.rows import Runner
+from rag_accel.engines.llm.local.sampling import choose
+from rag_accel.engines.llm.local.schedule import Planned, Schedule
+from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
+from rag_accel.engines.llm.local.work import Work, WorkReader
+from rag_accel.engines.torch_threads import thread_count
+from rag_accel.errors import ClosedError, EngineError
+from rag_accel.system.processor import usable_cores
+
+_WHERE = "local language model"
+_KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefilled:
+    namespace: str
+    lane: Lane | None
+
+
+class LocalLLMEngine(EngineBase):
+    """An engine for DECODING and PREFILLING on a model that runs here.
+
+    Works are batched continuously and prompts computed in pieces between decoded tokens. What an
+    earlier prompt of the same namespace has computed of a prompt's beginning is copied. A
+    PREFILLING kind computes a prompt and ends with a handle; its state is given up only if a
+    sequence needs the room, and is then computed again.
+
+    Final value: ``GenerationOutput``, with ``use``; where ``stream`` is set, text comes as
+    ``partial`` first. Without options, the most probable token is chosen. ``max_tokens`` beyond
+    the model's context end there. Work ends in ``error`` where its kind, payload, options or handle
+    are not for this engine, where its prompt has no room in the context or the pool, or where its
+    logits are not finite; other work is not touched.
+
+    Args:
+        runner: runs rows through the model; its pool is this engine's alone.
+        tokenizer: the model's, of transformers.
+        eos: tokens that end a completion; the tokenizer's own by default.
+        template: a chat template in place of the tokenizer's.
+        split_special_tokens: whether names of special tokens in messages are read as text.
+        options: bounds.
+        clock: measures ``StepBudget.time_s``.
+
+    Raises ConfigError where there is no chat template.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Any,
+        *,
+        eos: Collection[int] | None = None,
+        template: str | None = None,
+        split_special_tokens: bool = False,
+        options: LocalOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options or LocalOptions()
+        self._runner = runner
+        own = tokenizer.eos_token_id
+        ends = frozenset(eos if eos is not None else [] if own is None else [own])
+        prompting = Prompting(
+            tokenizer, template=template, split_special_tokens=split_special_tokens
+        )
+        self._reader = WorkReader(runner, tokenizer, prompting, ends, self._options)
+        self._clock = clock or MonotonicClock()
+        self._profile = _profile(self._options)
+        self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
+        self._schedule = Schedule(self._admit)
+        self._works: dict[WorkId, Work] = {}
+        self._running: dict[TokenSequence, Work] = {}
+        self._ready: list[EngineOutput] = []
+        self._prefilled: dict[Handle, _Prefilled] = {}
+        self._handle_numbers = itertools.count(1)
+        self._interrupted = threading.Event()
+        self._closed = False
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Return what this engine does."""
+        return self._profile
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of keys and values that are held, with those kept for later prompts."""
+        return self._runner.pool.held_bytes
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        """Read prompts and queue them."""
+        if self._closed:
+            raise ClosedError("the engine is closed", where=_WHERE)
+        for request in work:
+            try:
+                self._accept(request)
+            except Exception as error:  # whatever is wrong with one item stays with it
+                self._ready.append(EngineOutput(request.id, "error", error=error))
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        """Run forwards until there is something to report, the time is over or an interrupt."""
+        if self._ready:
+            outputs, self._ready = self._ready, []
+            return outputs
+        started = self._clock.now()
+        outputs: list[EngineOutput] = []
+        with thread_count(min(budget.threads, self._profile.max_threads)):
+            while self._works and not outputs:
+                outputs = self._forward()
+                is_over = budget.time_s is not None and (
+                    self._clock.now() - started >= budget.time_s
+                )
+                if is_over or self._interrupted.is_set():
+                    break
+        # Not before the step: an interrupt that came just then is meant for it.
+        self._interrupted.clear()
+        return outputs
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Forget work and free its room; handles stay."""
+        gone = frozenset(ids)
+        unsaid = [output for output in self._ready if output.id in gone]
+        self._ready = [output for output in self._ready if output.id not in gone]
+        self.release([output.handle for output in unsaid if output.handle is not None])
+        for id in gone:
+            work = self._works.get(id)
+            if work is not None:
+                self._forget(work)
+
+    def release(self, handles: Sequence[Handle]) -> None:
+        """Forget prefilled prompts; what they hold may go like that of any ended sequence."""
+        for handle in handles:
+            prefilled = self._prefilled.pop(handle, None)
+            if prefilled is not None and prefilled.lane is not None:
+                self._prefixes.unpin(prefilled.lane)
+
+    def interrupt(self) -> None:
+        """Make a running step return after its forward."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """Forget all work and handles and free the pool's lanes."""
+        self.cancel([*self._works, *(output.id for output in self._ready)])
+        self.release(list(self._prefilled))
+        self._prefixes.clear()
+        self._closed = True
+
+    def _accept(self, request: EngineRequest) -> None:
+        payload = self._checked_payload(request)
+        if KINDS[request.kind].prefills:
+            work = self._reader.prompt(request, payload)
+        else:
+            work = self._reader.generation(request, payload)
+        if work is None:
+            self._ready.append(self._end_of_prompt(request, None))
+            return
+        self._works[request.id] = self._running[work.sequence] = work
+        self._schedule.add(work.sequence)
+
+    def _checked_payload(self, request: EngineRequest) -> GenerationInput:
+        if request.kind not in _KINDS:
+            raise _refusal("kind not executed here", request.kind, ", ".join(sorted(_KINDS)))
+        if not isinstance(request.payload, GenerationInput):
+            found = type(request.payload).__name__
+            raise _refusal("payload of a wrong type", found, "GenerationInput")
+        if request.id in self._works:
+            raise _refusal("id of unfinished work used again", request.id, "a fresh id")
+        if request.handle is not None:
+            prefilled = self._prefilled.get(request.handle)
+            if prefilled is None or prefilled.namespace != request.namespace:
+                valid = "a handle of this namespace, not yet released"
+                raise _refusal("unknown handle", request.handle, valid)
+        return request.payload
+
+    def _admit(self, sequence: TokenSequence) -> bool:
+        """Give a sequence its lane; of its prompt, the last token is always computed."""
+        prompt = sequence.prompt
+        opened = self._prefixes.open(prompt, sequence.capacity, sequence.namespace, len(prompt) - 1)
+        if opened is not None:
+            sequence.begin(*opened)
+        return opened is not None
+
+    def _forward(self) -> list[EngineOutput]:
+        plan = self._schedule.next(self._options.step_tokens)
+        if not plan:
+            return [self._no_room(next(iter(self._schedule)))]
+        logits = self._runner.run([planned.rows for planned in plan])
+        for planned in plan:
+            self._advance(planned)
+        asked = [self._running[planned.sequence] for planned in plan if planned.rows.asked]
+        choices = choose(logits, [work.sampler for work in asked])
+        outputs = [self._end_prompt(work) for work in self._computed_prompts(plan)]
+        for work, choice in zip(asked, choices, strict=True):
+            if isinstance(choice, EngineError):
+                self._forget(work)
+                outputs.append(work.report("error", error=choice))
+            else:
+                outputs += work.take(choice)
+                if work.is_complete:
+                    self._end_completion(work)
+        return outputs
+
+    def _advance(self, planned: Planned) -> None:
+        """Count rows that were computed; a prompt's are at once there for others to begin with."""
+        sequence = planned.sequence
+        sequence.computed += len(planned.rows)
+        if not sequence.is_decoding and sequence.lane is not None:
+            self._prefixes.grow(sequence.lane, sequence.computed_ids)
+
+    def _computed_prompts(self, plan: Sequence[Planned]) -> Iterator[Work]:
+        for planned in plan:
+            if not planned.sequence.max_new and not planned.sequence.pending:
+                yield self._running[planned.sequence]
+
+    def _end_prompt(self, work: Work) -> EngineOutput:
+        lane = work.sequence.lane
+        assert lane is not None
+        self._prefixes.pin(lane)
+        self._keep(work, lane)
+        return self._end_of_prompt(work.request, lane)
+
+    def _end_of_prompt(self, request: EngineRequest, lane: Lane | None) -> EngineOutput:
+        handle = Handle(f"prefill-{next(self._handle_numbers)}")
+        self._prefilled[handle] = _Prefilled(request.namespace, lane)
+        return EngineOutput(request.id, "final", handle=handle)
+
+    def _end_completion(self, work: Work) -> None:
+        lane = work.sequence.lane
+        assert lane is not None
+        self._prefixes.grow(lane, work.sequence.computed_ids)
+        self._keep(work, lane)
+
+    def _keep(self, work: Work, lane: Lane) -> None:
+        work.sequence.lane = None
+        self._forget(work)
+        self._prefixes.keep(lane)
+
+    def _forget(self, work: Work) -> None:
+        del self._works[work.request.id], self._running[work.sequence]
+        self._schedule.drop(work.sequence)
+        if work.sequence.lane is not None:
+            self._prefixes.drop(work.sequence.lane)
+            work.sequence.lane = None
+
+    def _no_room(self, sequence: TokenSequence) -> EngineOutput:
+        work = self._running[sequence]
+        self._forget(work)
+        return work.report("error", error=EngineError("the pool has no room", where=_WHERE))
+
+
+def _profile(options: LocalOptions) -> EngineProfile:
+    return EngineProfile(
+        kinds=_KINDS,
+        max_batch=options.max_works,
+        max_threads=usable_cores() if options.max_threads is None else options.max_threads,
+        stepped=True,
+        interruptible=True,
+        speculatable=True,
+        capabilities=frozenset(
+            {Capability.STREAM, Capability.ENDS_IN_TIME, Capability.SHARES_CORES}
+        ),
+    )
+
+
+def _refusal(what: str, found: object, valid: str) -> EngineError:
+    return EngineError(what, where=_WHERE, found=found, valid=valid)

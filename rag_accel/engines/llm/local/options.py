@@ -1,0 +1,41 @@
+"""The bounds of a local language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_accel.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """Bounds of what a local language model does.
+
+    Args:
+        max_tokens_default: most tokens of a completion whose request does not say.
+        step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
+            computed in pieces of what is left. An interrupt is obeyed between forwards.
+        max_works: works worth handing over at once; the pool bounds how many of them run.
+        prefix_lanes: most lanes kept of ended sequences for prompts that begin alike.
+        max_threads: most threads a forward can use; None for all cores this process may use.
+
+    Raises ConfigError on a value out of range.
+    """
+
+    max_tokens_default: int = 512
+    step_tokens: int = 512
+    max_works: int = 64
+    prefix_lanes: int = 16
+    max_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens_default", "step_tokens", "max_works", "max_threads"):
+            check_least(f"LocalOptions.{name}", getattr(self, name), 1)
+        check_least("LocalOptions.prefix_lanes", self.prefix_lanes, 0)
+
+
+def check_least(where: str, value: int | None, least: int) -> None:
+    """Raise ConfigError where a number is given that is too small."""
+    if value is not None and value < least:
+        valid = f"at least {least}"
+        raise ConfigError("option out of range", where=where, found=value, valid=valid)

@@ -1,0 +1,134 @@
+"""Messages to token ids by the tokenizer's chat template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rag_accel.engine_api import Message
+from rag_accel.errors import ConfigError, EngineError
+
+_WHERE = "local language model"
+
+#: Characters no text has a use for; one that is in no message marks places in the prompt.
+_PRIVATE = [chr(code) for code in range(0xE000, 0xF8FF)]
+
+
+class Prompting:
+    """Prompts of one tokenizer.
+
+    Args:
+        tokenizer: of transformers.
+        template: a chat template (Jinja) in place of the tokenizer's own.
+        split_special_tokens: whether the names of special tokens inside messages are read as text,
+            so that no document can end its turn. Off, a prompt's ids are exactly those of
+            ``apply_chat_template``; on, they are where no message holds such a name.
+
+    Raises ConfigError where there is no chat template.
+    """
+
+    def __init__(
+        self, tokenizer: Any, *, template: str | None = None, split_special_tokens: bool = False
+    ) -> None:
+        if template is None and not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                "the tokenizer has no chat template",
+                where=_WHERE,
+                found=type(tokenizer).__name__,
+                valid="a tokenizer of an instruct or chat model",
+                hint="pass template=, a chat template in Jinja",
+            )
+        self._tokenizer = tokenizer
+        self._template = template
+        self._special = _special_names(tokenizer) if split_special_tokens else None
+
+    def whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the ids of a whole prompt, up to where the answer begins.
+
+        Raises EngineError where the template refuses the messages or the prompt is empty.
+        """
+        try:
+            ids = self._ids(messages, whole=True)
+        except Exception as error:
+            raise EngineError(
+                "the chat template refuses the messages",
+                where=_WHERE,
+                found=f"{type(error).__name__}: {error}",
+                valid="messages in the order of roles that the model was made for",
+            ) from error
+        if not ids:
+            raise EngineError("an empty prompt", where=_WHERE, valid="at least one token")
+        return ids
+
+    def beginning(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return ids of a prompt's beginning, up to the end of the last message's content.
+
+        They may differ from those of the whole prompt where the beginning ends. Empty where the
+        template refuses a beginning, such as one without a user's turn: a whole prompt may pass.
+        """
+        try:
+            return self._ids(messages, whole=False)
+        except Exception:
+            return ()
+
+    def _ids(self, messages: Sequence[Message], *, whole: bool) -> tuple[int, ...]:
+        mark = _unused(message.content for message in messages)
+        turns = [{"role": one.role, "content": self._marked(one.content, mark)} for one in messages]
+        text = self._tokenizer.apply_chat_template(
+            turns, chat_template=self._template, add_generation_prompt=whole, tokenize=False
+        )
+        if not whole and turns:
+            text = _up_to(text, turns[-1]["content"])
+        if self._special is None or mark not in text:
+            return self._encode(text)
+        # Every second piece is the name of a special token that stood in a message.
+        pieces = text.split(mark)
+        ids = (self._encode(piece, at % 2 == 1) for at, piece in enumerate(pieces) if piece)
+        return tuple(token for piece in ids for token in piece)
+
+    def _marked(self, content: str, mark: str) -> str:
+        """Put marks around the names of special tokens, if they are to be read as text."""
+        if self._special is None:
+            return content
+        return self._special.sub(lambda found: f"{mark}{found.group()}{mark}", content)
+
+    def _encode(self, text: str, as_text: bool = False) -> tuple[int, ...]:
+        options = {"split_special_tokens": True} if as_text else {}
+        return tuple(self._tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+
+
+def check_room(prompt: int, max_tokens: int, context: int) -> int:
+    """Return how many tokens may follow a prompt: ``max_tokens``, or what the context leaves.
+
+    Raises EngineError where it leaves none.
+    """
+    if prompt >= context:
+        raise EngineError(
+            "the prompt is longer than the model's context",
+            where=_WHERE,
+            found=f"{prompt} tokens",
+            valid=f"less than {context}",
+            hint="retrieve fewer or shorter documents",
+        )
+    return min(max_tokens, context - prompt)
+
+
+def _special_names(tokenizer: Any) -> re.Pattern[str] | None:
+    added = tokenizer.added_tokens_decoder.values()
+    names = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if names else None
+
+
+def _unused(texts: Iterable[str]) -> str:
+    used = set().union(*texts)
+    return next(character for character in _PRIVATE if character not in used)
+
+
+def _up_to(text: str, content: str) -> str:
+    """Cut a rendered prompt after its last message's content, which templates may strip."""
+    for form in (content, content.strip()):
+        if form and (at := text.rfind(form)) >= 0:
+            return text[: at + len(form)]
+    return text

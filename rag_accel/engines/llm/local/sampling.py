@@ -1,0 +1,198 @@
+"""The choice of each sequence's next token from its logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rag_accel.errors import ConfigError, EngineOutputError
+
+_WHERE = "GenerationInput.options"
+
+#: Below it, differences between logits overflow; what is left of chance is none.
+_LEAST_TEMPERATURE = 1e-5
+
+#: Options that are accepted where they change nothing.
+_NEUTRAL: Mapping[str, float] = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """How tokens are chosen.
+
+    Args:
+        temperature: 0 for the most probable token; else what logits are divided by.
+        top_p: the most probable tokens are kept until together they have this probability.
+        top_k: so many most probable tokens are kept; 0 for all.
+        seed: of the sequence's own generator; without one, each run differs.
+        logprobs: whether the probability of each token is wanted.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen token, and the natural logarithm of its probability where it is wanted."""
+
+    token: int
+    logprob: float | None = None
+
+
+def read_options(options: Mapping[str, Any]) -> SamplingOptions:
+    """Read options by their OpenAI names; None counts as not given.
+
+    Raises ConfigError that names an unknown option, or one with a value outside its range.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if unknown := sorted(set(given) - set(_READERS) - set(_NEUTRAL)):
+        valid = ", ".join(_READERS)
+        raise ConfigError("unknown options", where=_WHERE, found=", ".join(unknown), valid=valid)
+    for name, value in _NEUTRAL.items():
+        if given.pop(name, value) != value:
+            raise ConfigError(
+                "an option that this engine does not have",
+                where=f"{_WHERE}[{name!r}]",
+                found=repr(options[name]),
+                valid=f"{value}, which changes nothing",
+            )
+    return SamplingOptions(**{name: _READERS[name](name, value) for name, value in given.items()})
+
+
+class Sampler:
+    """The choice of one sequence's tokens, with a generator of its own.
+
+    Tokens of a seeded sequence depend on its logits and its seed, not on what runs beside it.
+    """
+
+    def __init__(self, options: SamplingOptions) -> None:
+        self.options = options
+        self._generator: torch.Generator | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Tell whether the most probable token is always chosen."""
+        return self.options.temperature < _LEAST_TEMPERATURE
+
+    def draw(self, logits: torch.Tensor) -> int:
+        """Return a random token for ``logits: [vocabulary]``, float32, none NaN or infinite."""
+        options = self.options
+        scaled = (logits - logits.max()) / options.temperature
+        scaled = _within_top_p(_within_top_k(scaled, options.top_k), options.top_p)
+        drawn = torch.multinomial(scaled.softmax(-1), 1, generator=self._random(logits.device))
+        return int(drawn)
+
+    def _random(self, device: torch.device) -> torch.Generator:
+        if self._generator is None:
+            self._generator = torch.Generator(device)
+            if self.options.seed is None:
+                self._generator.seed()
+            else:
+                self._generator.manual_seed(self.options.seed)
+        return self._generator
+
+
+def choose(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice | EngineOutputError]:
+    """Return the next token of each sequence, or what is wrong with its logits.
+
+    Args:
+        logits: ``[n, vocabulary]``, float32.
+        samplers: n, one a row.
+
+    A row without a largest finite number (one with NaN or infinity) is an EngineOutputError; the
+    other rows are not touched by it.
+    """
+    if not samplers:
+        return []
+    largest = logits.amax(-1).tolist()
+    greedy = logits.argmax(-1).tolist()
+    return [
+        _choice(logits[at], sampler, greedy[at])
+        if math.isfinite(largest[at])
+        else _fault(largest[at])
+        for at, sampler in enumerate(samplers)
+    ]
+
+
+def _choice(row: torch.Tensor, sampler: Sampler, greedy: int) -> Choice:
+    token = greedy if sampler.is_greedy else sampler.draw(row)
+    if not sampler.options.logprobs:
+        return Choice(token)
+    return Choice(token, float(row[token] - row.logsumexp(-1)))
+
+
+def _fault(largest: float) -> EngineOutputError:
+    return EngineOutputError(
+        "logits that no token can be chosen from",
+        where="local language model",
+        found=f"a largest logit of {largest}",
+        valid="finite numbers",
+        hint="compute in float32 or bfloat16: float16 overflows in some models",
+    )
+
+
+def _within_top_k(logits: torch.Tensor, top_k: int) -> torch.Tensor:
+    if not 0 < top_k < logits.shape[-1]:
+        return logits
+    least = logits.topk(top_k).values[-1]
+    return logits.masked_fill(logits < least, -math.inf)
+
+
+def _within_top_p(logits: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Keep the fewest most probable tokens that have ``top_p`` together; at least one."""
+    if top_p >= 1:
+        return logits
+    ordered, order = logits.sort(descending=True)
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities
+    surplus = order[before >= top_p]
+    return logits.index_fill(-1, surplus, -math.inf)
+
+
+def _number(low: float, high: float, *, above: bool = False) -> Any:
+    def read(name: str, value: Any) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high or (above and value == low):
+            valid = f"more than {low:g}, at most {high:g}" if above else f"{low:g} to {high:g}"
+            raise _bad(name, value, valid)
+        return float(value)
+
+    return read
+
+
+def _whole(low: int, high: int) -> Any:
+    def read(name: str, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise _bad(name, value, f"a whole number, {low} to {high}")
+        return value
+
+    return read
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _bad(name, value, "True or False")
+    return value
+
+
+def _bad(name: str, value: object, valid: str) -> ConfigError:
+    return ConfigError(
+        "option out of range", where=f"{_WHERE}[{name!r}]", found=repr(value), valid=valid
+    )
+
+
+_READERS: Mapping[str, Any] = {
+    "temperature": _number(0, 100),
+    "top_p": _number(0, 1, above=True),
+    "top_k": _whole(0, 1 << 31),
+    "seed": _whole(-(1 << 63), (1 << 63) - 1),
+    "logprobs": _flag,
+}

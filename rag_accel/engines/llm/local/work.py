@@ -1,0 +1,177 @@
+"""One piece of work of a local language model: how it is read and what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rag_accel.engine_api import (
+    EngineOutput,
+    EngineRequest,
+    GenerationInput,
+    GenerationOutput,
+    OutputKind,
+    PrimitiveKind,
+    PromptUse,
+    TokenLogprob,
+)
+from rag_accel.engines.llm.local.options import LocalOptions, check_least
+from rag_accel.engines.llm.local.prompting import Prompting, check_room
+from rag_accel.engines.llm.local.rows import Runner
+from rag_accel.engines.llm.local.sampling import Choice, Sampler, read_options
+from rag_accel.engines.llm.local.sequence import TokenSequence
+from rag_accel.engines.llm.local.stopping import Completion, Detokenizer
+from rag_accel.errors import EngineError
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A request under way. Equal only to itself.
+
+    Args:
+        request: as submitted.
+        sequence: its tokens and where they are.
+        sampler: chooses its tokens; unused where only a prompt is to be computed.
+        completion: its text; None where only a prompt is to be computed.
+        token_text: returns the text of one token, for reports of probabilities.
+    """
+
+    request: EngineRequest
+    sequence: TokenSequence
+    sampler: Sampler
+    completion: Completion | None
+    token_text: Callable[[int], str]
+    revision: int = 0
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether the last token of its completion was chosen."""
+        return self.completion is not None and self.completion.finish_reason is not None
+
+    def take(self, choice: Choice) -> Iterator[EngineOutput]:
+        """Append a chosen token; yield its text if it is streamed, and the end if it is one."""
+        assert self.completion is not None
+        self.sequence.generated.append(choice.token)
+        if choice.logprob is not None:
+            self.logprobs.append(TokenLogprob(self.token_text(choice.token), choice.logprob))
+        piece = self.completion.add(choice.token)
+        if piece and self.request.stream:
+            self.revision += 1
+            yield self.report("partial", piece)
+        if self.completion.finish_reason is not None:
+            yield self.report("final", self._result(self.completion))
+
+    def report(
+        self, kind: OutputKind, value: object = None, error: BaseException | None = None
+    ) -> EngineOutput:
+        """Return an output of this work."""
+        return EngineOutput(self.request.id, kind, value, error=error, revision=self.revision)
+
+    def _result(self, completion: Completion) -> GenerationOutput:
+        size, taken_over = len(self.sequence.prompt), self.sequence.from_prefix
+        return GenerationOutput(
+            text=completion.text,
+            prompt_tokens=size,
+            completion_tokens=completion.num_tokens,
+            finish_reason=completion.finish_reason or "stop",
+            use=PromptUse(computed=size - taken_over, from_prefix=taken_over),
+            logprobs=tuple(self.logprobs),
+        )
+
+
+class WorkReader:
+    """What turns requests into work: prompts into tokens, options into samplers and bounds.
+
+    Args:
+        runner: tells what has room.
+        tokenizer: of transformers.
+        prompting: of the same tokenizer.
+        eos: tokens that end a completion.
+        options: bounds.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Any,
+        prompting: Prompting,
+        eos: Collection[int],
+        options: LocalOptions,
+    ) -> None:
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._prompting = prompting
+        self._eos = eos
+        self._options = options
+
+    def prompt(self, request: EngineRequest, payload: GenerationInput) -> Work | None:
+        """Read a request to compute a prompt or its beginning; None if there is nothing to compute.
+
+        Raises EngineError where it has no room or the template refuses it.
+        """
+        is_part = request.kind is PrimitiveKind.PARTIAL_PREFILLING
+        read = self._prompting.beginning if is_part else self._prompting.whole
+        prompt = read(payload.messages)
+        if not prompt:
+            return None
+        check_room(len(prompt), 1, self._runner.context)
+        return self._work(request, prompt, 0, Sampler(read_options({})), None)
+
+    def generation(self, request: EngineRequest, payload: GenerationInput) -> Work:
+        """Read a request for a completion.
+
+        Raises EngineError where it has no room or the template refuses it, and ConfigError on bad
+        options.
+        """
+        sampler = Sampler(read_options(payload.options))
+        wanted = payload.max_tokens
+        if wanted is None:
+            wanted = self._options.max_tokens_default
+        check_least("GenerationInput.max_tokens", wanted, 1)
+        prompt = self._prompting.whole(payload.messages)
+        max_new = check_room(len(prompt), wanted, self._runner.context)
+        cleans_up = bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False))
+        completion = Completion(
+            Detokenizer(self._text, cleans_up=cleans_up),
+            stop=payload.stop,
+            eos=self._eos,
+            max_tokens=max_new,
+        )
+        return self._work(request, prompt, max_new, sampler, completion)
+
+    def _work(
+        self,
+        request: EngineRequest,
+        prompt: tuple[int, ...],
+        max_new: int,
+        sampler: Sampler,
+        completion: Completion | None,
+    ) -> Work:
+        sequence = TokenSequence(
+            prompt,
+            max_new,
+            request.request_id,
+            request.namespace,
+            request.arrived_at,
+            request.depth,
+        )
+        self._check_pool(sequence)
+        return Work(request, sequence, sampler, completion, self._token_text)
+
+    def _check_pool(self, sequence: TokenSequence) -> None:
+        if not self._runner.pool.fits(sequence.capacity):
+            raise EngineError(
+                "prompt and completion are larger than the pool of keys and values",
+                where="local language model",
+                found=f"{len(sequence.prompt)} tokens and max_tokens={sequence.max_new}",
+                valid="fewer together",
+                hint="retrieve fewer documents, lower max_tokens or give the pool more bytes",
+            )
+
+    def _text(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _token_text(self, token: int) -> str:
+        return self._tokenizer.decode([token])
