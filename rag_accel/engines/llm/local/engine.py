@@ -29,7 +29,7 @@ from rag_accel.engines.llm.local.rows import Runner
 from rag_accel.engines.llm.local.sampling import choose
 from rag_accel.engines.llm.local.schedule import Planned, Schedule
 from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
-from rag_accel.engines.llm.local.work import Work, WorkReader
+from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
 from rag_accel.system.processor import usable_cores
@@ -39,7 +39,7 @@ _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {Pri
 
 
 @dataclass(frozen=True, slots=True)
-class _Prefilled:
+class _KeptPrompt:
     namespace: str
     lane: Lane | None
 
@@ -93,10 +93,10 @@ class LocalLLMEngine(EngineBase):
         self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
         self._schedule = Schedule(self._admit)
-        self._works: dict[WorkId, Work] = {}
-        self._running: dict[TokenSequence, Work] = {}
+        self._works: dict[WorkId, LocalWork] = {}
+        self._running: dict[TokenSequence, LocalWork] = {}
         self._ready: list[EngineOutput] = []
-        self._prefilled: dict[Handle, _Prefilled] = {}
+        self._prefilled: dict[Handle, _KeptPrompt] = {}
         self._handle_numbers = itertools.count(1)
         self._interrupted = threading.Event()
         self._closed = False
@@ -231,12 +231,12 @@ class LocalLLMEngine(EngineBase):
         if not sequence.is_decoding and sequence.lane is not None:
             self._prefixes.grow(sequence.lane, sequence.computed_ids)
 
-    def _computed_prompts(self, plan: Sequence[Planned]) -> Iterator[Work]:
+    def _computed_prompts(self, plan: Sequence[Planned]) -> Iterator[LocalWork]:
         for planned in plan:
             if not planned.sequence.max_new and not planned.sequence.pending:
                 yield self._running[planned.sequence]
 
-    def _end_prompt(self, work: Work) -> EngineOutput:
+    def _end_prompt(self, work: LocalWork) -> EngineOutput:
         lane = work.sequence.lane
         assert lane is not None
         self._prefixes.pin(lane)
@@ -245,21 +245,21 @@ class LocalLLMEngine(EngineBase):
 
     def _end_of_prompt(self, request: EngineRequest, lane: Lane | None) -> EngineOutput:
         handle = Handle(f"prefill-{next(self._handle_numbers)}")
-        self._prefilled[handle] = _Prefilled(request.namespace, lane)
+        self._prefilled[handle] = _KeptPrompt(request.namespace, lane)
         return EngineOutput(request.id, "final", handle=handle)
 
-    def _end_completion(self, work: Work) -> None:
+    def _end_completion(self, work: LocalWork) -> None:
         lane = work.sequence.lane
         assert lane is not None
         self._prefixes.grow(lane, work.sequence.computed_ids)
         self._keep(work, lane)
 
-    def _keep(self, work: Work, lane: Lane) -> None:
+    def _keep(self, work: LocalWork, lane: Lane) -> None:
         work.sequence.lane = None
         self._forget(work)
         self._prefixes.keep(lane)
 
-    def _forget(self, work: Work) -> None:
+    def _forget(self, work: LocalWork) -> None:
         del self._works[work.request.id], self._running[work.sequence]
         self._schedule.drop(work.sequence)
         if work.sequence.lane is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rag_accel.engines.llm.local.rows import Pool
+from rag_accel.engines.llm.local.rows import LanePool
 from rag_accel.engines.llm.local.schedule import common_length
 from rag_accel.engines.llm.local.sequence import Lane
 
@@ -91,7 +91,7 @@ class PrefixCache:
         most_idle: most lanes kept after their sequences have ended, those pinned not counted.
     """
 
-    def __init__(self, pool: Pool, most_idle: int) -> None:
+    def __init__(self, pool: LanePool, most_idle: int) -> None:
         self._pool = pool
         self._most_idle = most_idle
         self._trees: dict[str, RadixTree] = {}

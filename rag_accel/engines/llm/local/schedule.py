@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from rag_accel.engines.llm.local.rows import Rows
+from rag_accel.engines.llm.local.rows import SequenceRows
 from rag_accel.engines.llm.local.sequence import TokenSequence
 
 Admit = Callable[[TokenSequence], bool]
@@ -27,7 +27,7 @@ class Planned:
     """The rows of one sequence in the next forward."""
 
     sequence: TokenSequence
-    rows: Rows
+    rows: SequenceRows
 
 
 class Schedule:

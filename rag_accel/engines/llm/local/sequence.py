@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rag_accel.engines.llm.local.rows import Rows
+from rag_accel.engines.llm.local.rows import SequenceRows
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +75,7 @@ class TokenSequence:
         self.lane = lane
         self.from_prefix = self.computed = from_prefix
 
-    def rows(self, most: int) -> Rows:
+    def rows(self, most: int) -> SequenceRows:
         """Return the next rows, at most so many; the last known token's logits are asked for."""
         assert self.lane is not None
         first, last = self.computed, self.computed + min(most, self.pending)
@@ -86,4 +86,4 @@ class TokenSequence:
         slots = range(first, last)
         is_last = last == size + len(self.generated)
         asked = (len(slots) - 1,) if is_last and self.max_new else ()
-        return Rows(self.lane.number, ids, slots, slots, asked)
+        return SequenceRows(self.lane.number, ids, slots, slots, asked)

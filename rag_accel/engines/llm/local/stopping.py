@@ -94,7 +94,7 @@ class StopScanner:
         return piece
 
 
-class Completion:
+class CompletionText:
     """The text of one completion and when it ends.
 
     Args:

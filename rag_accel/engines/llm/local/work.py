@@ -21,12 +21,12 @@ from rag_accel.engines.llm.local.prompting import Prompting, check_room
 from rag_accel.engines.llm.local.rows import Runner
 from rag_accel.engines.llm.local.sampling import Choice, Sampler, read_options
 from rag_accel.engines.llm.local.sequence import TokenSequence
-from rag_accel.engines.llm.local.stopping import Completion, Detokenizer
+from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer
 from rag_accel.errors import EngineError
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class LocalWork:
     """A request under way. Equal only to itself.
 
     Args:
@@ -40,7 +40,7 @@ class Work:
     request: EngineRequest
     sequence: TokenSequence
     sampler: Sampler
-    completion: Completion | None
+    completion: CompletionText | None
     token_text: Callable[[int], str]
     revision: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
@@ -69,7 +69,7 @@ class Work:
         """Return an output of this work."""
         return EngineOutput(self.request.id, kind, value, error=error, revision=self.revision)
 
-    def _result(self, completion: Completion) -> GenerationOutput:
+    def _result(self, completion: CompletionText) -> GenerationOutput:
         size, taken_over = len(self.sequence.prompt), self.sequence.from_prefix
         return GenerationOutput(
             text=completion.text,
@@ -106,7 +106,7 @@ class WorkReader:
         self._eos = eos
         self._options = options
 
-    def prompt(self, request: EngineRequest, payload: GenerationInput) -> Work | None:
+    def prompt(self, request: EngineRequest, payload: GenerationInput) -> LocalWork | None:
         """Read a request to compute a prompt or its beginning; None if there is nothing to compute.
 
         Raises EngineError where it has no room or the template refuses it.
@@ -119,7 +119,7 @@ class WorkReader:
         check_room(len(prompt), 1, self._runner.context)
         return self._work(request, prompt, 0, Sampler(read_options({})), None)
 
-    def generation(self, request: EngineRequest, payload: GenerationInput) -> Work:
+    def generation(self, request: EngineRequest, payload: GenerationInput) -> LocalWork:
         """Read a request for a completion.
 
         Raises EngineError where it has no room or the template refuses it, and ConfigError on bad
@@ -133,7 +133,7 @@ class WorkReader:
         prompt = self._prompting.whole(payload.messages)
         max_new = check_room(len(prompt), wanted, self._runner.context)
         cleans_up = bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False))
-        completion = Completion(
+        completion = CompletionText(
             Detokenizer(self._text, cleans_up=cleans_up),
             stop=payload.stop,
             eos=self._eos,
@@ -147,8 +147,8 @@ class WorkReader:
         prompt: tuple[int, ...],
         max_new: int,
         sampler: Sampler,
-        completion: Completion | None,
-    ) -> Work:
+        completion: CompletionText | None,
+    ) -> LocalWork:
         sequence = TokenSequence(
             prompt,
             max_new,
@@ -158,7 +158,7 @@ class WorkReader:
             request.depth,
         )
         self._check_pool(sequence)
-        return Work(request, sequence, sampler, completion, self._token_text)
+        return LocalWork(request, sequence, sampler, completion, self._token_text)
 
     def _check_pool(self, sequence: TokenSequence) -> None:
         if not self._runner.pool.fits(sequence.capacity):
