@@ -21,7 +21,7 @@ from rag_accel.engines.llm.local.rows import SequenceRows
 
 #: The name of the function among those of transformers.
 NAME = "rag_accel_rows"
-#: SequenceRows of a prompt that look at their lane together.
+#: Rows of a prompt that look at their lane together.
 BLOCK = 32
 #: A product of several lanes may compute so many times the scores that are needed.
 MOST_PADDING = 2.0
@@ -74,7 +74,7 @@ def attention(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """SequenceRows that look at neighbouring lanes in one product, as many in each lane.
+    """Rows that look at neighbouring lanes in one product, as many in each lane.
 
     Args:
         lanes: the first lane and the one behind the last.
@@ -102,7 +102,7 @@ def decoding_blocks(rows: Sequence[tuple[int, int, int]]) -> Iterator[Block]:
     """Yield blocks of sequences with one row each.
 
     Neighbouring lanes are taken together, passing over others between them, as long as padding
-    to the longest costs less than `MOST_PADDING`.
+    to the longest costs less than ``MOST_PADDING``.
 
     Args:
         rows: of each sequence its lane, how many slots it looks at, and its row in the forward.
@@ -168,7 +168,7 @@ class Packed:
         out = torch.empty_like(by_row, memory_format=torch.contiguous_format)
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         for part in self._parts:
-            out[part.targets] = part.attend(by_row, keys, values, scaling, window)
+            out.index_copy_(0, part.targets, part.attend(by_row, keys, values, scaling, window))
         return out
 
 
@@ -215,7 +215,9 @@ class _Part:
         """Return outputs ``[row, head, dim]`` of the rows that are kept."""
         heads, dim = queries.shape[1:]
         shared = heads // keys.shape[1]
-        grouped = queries[self._rows].view(self._count, -1, keys.shape[1], shared, dim)
+        grouped = queries.index_select(0, self._rows).view(
+            self._count, -1, keys.shape[1], shared, dim
+        )
         out = torch.nn.functional.scaled_dot_product_attention(
             grouped.permute(0, 2, 3, 1, 4).flatten(2, 3),
             keys[self._lanes, :, : self._reach],
@@ -224,7 +226,7 @@ class _Part:
             scale=scaling,
         )
         split = out.unflatten(2, (shared, -1)).permute(0, 3, 1, 2, 4).reshape(-1, heads, dim)
-        return split if self._kept is None else split[self._kept]
+        return split if self._kept is None else split.index_select(0, self._kept)
 
     def _mask(self, window: int | None, shared: int) -> torch.Tensor:
         """Return which slots the rows see: ``[lane, 1, row of a head group, slot]``."""

@@ -36,7 +36,8 @@ class TensorPool:
         ConfigError: not even a sequence of one token fits.
     """
 
-    @torch.inference_mode()
+    # Ordinary tensors, in whatever mode the caller is: others could not be written outside of it.
+    @torch.inference_mode(False)
     def __init__(
         self,
         *,
@@ -105,7 +106,6 @@ class TensorPool:
         self._written[lane] = 0
         return lane
 
-    @torch.inference_mode()
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copy the first slots of a lane to another.
 
@@ -122,7 +122,6 @@ class TensorPool:
         if source in self._moved:
             self._moved.add(target)
 
-    @torch.inference_mode()
     def free(self, lane: int) -> None:
         """Give a lane back.
 
@@ -137,7 +136,6 @@ class TensorPool:
         self._moved.discard(lane)
         del self._reserved[lane]
 
-    @torch.inference_mode()
     def claim(self, lanes: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
         """Say which positions the rows of a forward write: int64 tensors, one element a row."""
         self.positions[lanes, slots] = positions.int()
@@ -179,7 +177,7 @@ class TensorPool:
         yield lanes, min(self.context, _doubled(needed))
         yield lanes, needed
 
-    @torch.inference_mode()
+    @torch.inference_mode(False)
     def _reshape(self, lanes: int, slots: int) -> None:
         self.keys = self._regrown(self.keys, lanes, slots)
         self.values = self._regrown(self.values, lanes, slots)

@@ -37,7 +37,7 @@ def _alias(weight: torch.nn.Parameter) -> torch.nn.Parameter:
 class SourceWatch:
     """A check of whether a model is still what it was when a copy of it was made.
 
-    Seen is what `ModelWatch` sees, and a setting that was changed or another configuration.
+    Seen is what ``ModelWatch`` sees, and a setting that was changed or another configuration.
 
     Args:
         model: the model that was copied.
@@ -49,13 +49,13 @@ class SourceWatch:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._config = model.config
-        self._settings = model.config.to_dict()
+        self._settings = copy.deepcopy(vars(model.config))
         self._watch = ModelWatch(model)
 
     def is_same(self) -> bool:
         """Tell whether nothing has changed; from any thread."""
         return (
             self._model.config is self._config
-            and self._config.to_dict() == self._settings
+            and vars(self._config) == self._settings
             and self._watch.is_same()
         )
