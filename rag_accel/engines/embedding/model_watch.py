@@ -94,7 +94,8 @@ class ModelWatch:
     do not begin with an underscore, and weights written in place: by torch's own counter, by their
     address, and for writes past both (``weight.data.mul_(2)``) by a sample of each weight's
     components. Not seen is such a write to a few components that are not among them, sixteen of
-    each weight: to read all of them would take longer than to run the model.
+    each weight: to read all of them would take longer than to run the model. Of weights that are
+    not in the memory of the CPU there is no sample: each look would wait for the device.
 
     Args:
         model: the module tree.
@@ -180,6 +181,7 @@ class ModelWatch:
 
 def _spread(weight: torch.Tensor) -> NDArray[np.signedinteger]:
     """Return a view of the bits of some components, which shows what is written there later."""
-    flat = weight.view(-1) if weight.is_contiguous() else weight.new_empty(0)
+    is_seen = weight.is_contiguous() and weight.device.type == "cpu"
+    flat = weight.view(-1) if is_seen else weight.new_empty(0, device="cpu")
     bits = flat.view(_BITS[weight.element_size()])
     return bits[:: max(1, len(bits) // _SAMPLES)].numpy()

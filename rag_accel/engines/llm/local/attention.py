@@ -1,0 +1,239 @@
+"""Attention over rows of several sequences in one forward, with keys and values in a pool.
+
+A model calls the registered function in each layer with the queries, keys and values of all rows,
+already rotated. The function writes keys and values to the pool and lets each row look at its own
+lane. Rows of decoding sequences are one padded product over neighbouring lanes; rows of a prompt
+are taken in blocks, each over the part of its lane that it can see.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from rag_accel.engines.llm.local.pool import TensorPool
+from rag_accel.engines.llm.local.rows import SequenceRows
+
+#: The name of the function among those of transformers.
+NAME = "rag_accel_rows"
+#: Rows of a prompt that look at their lane together.
+BLOCK = 32
+#: A product of several lanes may compute so many times the scores that are needed.
+MOST_PADDING = 2.0
+
+
+def register() -> None:
+    """Make the function known to transformers under its name; again does nothing new."""
+    transformers = importlib.import_module("transformers")
+    transformers.AttentionInterface.register(NAME, attention)
+    transformers.AttentionMaskInterface.register(NAME, _no_mask)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Return no mask: which rows see which slots depends on the pool."""
+
+
+def attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    rag_accel_rows: Packed | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return the heads' outputs ``[1, row, head, dim]`` of packed rows.
+
+    Args:
+        module: a layer's attention; ``layer_idx`` says which.
+        query: ``[1, head, row, dim]``, rotated.
+        key: ``[1, kv head, row, dim]``, rotated.
+        value: ``[1, kv head, row, dim]``.
+        attention_mask: None.
+        scaling: the factor of the scores.
+        sliding_window: how many positions up to its own a row sees; None for all.
+        rag_accel_rows: where the rows belong.
+
+    Raises:
+        ValueError: it is not said where the rows belong, or there is a mask.
+    """
+    if rag_accel_rows is None or attention_mask is not None:
+        raise ValueError("packed rows come through their runner, without a mask")
+    packed = rag_accel_rows
+    packed.write(module.layer_idx, key[0], value[0])
+    return packed.attend(module.layer_idx, query[0], scaling, sliding_window)[None], None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows that look at neighbouring lanes in one product, as many in each lane.
+
+    Args:
+        lanes: the first lane and the one behind the last.
+        reach: how many slots of the lanes are looked at.
+        rows: which rows of the forward look, lane by lane; in a lane that is only passed over, any.
+        kept: the results that are used, by their place in ``rows``; None for all.
+    """
+
+    lanes: tuple[int, int]
+    reach: int
+    rows: Sequence[int]
+    kept: Sequence[int] | None = None
+
+
+def prompt_blocks(rows: SequenceRows, start: int, pool: TensorPool) -> Iterator[Block]:
+    """Yield blocks of the rows of one sequence, which begin at row ``start`` of the forward."""
+    for first in range(0, len(rows), BLOCK):
+        count = min(BLOCK, len(rows) - first)
+        reach = pool.reach(rows.lane, max(rows.positions[first : first + count]))
+        at = start + first
+        yield Block((rows.lane, rows.lane + 1), reach, range(at, at + count))
+
+
+def decoding_blocks(rows: Sequence[tuple[int, int, int]]) -> Iterator[Block]:
+    """Yield blocks of sequences with one row each.
+
+    Neighbouring lanes are taken together, passing over others between them, as long as padding
+    to the longest costs less than ``MOST_PADDING``.
+
+    Args:
+        rows: of each sequence its lane, how many slots it looks at, and its row in the forward.
+    """
+    group: list[tuple[int, int, int]] = []
+    for one in sorted(rows):
+        if group and _padding([*group, one]) > MOST_PADDING:
+            yield _decoding_block(group)
+            group = []
+        group.append(one)
+    if group:
+        yield _decoding_block(group)
+
+
+def _padding(group: Sequence[tuple[int, int, int]]) -> float:
+    lanes = group[-1][0] - group[0][0] + 1
+    return lanes * max(reach for _, reach, _ in group) / sum(reach for _, reach, _ in group)
+
+
+def _decoding_block(group: Sequence[tuple[int, int, int]]) -> Block:
+    first, last = group[0][0], group[-1][0]
+    row_of = {lane: row for lane, _, row in group}
+    lanes = range(first, last + 1)
+    rows = [row_of.get(lane, group[0][2]) for lane in lanes]
+    kept = None if len(group) == len(lanes) else [lane - first for lane in row_of]
+    return Block((first, last + 1), max(reach for _, reach, _ in group), rows, kept)
+
+
+class Packed:
+    """Where the rows of one forward belong: their slots in the pool and what each may see.
+
+    Args:
+        pool: holds the sequences; told here what will be written.
+        rows: of each sequence, at most one item.
+
+    Raises:
+        ValueError: two items are of one lane, or slots are outside what a lane was taken for.
+    """
+
+    def __init__(self, pool: TensorPool, rows: Sequence[SequenceRows]) -> None:
+        if len({one.lane for one in rows}) < len(rows):
+            raise ValueError("the rows of a sequence are one item")
+        self._pool = pool
+        for one in rows:
+            pool.mark(one.lane, one.slots[-1] + 1, list(one.slots) != list(one.positions))
+        device = pool.keys.device
+        self.positions = _indices((at for one in rows for at in one.positions), device)
+        self._slots = _indices((slot for one in rows for slot in one.slots), device)
+        self._lanes = _indices((one.lane for one in rows for _ in one.ids), device)
+        pool.claim(self._lanes, self._slots, self.positions)
+        self._parts = [_Part(block, pool, self.positions) for block in _blocks(rows, pool)]
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write the rows of a layer, ``[kv head, row, dim]``, to their slots."""
+        self._pool.keys[layer][self._lanes, :, self._slots] = keys.transpose(0, 1)
+        self._pool.values[layer][self._lanes, :, self._slots] = values.transpose(0, 1)
+
+    def attend(
+        self, layer: int, queries: torch.Tensor, scaling: float | None, window: int | None
+    ) -> torch.Tensor:
+        """Return outputs ``[row, head, dim]`` of queries ``[head, row, dim]`` of a layer."""
+        by_row = queries.transpose(0, 1)
+        out = torch.empty_like(by_row, memory_format=torch.contiguous_format)
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        for part in self._parts:
+            out.index_copy_(0, part.targets, part.attend(by_row, keys, values, scaling, window))
+        return out
+
+
+def _indices(values: Iterator[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.int64, device=device)
+
+
+def _blocks(rows: Sequence[SequenceRows], pool: TensorPool) -> list[Block]:
+    starts = [0, *accumulate(map(len, rows))]
+    placed = list(zip(rows, starts, strict=False))
+    decoding = [
+        (one.lane, pool.reach(one.lane, one.positions[0]), start)
+        for one, start in placed
+        if len(one) == 1
+    ]
+    prompts = [prompt_blocks(one, start, pool) for one, start in placed if len(one) > 1]
+    return [*decoding_blocks(decoding), *(block for blocks in prompts for block in blocks)]
+
+
+class _Part:
+    """A block with its tensors; what its rows see is looked up once for all layers."""
+
+    def __init__(self, block: Block, pool: TensorPool, positions: torch.Tensor) -> None:
+        first, behind = block.lanes
+        self._lanes = slice(first, behind)
+        self._count = behind - first
+        self._reach = block.reach
+        device = positions.device
+        self._rows = _indices(iter(block.rows), device)
+        self._kept = None if block.kept is None else _indices(iter(block.kept), device)
+        self.targets = self._rows if self._kept is None else self._rows[self._kept]
+        self._own = positions[self._rows].view(self._count, -1, 1)
+        self._held = pool.positions[self._lanes, None, : block.reach]
+        self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
+
+    def attend(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        """Return outputs ``[row, head, dim]`` of the rows that are kept."""
+        heads, dim = queries.shape[1:]
+        shared = heads // keys.shape[1]
+        grouped = queries.index_select(0, self._rows).view(
+            self._count, -1, keys.shape[1], shared, dim
+        )
+        out = torch.nn.functional.scaled_dot_product_attention(
+            grouped.permute(0, 2, 3, 1, 4).flatten(2, 3),
+            keys[self._lanes, :, : self._reach],
+            values[self._lanes, :, : self._reach],
+            attn_mask=self._mask(window, shared),
+            scale=scaling,
+        )
+        split = out.unflatten(2, (shared, -1)).permute(0, 3, 1, 2, 4).reshape(-1, heads, dim)
+        return split if self._kept is None else split.index_select(0, self._kept)
+
+    def _mask(self, window: int | None, shared: int) -> torch.Tensor:
+        """Return which slots the rows see: ``[lane, 1, row of a head group, slot]``."""
+        if (window, shared) not in self._masks:
+            seen = self._held <= self._own
+            if window is not None:
+                seen &= self._held > self._own - window
+            repeated = seen if seen.shape[1] == 1 else seen.repeat(1, shared, 1)
+            self._masks[window, shared] = repeated[:, None]
+        return self._masks[window, shared]

@@ -1,0 +1,201 @@
+"""Keys and values of running sequences, in one pair of tensors bounded in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from rag_accel.errors import ConfigError
+
+#: The slots of a lane before any sequence needs more.
+FIRST_SLOTS = 256
+#: What the table of positions holds for a slot that nothing was written to: no row sees it.
+NEVER = torch.iinfo(torch.int32).max
+POSITION_BYTES = torch.int32.itemsize
+
+
+class TensorPool:
+    """Keys and values of sequences: a pair of tensors ``[layer, lane, kv head, slot, dim]``.
+
+    All lanes have the same number of slots, which doubles up to the context as sequences need it;
+    so does the number of lanes. A change of either copies what is held to new tensors: for that
+    moment the old keys, then the old values, stand beside the new ones. Slots that hold nothing
+    are zero, also after a lane was given back: what one sequence wrote never reaches the next.
+
+    Args:
+        layers: the layers of the model.
+        heads: the key and value heads of a layer.
+        dim: the components of a head.
+        context: the most tokens of a sequence.
+        limit_bytes: the most bytes of keys, values and positions together.
+        dtype: of keys and values.
+        device: where they are.
+
+    Raises:
+        ConfigError: not even a sequence of one token fits.
+    """
+
+    # Ordinary tensors, in whatever mode the caller is: others could not be written outside of it.
+    @torch.inference_mode(False)
+    def __init__(
+        self,
+        *,
+        layers: int,
+        heads: int,
+        dim: int,
+        context: int,
+        limit_bytes: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.context = context
+        self._layers, self._heads, self._dim = layers, heads, dim
+        self._bytes = 2 * layers * heads * dim * dtype.itemsize + POSITION_BYTES
+        self._limit = limit_bytes // self._bytes
+        if not self.fits(1):
+            raise ConfigError(
+                "a sequence's keys and values do not fit",
+                where="pool bytes",
+                found=limit_bytes,
+                valid=f"at least {self._bytes}, better {self._bytes * context}",
+            )
+        self.keys = torch.zeros(layers, 0, heads, 0, dim, dtype=dtype, device=device)
+        self.values = torch.zeros_like(self.keys)
+        #: ``[lane, slot]``, int32: the position that a slot holds.
+        self.positions = torch.zeros(0, 0, dtype=torch.int32, device=device)
+        self._reserved: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+        self._moved: set[int] = set()
+
+    @property
+    def lanes(self) -> int:
+        """Return the number of lanes, taken or free."""
+        return self.keys.shape[1]
+
+    @property
+    def slots(self) -> int:
+        """Return the slots of each lane."""
+        return self.keys.shape[3]
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Return the bytes of all lanes, taken or free."""
+        return self.lanes * self.slots * self._bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of the lanes that are taken."""
+        return len(self._reserved) * self.slots * self._bytes
+
+    def fits(self, tokens: int) -> bool:
+        """Tell whether a sequence of so many tokens could be held if no other was."""
+        return tokens <= min(self.context, self._limit)
+
+    def take(self, tokens: int) -> int | None:
+        """Return a lane for a sequence of at most so many tokens; None while there is no room."""
+        if not self.fits(tokens):
+            return None
+        lane = next(one for one in range(self.lanes + 1) if one not in self._reserved)
+        if lane >= self.lanes or tokens > self.slots:
+            shape = self._shape_for(lane, tokens)
+            if shape is None:
+                return None
+            self._reshape(*shape)
+        self._reserved[lane] = tokens
+        self._written[lane] = 0
+        return lane
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Copy the first slots of a lane to another.
+
+        Raises:
+            ValueError: a lane is not taken, or holds or was taken for fewer tokens.
+        """
+        self._need(target, tokens)
+        if tokens > self._written.get(source, 0):
+            raise ValueError(f"lane {source} holds fewer than {tokens} tokens")
+        for tensor in (self.keys, self.values):
+            tensor[:, target, :, :tokens] = tensor[:, source, :, :tokens]
+        self.positions[target, :tokens] = self.positions[source, :tokens]
+        self._written[target] = max(self._written[target], tokens)
+        if source in self._moved:
+            self._moved.add(target)
+
+    def free(self, lane: int) -> None:
+        """Give a lane back.
+
+        Raises:
+            ValueError: the lane is not taken.
+        """
+        self._need(lane, 0)
+        written = self._written.pop(lane)
+        for tensor in (self.keys, self.values):
+            tensor[:, lane, :, :written] = 0
+        self.positions[lane, :written] = NEVER
+        self._moved.discard(lane)
+        del self._reserved[lane]
+
+    def claim(self, lanes: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
+        """Say which positions the rows of a forward write: int64 tensors, one element a row."""
+        self.positions[lanes, slots] = positions.int()
+
+    def mark(self, lane: int, slots: int, is_moved: bool) -> None:
+        """Say that the slots of a lane are written up to ``slots``, in their places or moved.
+
+        Raises:
+            ValueError: the lane is not taken, or was taken for fewer tokens.
+        """
+        self._need(lane, slots)
+        self._written[lane] = max(self._written[lane], slots)
+        if is_moved:
+            self._moved.add(lane)
+
+    def reach(self, lane: int, position: int) -> int:
+        """Return how many of a lane's first slots can hold positions up to this one."""
+        written = self._written[lane]
+        return written if lane in self._moved else min(written, position + 1)
+
+    def _need(self, lane: int, slots: int) -> None:
+        if slots > self._reserved.get(lane, -1):
+            raise ValueError(f"lane {lane} was not taken for {slots} tokens")
+
+    def _shape_for(self, lane: int, tokens: int) -> tuple[int, int] | None:
+        """Return the lanes and slots to have: generous ones if possible, else the least."""
+        needed = max(tokens, *self._reserved.values(), 1)
+        lanes = max(lane, *self._reserved, 0) + 1
+        doubled = min(self.context, max(self.slots, _doubled(needed)))
+        wider = max(self.lanes, 2 * lanes if lanes > self.lanes else lanes)
+        shapes = self._candidates(lanes, wider, needed, doubled)
+        return next((one for one in shapes if one[0] * one[1] <= self._limit), None)
+
+    def _candidates(
+        self, lanes: int, wider: int, needed: int, doubled: int
+    ) -> Iterator[tuple[int, int]]:
+        yield wider, doubled
+        yield lanes, doubled
+        yield lanes, min(self.context, _doubled(needed))
+        yield lanes, needed
+
+    @torch.inference_mode(False)
+    def _reshape(self, lanes: int, slots: int) -> None:
+        self.keys = self._regrown(self.keys, lanes, slots)
+        self.values = self._regrown(self.values, lanes, slots)
+        table = self.positions.new_full((lanes, slots), NEVER)
+        for lane, written in self._written.items():
+            table[lane, :written] = self.positions[lane, :written]
+        self.positions = table
+
+    def _regrown(self, old: torch.Tensor, lanes: int, slots: int) -> torch.Tensor:
+        new = old.new_zeros(self._layers, lanes, self._heads, slots, self._dim)
+        for lane, written in self._written.items():
+            new[:, lane, :, :written] = old[:, lane, :, :written]
+        return new
+
+
+def _doubled(tokens: int) -> int:
+    """Return the least step of doublings that holds so many tokens."""
+    slots = FIRST_SLOTS
+    while slots < tokens:
+        slots *= 2
+    return slots
