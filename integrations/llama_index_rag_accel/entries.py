@@ -16,13 +16,13 @@ from typing import Any
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
-from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows import Workflow
 from workflows.handler import WorkflowHandler
 
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import Accelerator, current_request
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
 
@@ -85,6 +85,14 @@ def _kept_open(result: Any, scope: StreamScope, request: ExitStack) -> Any:
         result.response_gen = _open_while(_stream, tokens, scope, request)
     elif isinstance(tokens, AsyncIterator):
         result.response_gen = _open_while(_astream, tokens, scope, request)
+    elif isinstance(result, StreamingAgentChatResponse) and not result.is_done:
+        # A thread of upstream's asks the model, now or later, and tells nobody when it is done.
+        kept = request.pop_all()
+        with scope():
+            run = current_request.get()
+        if run is not None:
+            run.after_stream(kept.close)
+        weakref.finalize(result, kept.close).atexit = False
     elif isinstance(result, WorkflowHandler):
         # Where a later version has no such task, what its steps call are requests of their own.
         task = getattr(result, "_result_task", None)
