@@ -17,7 +17,9 @@ from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from rag_accel.adoption.known_classes import does_the_same
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.interception.embedding_ahead import EmbeddingsAhead
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
@@ -56,6 +58,30 @@ _MODEL = [
 ]
 
 
+_BATCHES = ("get_text_embedding_batch", "aget_text_embedding_batch")
+_BATCH_METHODS = (
+    *_BATCHES,
+    "_get_text_embeddings_cached",
+    "_aget_text_embeddings_cached",
+    "_aget_text_embeddings_rate_limited",
+)
+
+
+def _chunk_len(obj: Any, cls: type) -> int | None:
+    """Return the texts of a chunk, unless a cache or a limiter has a say in what is computed."""
+    if obj.embeddings_cache is not None or obj.rate_limiter is not None:
+        return None
+    is_known = does_the_same(cls, BaseEmbedding, _BATCH_METHODS, plain_method)
+    return obj.embed_batch_size if is_known else None
+
+
+_AHEAD = EmbeddingsAhead(_RECOGNISER, "texts", _chunk_len)
+_BATCH = [
+    replace(leaf, owned=_AHEAD.owned, within=lambda cls: True)
+    for leaf in _pair(*_BATCHES, EMBEDDING)
+]
+
+
 def _held_by(obj: Any) -> Iterator[Any]:
     """Yield what an object holds: each may lead to a leaf, and its calls are the program's, too."""
     yield from vars(obj).values()
@@ -72,7 +98,8 @@ LLAMA_INDEX = Framework(
                 *_pair("_get_text_embedding", "_aget_text_embedding", EMBEDDING),
                 *_pair("_get_text_embeddings", "_aget_text_embeddings", EMBEDDING),
             )
-        ],
+        ]
+        + _BATCH,
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
         BasePydanticVectorStore: _pair("query", "aquery", SEARCHING),
         BaseNodePostprocessor: _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING),
