@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from llama_index.core.indices.base import BaseIndex
 
@@ -13,7 +13,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
-from rag_accel.interception.leaf_table import leaf_class
+from rag_accel.interception.leaf_table import is_scheduled, leaf_class
 from rag_accel.interception.twins import program_of, twin
 
 T = TypeVar("T")
@@ -49,6 +49,9 @@ def accelerate(
         return made
     if isinstance(obj, BaseIndex):
         return twin(obj, accelerator, index_methods)
+    if is_scheduled(type(obj)) and hasattr(obj, "scheduled_by"):  # a component of ours
+        component = cast("Any", obj)
+        return component if accelerator is None else component.scheduled_by(accelerator)
     if leaf_class(type(obj)).framework is LLAMA_INDEX:
         return twin(obj, accelerator)
     raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import hand_over
@@ -96,5 +96,5 @@ def _coroutine(how: EmbeddingsAhead, original: Method) -> Method:
     return scheduled
 
 
-def _are_texts(value: object) -> bool:
-    return isinstance(value, Sequence) and all(type(text) is str for text in value)
+def _are_texts(value: object) -> TypeGuard[Sequence[str]]:
+    return isinstance(value, list | tuple) and all(type(text) is str for text in value)
