@@ -6,7 +6,6 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -22,10 +21,11 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
     VectorStoreQueryResult,
 )
-from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
-from llama_index_rag_accel.components.node_filters import (
+from llama_index_rag_accel.components.node_documents import (
     Condition,
+    as_document,
+    as_node,
     check_filters,
     condition,
     equal_values,
@@ -33,7 +33,7 @@ from llama_index_rag_accel.components.node_filters import (
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.owned_or_plain import start_in_pool
 from rag_accel.config import is_enabled
-from rag_accel.engine_api import Document, SearchQuery
+from rag_accel.engine_api import SearchQuery
 from rag_accel.engines.retrieval import (
     DocumentIndex,
     IndexSpec,
@@ -111,7 +111,7 @@ class RagAccelVectorStore(BasePydanticVectorStore):
             ConfigError: an embedding has another dimension than those stored.
         """
         vectors = [node.get_embedding() for node in nodes]
-        self._shared.add(list(map(_document, nodes)), vectors)
+        self._shared.add(list(map(as_document, nodes)), vectors)
         return [node.node_id for node in nodes]
 
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
@@ -171,7 +171,7 @@ class RagAccelVectorStore(BasePydanticVectorStore):
             found = self._shared.documents_that(is_meant)
         else:
             found = [document for document in self._shared.get(node_ids) if is_meant(document)]
-        return list(map(_node, found))
+        return list(map(as_node, found))
 
     async def aget_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
@@ -307,21 +307,9 @@ def _opened(path: str) -> DocumentIndex | None:
     return index if len(index) else None
 
 
-def _document(node: BaseNode) -> Document:
-    """Return a node as an index keeps it: all of it in its metadata, but for its embedding."""
-    text = ""
-    with suppress(NotImplementedError, ValueError):  # a node without text
-        text = node.get_content()
-    return Document(node.node_id, text, node_to_metadata_dict(node, flat_metadata=False))
-
-
-def _node(document: Document) -> BaseNode:
-    return metadata_dict_to_node(dict(document.metadata))
-
-
 def _result(hits: Hits) -> VectorStoreQueryResult:
     return VectorStoreQueryResult(
-        nodes=[_node(hit.document) for hit in hits],
+        nodes=[as_node(hit.document) for hit in hits],
         similarities=[hit.score for hit in hits],
         ids=[hit.document.id for hit in hits],
     )

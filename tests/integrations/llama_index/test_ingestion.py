@@ -389,6 +389,45 @@ def test_a_text_that_fails_leaves_the_chunks_before_it_as_they_are(
     assert seen[0] == seen[1]
 
 
+async def test_a_batch_that_is_cancelled_releases_what_it_handed_over(
+    embedding: HuggingFaceEmbedding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, calls = threading.Event(), threading.Event(), []
+    encode = embedding._model.encode
+
+    def waiting(texts: list[str], **kwargs: Any) -> Any:
+        calls.append(len(texts))
+        began.set()
+        assert may_end.wait(10)
+        return encode(texts, **kwargs)
+
+    monkeypatch.setattr(embedding._model, "encode", waiting)
+    with Accelerator(strict=True, embedding_runtime="torch", max_batch=4) as accelerator:
+        fast = accelerate(embedding, accelerator=accelerator)
+        batch = asyncio.create_task(fast.aget_text_embedding_batch([f"t{n}" for n in range(30)]))
+        assert await asyncio.to_thread(began.wait, 10)
+        batch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await batch
+        may_end.set()
+    assert sum(calls) <= 8
+
+
+def test_a_class_made_while_patched_has_the_spans_of_its_own(accelerator: Accelerator) -> None:
+    def spans_of() -> Any:
+        class Own(MockEmbedding):
+            def get_text_embedding_batch(self, *args: Any, **kwargs: Any) -> Any:
+                return super().get_text_embedding_batch(*args, **kwargs)
+
+        with recording() as (events, spans):
+            Own(embed_dim=2).get_text_embedding_batch(["a"])
+        return events, spans
+
+    plain = spans_of()
+    with activate(accelerator):
+        assert spans_of() == plain
+
+
 # Indexes ---------------------------------------------------------------------------------------
 
 

@@ -1,17 +1,23 @@
-"""What a query asks of nodes besides being near, as conditions on an index's documents."""
+"""Nodes as documents of an index, and what a query asks of them besides being near."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
     FilterCondition,
     FilterOperator,
     MetadataFilter,
     MetadataFilters,
 )
-from llama_index.core.vector_stores.utils import build_metadata_filter_fn
+from llama_index.core.vector_stores.utils import (
+    build_metadata_filter_fn,
+    metadata_dict_to_node,
+    node_to_metadata_dict,
+)
 
 from rag_accel.engine_api import Document
 from rag_accel.errors import ConfigError
@@ -36,6 +42,19 @@ OPERATORS = frozenset(
         FilterOperator.IS_EMPTY,
     }
 )
+
+
+def as_document(node: BaseNode) -> Document:
+    """Return a node as an index keeps it: all of it in its metadata, but for its embedding."""
+    text = ""
+    with suppress(NotImplementedError, ValueError):  # a node without text
+        text = node.get_content()
+    return Document(node.node_id, text, node_to_metadata_dict(node, flat_metadata=False))
+
+
+def as_node(document: Document) -> BaseNode:
+    """Return the node that a document was made of, without its embedding."""
+    return metadata_dict_to_node(dict(document.metadata))
 
 
 def check_filters(filters: MetadataFilters | None) -> None:
