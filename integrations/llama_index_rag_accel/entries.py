@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, aclosing
 from typing import Any
 
@@ -38,6 +38,17 @@ ENTRIES: Mapping[type, tuple[str, ...]] = {
 
 #: of these, what only some classes have
 OPTIONAL = frozenset({"aretrieve"})
+#: those of an index, which has others answer
+INDEX_ENTRIES = (
+    "insert",
+    "ainsert",
+    "insert_nodes",
+    "ainsert_nodes",
+    "update_ref_doc",
+    "aupdate_ref_doc",
+    "refresh_ref_docs",
+    "arefresh_ref_docs",
+)
 
 _STREAMING = (StreamingResponse, AsyncStreamingResponse)
 
@@ -49,7 +60,13 @@ def is_program(obj: object) -> bool:
 
 def entry_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
     """Return the methods in which an accelerated program differs from one of class ``cls``."""
-    names = [name for base, known in ENTRIES.items() if issubclass(cls, base) for name in known]
+    return requests_of(
+        cls, [name for base, known in ENTRIES.items() if issubclass(cls, base) for name in known]
+    )
+
+
+def requests_of(cls: type, names: Iterable[str]) -> dict[str, Any]:
+    """Return those of a class's methods that it has, each call of which is a request."""
     methods = {name: getattr(cls, name) for name in dict.fromkeys(names) if hasattr(cls, name)}
     return {name: _entry(method) for name, method in methods.items()}
 

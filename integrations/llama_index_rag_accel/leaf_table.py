@@ -21,7 +21,9 @@ from llama_index.core.multi_modal_llms.base import MultiModalLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from rag_accel.adoption.known_classes import does_the_same
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.interception.embedding_ahead import EmbeddingsAhead
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
@@ -66,6 +68,28 @@ _EMBEDS = [
     *_pair("_get_text_embeddings", "_aget_text_embeddings", EMBEDDING),
 ]
 _EMBEDS_TEXT = [replace(leaf, owned=_RECOGNISER.owned) for leaf in _EMBEDS]
+_BATCHES = ("get_text_embedding_batch", "aget_text_embedding_batch")
+_BATCH_METHODS = (
+    *_BATCHES,
+    "_get_text_embeddings_cached",
+    "_aget_text_embeddings_cached",
+    "_aget_text_embeddings_rate_limited",
+)
+
+
+def _chunk_len(obj: Any, cls: type) -> int | None:
+    """Return the texts of a chunk, unless a cache or a limiter has a say in what is computed."""
+    if obj.embeddings_cache is not None or obj.rate_limiter is not None:
+        return None
+    is_known = does_the_same(cls, BaseEmbedding, _BATCH_METHODS, plain_method)
+    return obj.embed_batch_size if is_known else None
+
+
+_AHEAD = EmbeddingsAhead(_RECOGNISER, "texts", _chunk_len)
+_BATCH = [
+    replace(leaf, owned=_AHEAD.owned, within=lambda cls: True)
+    for leaf in _pair(*_BATCHES, EMBEDDING)
+]
 
 
 def _held_by(obj: Any) -> Iterator[Any]:
@@ -80,10 +104,11 @@ LLAMA_INDEX = Framework(
         MultiModalLLM: _MODEL,
         MultiModalEmbedding: [
             *_EMBEDS_TEXT,
+            *_BATCH,
             *_pair("_get_image_embedding", "_aget_image_embedding", EMBEDDING),
             *_pair("_get_image_embeddings", "_aget_image_embeddings", EMBEDDING),
         ],
-        BaseEmbedding: _EMBEDS_TEXT,
+        BaseEmbedding: [*_EMBEDS_TEXT, *_BATCH],
         BaseSparseEmbedding: _EMBEDS,
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
         BasePydanticVectorStore: [
