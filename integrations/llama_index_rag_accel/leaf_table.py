@@ -1,4 +1,4 @@
-"""The methods in which LlamaIndex objects do their work.
+"""The methods in which LlamaIndex objects do their work, and those that block a loop meanwhile.
 
 Embeddings and retrievers are intercepted below their own events, caches and rate limiters; models
 around them, since there is no method between a model's events and its work.
@@ -11,12 +11,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from llama_index_rag_accel.off_loop import blocking_method, off_loop
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
@@ -75,6 +77,12 @@ LLAMA_INDEX = Framework(
         ],
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
         BasePydanticVectorStore: _pair("query", "aquery", SEARCHING),
+        # Each is known in a few classes of LlamaIndex's; a method of that name elsewhere is not
+        # touched.
+        BaseQueryEngine: [
+            LeafMethod("_aquery", SEARCHING, "composite"),
+            LeafMethod("asynthesize", SEARCHING, "composite"),
+        ],
         BaseNodePostprocessor: _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING),
     },
     # A retriever over others has them do the work.
@@ -82,5 +90,7 @@ LLAMA_INDEX = Framework(
     # A retriever over a store, or a model over another.
     inner={SEARCHING: (BasePydanticVectorStore,), DECODING: (BaseLLM,)},
     held_by=_held_by,
+    is_composite_call=lambda method: blocking_method(method) is not None,
+    spread=off_loop,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
 )

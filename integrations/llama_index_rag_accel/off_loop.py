@@ -1,0 +1,239 @@
+"""Async methods of LlamaIndex that call a blocking one on their loop: that call, in a thread.
+
+Each is given here a second time, as llama-index-core 0.14.25 has it, with its blocking call handed
+to the accelerator's threads. Whether a class has that version is told by its source: one of the
+user's, or of a later LlamaIndex which no longer blocks, runs as it is. So does a call in which
+anything has a part that is not known to be thread-safe.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any, Protocol
+
+from llama_index.core.callbacks.schema import CBEventType, EventPayload
+
+from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
+from rag_accel.adoption.sources import digest_of
+from rag_accel.interception.identity import find_identity
+from rag_accel.interception.leaf_table import plain_class
+from rag_accel_adapters.llama_index.thread_safe import preparation
+
+Method = Callable[..., Any]
+
+_ABSENT = object()
+
+
+class Outcome:
+    """What a call has returned or raised, and what it has set in its context."""
+
+    __slots__ = ("_changes", "_error", "_value")
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._value: Any = None
+        self._error: BaseException | None = None
+        before = copy_context()
+        try:
+            self._value = call()
+        except BaseException as error:  # also one that no future can hold, a StopIteration
+            self._error = error
+        self._changes = list(_changes(before, copy_context()))
+
+    def result(self) -> Any:
+        """Set here what the call has set; return what it returned or raise what it raised."""
+        for var, value in self._changes:
+            var.set(value)
+        error, self._error = self._error, None
+        if error is None:
+            return self._value
+        try:
+            raise error
+        finally:
+            del error  # whose traceback leads here
+
+
+def _changes(before: Context, after: Context) -> Iterator[tuple[ContextVar[Any], Any]]:
+    for var, value in after.items():
+        if value is not before.get(var, _ABSENT):
+            yield var, value
+
+
+class Elsewhere(Protocol):
+    """A function that makes a blocking call elsewhere than on the running loop."""
+
+    def __call__(self, call: Method, *args: Any, **kwargs: Any) -> Awaitable[Outcome]: ...
+
+
+Body = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingMethod:
+    """What is known of one async method that makes a blocking call.
+
+    Args:
+        body: the same with that call made by its first argument.
+        uses: returns what that call may use, of the method's object.
+        digests: of the sources that do the same.
+    """
+
+    body: Body
+    uses: Callable[[Any], list[object]]
+    digests: frozenset[str]
+
+
+# The methods ------------------------------------------------------------------------------------
+
+
+async def _transformed_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
+    transform = engine._query_transform.run
+    done = await elsewhere(transform, query_bundle, metadata=engine._transform_metadata)
+    return await engine._query_engine.aquery(done.result())
+
+
+async def _transformed_synthesis(
+    elsewhere: Elsewhere,
+    engine: Any,
+    query_bundle: Any,
+    nodes: Any,
+    additional_source_nodes: Any = None,
+) -> Any:
+    transform = engine._query_transform.run
+    done = await elsewhere(transform, query_bundle, metadata=engine._transform_metadata)
+    return await engine._query_engine.asynthesize(
+        query_bundle=done.result(), nodes=nodes, additional_source_nodes=additional_source_nodes
+    )
+
+
+async def _several_steps(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
+    payload = {EventPayload.QUERY_STR: query_bundle.query_str}
+    with engine.callback_manager.event(CBEventType.QUERY, payload=payload) as query_event:
+        done = await elsewhere(engine._query_multistep, query_bundle)
+        nodes, source_nodes, metadata = done.result()
+        response = await engine._response_synthesizer.asynthesize(
+            query=query_bundle, nodes=nodes, additional_source_nodes=source_nodes
+        )
+        response.metadata = metadata
+        query_event.on_end(payload={EventPayload.RESPONSE: response})
+    return response
+
+
+async def _whole_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
+    return (await elsewhere(engine._query, query_bundle)).result()
+
+
+def _its_transform(engine: Any) -> list[object]:
+    return [engine._query_transform, engine._transform_metadata]
+
+
+def _itself(engine: Any) -> list[object]:
+    return [engine]
+
+
+_ENGINES = "llama_index.core.query_engine"
+_TRANSFORM = f"{_ENGINES}.transform_query_engine.TransformQueryEngine"
+_QUERY_ITSELF = frozenset({"d69840932b7fb534"})
+_BLOCKING: Mapping[str, BlockingMethod] = {
+    f"{_TRANSFORM}._aquery": BlockingMethod(
+        _transformed_query, _its_transform, frozenset({"d16f958f49a25a02"})
+    ),
+    f"{_TRANSFORM}.asynthesize": BlockingMethod(
+        _transformed_synthesis, _its_transform, frozenset({"878445668e1ba5fb"})
+    ),
+    f"{_ENGINES}.multistep_query_engine.MultiStepQueryEngine._aquery": BlockingMethod(
+        _several_steps, _itself, frozenset({"e966d52b03ba3f19"})
+    ),
+    **{
+        f"{_ENGINES}.{name}._aquery": BlockingMethod(_whole_query, _itself, _QUERY_ITSELF)
+        for name in (
+            "retry_query_engine.RetryQueryEngine",
+            "retry_query_engine.RetryGuidelineQueryEngine",
+            "retry_source_query_engine.RetrySourceQueryEngine",
+            "flare.base.FLAREInstructQueryEngine",
+        )
+    },
+}
+
+
+def blocking_method(method: Method | None) -> BlockingMethod | None:
+    """Return what is known of a method, ``None`` for one that is not known."""
+    function, _ = _taken_apart(method)
+    if function is None:
+        return None
+    known = _BLOCKING.get(f"{function.__module__}.{function.__qualname__}")
+    return known if known is not None and digest_of(function) in known.digests else None
+
+
+def _taken_apart(method: Any) -> tuple[FunctionType | None, Method | None]:
+    """Return a method's function and what LlamaIndex's dispatcher put around it, if it did."""
+    if type(method) is FunctionType:
+        # Another's wrapper has the name and the source of what it wraps.
+        return (None if hasattr(method, "__wrapped__") else method), None
+    around, function = (getattr(method, name, None) for name in ("_self_wrapper", "__wrapped__"))
+    place = f"{getattr(around, '__module__', '')}.{getattr(around, '__qualname__', '')}"
+    if place != _SPAN or type(function) is not FunctionType or hasattr(function, "__wrapped__"):
+        return None, None
+    return function, around
+
+
+_SPAN = "llama_index_instrumentation.dispatcher.Dispatcher.span.<locals>.async_wrapper"
+
+
+# Running them -----------------------------------------------------------------------------------
+
+
+def off_loop(method: Method) -> Method:
+    """Return a method as it is to run here: its blocking call in a thread if it may."""
+    known = blocking_method(method)
+    return method if known is None else functools.partial(_run, method, known)
+
+
+def _run(method: Method, known: BlockingMethod, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    elsewhere = _threads_for(known, obj, args, kwargs)
+    if elsewhere is None:
+        return method(obj, *args, **kwargs)
+    function, around = _taken_apart(method)
+    assert function is not None, "only what is known runs here"
+
+    @functools.wraps(function)
+    async def body(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await known.body(elsewhere, self, *args, **kwargs)
+
+    if around is None:
+        return body(obj, *args, **kwargs)
+    # The span is named after the method, and tells handlers of its object and arguments.
+    return around(MethodType(body, obj), obj, args, kwargs)
+
+
+def _threads_for(
+    known: BlockingMethod, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Elsewhere | None:
+    """Return what makes the blocking call in a thread; ``None`` if it is to stay on its loop."""
+    identity = find_identity()
+    if identity is None or not identity.accelerator.options.off_loop:
+        return None
+    accelerator = identity.accelerator
+    used = [*known.uses(obj), *args[:1], kwargs.get("query_bundle")]
+    named = accelerator.options.thread_safe_classes
+    try:
+        prepare = preparation(used, named, plain_class)
+    except Exception as error:
+        fail_open(accelerator, error, __name__)
+        return None
+    return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
+
+
+async def _in_thread(
+    accelerator: Accelerator, prepare: Callable[[], None], call: Method, *args: Any, **kwargs: Any
+) -> Outcome:
+    def outcome() -> Outcome:
+        prepare()
+        return Outcome(functools.partial(call, *args, **kwargs))
+
+    running = start_in_pool(accelerator, outcome, __name__)
+    return outcome() if running is None else await running
