@@ -8,6 +8,7 @@ anything has a part that is not known to be thread-safe.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import Context, ContextVar, copy_context
@@ -16,6 +17,10 @@ from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.indices.query.query_transform.feedback_transform import (
+    FeedbackQueryTransformation,
+)
+from llama_index.core.query_engine import RetryGuidelineQueryEngine
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
@@ -127,12 +132,32 @@ async def _whole_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> 
     return (await elsewhere(engine._query, query_bundle)).result()
 
 
+async def _guided_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
+    # Its transformer keeps the evaluation that it was given last: each call has one of its own.
+    shared = engine.query_transformer
+    own = copy.copy(engine)
+    own.query_transformer = copy.copy(shared)
+    done = await elsewhere(own._query, query_bundle)
+    vars(shared).update(vars(own.query_transformer))
+    return done.result()
+
+
 def _its_transform(engine: Any) -> list[object]:
     return [engine._query_transform, engine._transform_metadata]
 
 
 def _itself(engine: Any) -> list[object]:
     return [engine]
+
+
+def _guided(engine: Any) -> list[object]:
+    """Return what such an engine holds, its transformer's parts instead of the transformer."""
+    transformer = engine.query_transformer
+    is_known = type(transformer) is FeedbackQueryTransformation
+    if not is_known or plain_class(type(engine)) is not RetryGuidelineQueryEngine:
+        return [engine]
+    parts = [held for name, held in vars(transformer).items() if name != "evaluation"]
+    return [*parts, *(held for held in vars(engine).values() if held is not transformer)]
 
 
 _ENGINES = "llama_index.core.query_engine"
@@ -148,11 +173,13 @@ _BLOCKING: Mapping[str, BlockingMethod] = {
     f"{_ENGINES}.multistep_query_engine.MultiStepQueryEngine._aquery": BlockingMethod(
         _several_steps, _itself, frozenset({"e966d52b03ba3f19"})
     ),
+    f"{_ENGINES}.retry_query_engine.RetryGuidelineQueryEngine._aquery": BlockingMethod(
+        _guided_query, _guided, _QUERY_ITSELF
+    ),
     **{
         f"{_ENGINES}.{name}._aquery": BlockingMethod(_whole_query, _itself, _QUERY_ITSELF)
         for name in (
             "retry_query_engine.RetryQueryEngine",
-            "retry_query_engine.RetryGuidelineQueryEngine",
             "retry_source_query_engine.RetrySourceQueryEngine",
             "flare.base.FLAREInstructQueryEngine",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
@@ -22,6 +22,9 @@ MAX_OBJECTS = 2000
 
 #: returns the class of an object that may be a twin
 PlainClass = Callable[[type], type]
+
+#: returns what an object's calls may use, ``None`` if it is not to be called
+Look = Callable[[Any], "Iterable[object] | None"]
 
 _DATA = frozenset({NoneType, bool, int, float, complex, str, bytes, range})
 
@@ -36,6 +39,8 @@ class ThreadSafety:
         looping: such classes whose plain methods run coroutines in loops of their own.
         loop_bound: such classes whose coroutines share connections that belong to one loop.
         packages: those whose functions and classes keep no state of their own.
+        looks: for some of these classes, what returns what is to be looked at instead of all that
+            an object holds; ``None`` if this one may not be called.
     """
 
     opaque: frozenset[str]
@@ -43,6 +48,7 @@ class ThreadSafety:
     packages: tuple[str, ...]
     looping: frozenset[str] = frozenset()
     loop_bound: frozenset[str] = frozenset()
+    looks: Mapping[str, Look] = field(default_factory=dict[str, Look])
 
     def classes_in(
         self, roots: Iterable[object], named: Collection[str], plain_class: PlainClass
@@ -85,9 +91,9 @@ class ThreadSafety:
             return () if _is_of(obj, (*self.packages, "builtins")) else None
         if isinstance(obj, Enum | ModuleType):
             return ()
-        return self._state_of(obj, cls, named)
+        return self._look_at(obj, cls, named)
 
-    def _state_of(self, obj: Any, cls: type, named: Collection[str]) -> Iterable[object] | None:
+    def _look_at(self, obj: Any, cls: type, named: Collection[str]) -> Iterable[object] | None:
         name = full_name(cls)
         if name in named:
             return ()
@@ -98,10 +104,10 @@ class ThreadSafety:
             return None
         if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is not cls:
             return None  # another of the same name
-        return () if is_opaque else _state(obj)
+        return () if is_opaque else self.looks.get(name, state_of)(obj)
 
 
-def _state(obj: Any) -> list[object]:
+def state_of(obj: Any) -> list[object]:
     """Return the values of an object's attributes, those private to a pydantic model too."""
     private = getattr(obj, "__pydantic_private__", None) or {}
     return [*vars(obj).values(), *private.values()]
@@ -119,7 +125,9 @@ def _of_function(function: Any, packages: tuple[str, ...]) -> Iterable[object] |
 
 
 def _of_method(method: Any, packages: tuple[str, ...]) -> Iterable[object]:
-    return (method.__self__,)
+    owner, function = method.__self__, method.__func__
+    is_its_own = getattr(type(owner), function.__name__, None) is function
+    return (owner,) if is_its_own else (owner, function)
 
 
 def _of_partial(call: Any, packages: tuple[str, ...]) -> Iterable[object]:

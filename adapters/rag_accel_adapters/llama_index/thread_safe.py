@@ -1,7 +1,8 @@
 """LlamaIndex's classes whose objects may be called from several threads at once.
 
 Found by reading llama-index-core 0.14.25: what they keep between calls is set when they are made,
-or guarded, or the same whichever thread sets it first. A class that is not named here, an older
+or guarded, or the same whichever thread sets it first. FeedbackQueryTransformation, which keeps the
+evaluation that it was given last, is not one of them. A class that is not named here, an older
 callback handler among them, is not known to be so.
 """
 
@@ -13,11 +14,13 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import llama_index.core
 from llama_index.core import utils
+from llama_index.core.prompts import PromptTemplate
 
-from rag_accel.adoption.thread_safety import PlainClass, ThreadSafety
+from rag_accel.adoption.thread_safety import Look, PlainClass, ThreadSafety, state_of
 
 _CORE = "llama_index.core"
 
@@ -32,7 +35,7 @@ _OPAQUE = frozenset[str]().union(
     _names(f"{_CORE}.indices.list.base", "SummaryIndex"),
     _names(f"{_CORE}.vector_stores.simple", "SimpleVectorStore"),
     _names(f"{_CORE}.storage.kvstore.simple_kvstore", "SimpleKVStore"),
-    _names(f"{_CORE}.vector_stores.types", "MetadataFilter MetadataFilters ExactMatchFilter"),
+    _names(f"{_CORE}.vector_stores.types", "MetadataFilter MetadataFilters"),
     _names(f"{_CORE}.schema", "QueryBundle"),
     _names("tiktoken.core", "Encoding"),
     _names("openai", "OpenAI AsyncOpenAI AzureOpenAI AsyncAzureOpenAI"),
@@ -57,6 +60,13 @@ _LOOP_BOUND = frozenset[str]().union(
     _names("llama_index.llms.openai.base", "OpenAI"),
     _names("llama_index.embeddings.openai.base", "OpenAIEmbedding"),
 )
+_PROMPTS = frozenset[str]().union(
+    _names(
+        f"{_CORE}.prompts.base",
+        "PromptTemplate ChatPromptTemplate SelectorPromptTemplate",
+    ),
+    _names(f"{_CORE}.prompts.rich", "RichPromptTemplate"),
+)
 _SYNTHESIZERS = frozenset[str]().union(
     _names(f"{_CORE}.response_synthesizers.compact_and_refine", "CompactAndRefine"),
     _names(f"{_CORE}.response_synthesizers.refine", "Refine"),
@@ -66,11 +76,6 @@ _SYNTHESIZERS = frozenset[str]().union(
     _names(f"{_CORE}.response_synthesizers.context_only", "ContextOnly"),
     _names(f"{_CORE}.indices.prompt_helper", "PromptHelper ChatPromptHelper"),
     _names(f"{_CORE}.utilities.token_counting", "TokenCounter"),
-    _names(
-        f"{_CORE}.prompts.base",
-        "PromptTemplate ChatPromptTemplate SelectorPromptTemplate LangchainPromptTemplate",
-    ),
-    _names(f"{_CORE}.prompts.rich", "RichPromptTemplate"),
     _names(f"{_CORE}.base.llms.types", "ChatMessage TextBlock"),
     _names(f"{_CORE}.output_parsers.pydantic", "PydanticOutputParser"),
 )
@@ -93,9 +98,6 @@ _ENGINES = frozenset[str]().union(
         "IdentityQueryTransform HyDEQueryTransform DecomposeQueryTransform "
         "StepDecomposeQueryTransform",
     ),
-    _names(
-        f"{_CORE}.indices.query.query_transform.feedback_transform", "FeedbackQueryTransformation"
-    ),
     _names(f"{_CORE}.selectors.llm_selectors", "LLMSingleSelector LLMMultiSelector"),
     _names(f"{_CORE}.output_parsers.selection", "SelectionOutputParser"),
     _names(f"{_CORE}.tools.query_engine", "QueryEngineTool"),
@@ -117,12 +119,39 @@ _MODELS = frozenset[str]().union(
     _names(f"{_CORE}.callbacks.base", "CallbackManager"),
 )
 
+
+def _prompt(prompt: Any) -> list[object] | None:
+    # Formatting a part of it takes its parser away meanwhile.
+    return None if prompt.output_parser is not None else state_of(prompt)
+
+
+def _embedding(embedding: Any) -> list[object] | None:
+    # Two that ask at once for the same would both compute it.
+    return None if embedding.embeddings_cache is not None else state_of(embedding)
+
+
+def _guideline_evaluator(evaluator: Any) -> list[object]:
+    """Return what it holds; its prompt has a parser, but is never formatted in part."""
+    prompt = evaluator._eval_template
+    others = [held for held in state_of(evaluator) if held is not prompt]
+    return [*others, *(state_of(prompt) if type(prompt) is PromptTemplate else [prompt])]
+
+
+_LOOKS: dict[str, Look] = {
+    **dict.fromkeys(_PROMPTS, _prompt),
+    f"{_CORE}.embeddings.mock_embed_model.MockEmbedding": _embedding,
+    "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _embedding,
+    "llama_index.embeddings.openai.base.OpenAIEmbedding": _embedding,
+    f"{_CORE}.evaluation.guideline.GuidelineEvaluator": _guideline_evaluator,
+}
+
 THREAD_SAFETY = ThreadSafety(
     opaque=_OPAQUE,
-    composed=_SYNTHESIZERS | _ENGINES | _RETRIEVERS | _MODELS,
+    composed=_PROMPTS | _SYNTHESIZERS | _ENGINES | _RETRIEVERS | _MODELS,
     looping=_LOOPING,
     loop_bound=_LOOP_BOUND,
     packages=(_CORE,),
+    looks=_LOOKS,
 )
 
 
