@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Protocol
 
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.indices.query.query_transform.feedback_transform import (
     FeedbackQueryTransformation,
 )
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.query_engine import RetryGuidelineQueryEngine
 
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
 from rag_accel.adoption.sources import digest_of
 from rag_accel.interception.identity import find_identity
@@ -85,11 +88,14 @@ class BlockingMethod:
         body: the same with that call made by its first argument.
         uses: returns what that call may use, of the method's object.
         digests: of the sources that do the same.
+        only_named: whether it is moved for objects of the classes alone that the user has named:
+            of those known here, none blocks for long.
     """
 
     body: Body
     uses: Callable[[Any], list[object]]
     digests: frozenset[str]
+    only_named: bool = False
 
 
 # The methods ------------------------------------------------------------------------------------
@@ -132,6 +138,15 @@ async def _whole_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> 
     return (await elsewhere(engine._query, query_bundle)).result()
 
 
+def _default(name: str) -> Body:
+    """Return a default async method, which calls the one of this name with its arguments."""
+
+    async def body(elsewhere: Elsewhere, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        return (await elsewhere(getattr(obj, name), *args, **kwargs)).result()
+
+    return body
+
+
 async def _guided_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
     # Its transformer keeps the evaluation that it was given last: each call has one of its own.
     shared = engine.query_transformer
@@ -150,6 +165,10 @@ def _itself(engine: Any) -> list[object]:
     return [engine]
 
 
+def _with_handlers(leaf: Any) -> list[object]:
+    return [leaf, getattr(leaf, "callback_manager", None)]
+
+
 def _guided(engine: Any) -> list[object]:
     """Return what such an engine holds, its transformer's parts instead of the transformer."""
     transformer = engine.query_transformer
@@ -163,7 +182,23 @@ def _guided(engine: Any) -> list[object]:
 _ENGINES = "llama_index.core.query_engine"
 _TRANSFORM = f"{_ENGINES}.transform_query_engine.TransformQueryEngine"
 _QUERY_ITSELF = frozenset({"d69840932b7fb534"})
+_CORE = "llama_index.core"
+#: By its place, the method that an inherited async method calls, and its digest.
+_DEFAULTS = {
+    f"{_CORE}.base.base_retriever.BaseRetriever._aretrieve": ("_retrieve", "9f5d3a865ba95531"),
+    f"{_CORE}.vector_stores.types.BasePydanticVectorStore.aquery": ("query", "7b9e23d1929cf623"),
+    f"{_CORE}.base.embeddings.base.BaseEmbedding._aget_text_embedding": (
+        "_get_text_embedding",
+        "31be2c85aa6b343a",
+    ),
+    f"{_CORE}.llms.custom.CustomLLM.acomplete": ("complete", "6a5857269703f35f"),
+    f"{_CORE}.llms.custom.CustomLLM.achat": ("chat", "8545783bbf3e6621"),
+}
 _BLOCKING: Mapping[str, BlockingMethod] = {
+    **{
+        place: BlockingMethod(_default(name), _with_handlers, frozenset({digest}), only_named=True)
+        for place, (name, digest) in _DEFAULTS.items()
+    },
     f"{_TRANSFORM}._aquery": BlockingMethod(
         _transformed_query, _its_transform, frozenset({"d16f958f49a25a02"})
     ),
@@ -189,25 +224,65 @@ _BLOCKING: Mapping[str, BlockingMethod] = {
 
 def blocking_method(method: Method | None) -> BlockingMethod | None:
     """Return what is known of a method, ``None`` for one that is not known."""
-    function, _ = _taken_apart(method)
-    if function is None:
+    layers = _layers(method)
+    if layers is None:
         return None
-    known = _BLOCKING.get(f"{function.__module__}.{function.__qualname__}")
-    return known if known is not None and digest_of(function) in known.digests else None
+    known = _BLOCKING.get(f"{layers.function.__module__}.{layers.function.__qualname__}")
+    # Of its code: a function that has been decorated leads to another.
+    is_read = known is not None and digest_of(layers.function.__code__) in known.digests
+    return known if is_read else None
 
 
-def _taken_apart(method: Any) -> tuple[FunctionType | None, Method | None]:
-    """Return a method's function and what LlamaIndex's dispatcher put around it, if it did."""
-    if type(method) is FunctionType:
-        # Another's wrapper has the name and the source of what it wraps.
-        return (None if hasattr(method, "__wrapped__") else method), None
-    around, function = (getattr(method, name, None) for name in ("_self_wrapper", "__wrapped__"))
-    place = f"{getattr(around, '__module__', '')}.{getattr(around, '__qualname__', '')}"
-    if place != _SPAN or type(function) is not FunctionType or hasattr(function, "__wrapped__"):
-        return None, None
-    return function, around
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """A method's function, and what LlamaIndex has put around it.
+
+    Args:
+        function: as it is written in the class.
+        noting: decorates a model's methods with events and callbacks; ``None`` for others.
+        span: calls what it is given within a span; ``None`` for methods without one.
+    """
+
+    function: FunctionType
+    noting: Callable[[Method], Method] | None
+    span: Method | None
+
+    def around(self, body: Method) -> Method:
+        """Return ``body``, named as the function, with the same around it."""
+        if self.noting is None:
+            return functools.wraps(self.function)(body)
+        # What has ``__wrapped__`` counts there as noted already.
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(body, name, getattr(self.function, name))
+        return self.noting(body)
 
 
+def _layers(method: Any) -> _Layers | None:
+    """Take a method apart; ``None`` if anything else is around it: that looks like the method."""
+    span = None
+    if type(method) is not FunctionType:
+        span, method = (getattr(method, name, None) for name in ("_self_wrapper", "__wrapped__"))
+        place = f"{getattr(span, '__module__', '')}.{getattr(span, '__qualname__', '')}"
+        if place != _SPAN or type(method) is not FunctionType:
+            return None
+    noting = _NOTING.get(method.__code__)
+    if noting is not None:
+        method = inspect.getclosurevars(method).nonlocals["f"]
+    elif hasattr(method, "__wrapped__"):
+        return None
+    return _Layers(method, noting, span) if type(method) is FunctionType else None
+
+
+def _noted(noting: Callable[[Method], Method]) -> CodeType:
+    async def nothing(self: Any) -> None: ...
+
+    return noting(nothing).__code__
+
+
+#: What notes a model's events, by the code of the functions it makes.
+_NOTING: Mapping[CodeType, Callable[[Method], Method]] = {
+    _noted(noting): noting for noting in (llm_completion_callback(), llm_chat_callback())
+}
 _SPAN = "llama_index_instrumentation.dispatcher.Dispatcher.span.<locals>.async_wrapper"
 
 
@@ -224,17 +299,17 @@ def _run(method: Method, known: BlockingMethod, obj: Any, *args: Any, **kwargs: 
     elsewhere = _threads_for(known, obj, args, kwargs)
     if elsewhere is None:
         return method(obj, *args, **kwargs)
-    function, around = _taken_apart(method)
-    assert function is not None, "only what is known runs here"
+    layers = _layers(method)
+    assert layers is not None, "only what is known runs here"
 
-    @functools.wraps(function)
     async def body(self: Any, *args: Any, **kwargs: Any) -> Any:
         return await known.body(elsewhere, self, *args, **kwargs)
 
-    if around is None:
-        return body(obj, *args, **kwargs)
+    called = layers.around(body)
+    if layers.span is None:
+        return called(obj, *args, **kwargs)
     # The span is named after the method, and tells handlers of its object and arguments.
-    return around(MethodType(body, obj), obj, args, kwargs)
+    return layers.span(MethodType(called, obj), obj, args, kwargs)
 
 
 def _threads_for(
@@ -245,8 +320,10 @@ def _threads_for(
     if identity is None or not identity.accelerator.options.off_loop:
         return None
     accelerator = identity.accelerator
-    used = [*known.uses(obj), *args[:1], kwargs.get("query_bundle")]
     named = accelerator.options.thread_safe_classes
+    if known.only_named and full_name(plain_class(type(obj))) not in named:
+        return None
+    used = [*known.uses(obj), *args[:1], kwargs.get("query_bundle")]
     try:
         prepare = preparation(used, named, plain_class)
     except Exception as error:

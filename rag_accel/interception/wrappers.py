@@ -248,13 +248,13 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
         known = leaf_class(type(self))
         if known.parts and holds(self, known.parts):
             with inside(None, identity):
-                return await original(self, *args, **kwargs)
+                return await known.framework.spread(original)(self, *args, **kwargs)
         call = LeafCall(identity, self, leaf, known, args)
         try:
             if not call.begin():
                 await call.wait_on_loop()
             with call:
-                return await original(self, *args, **kwargs)
+                return await known.framework.spread(original)(self, *args, **kwargs)
         finally:
             if not call.is_settled:
                 call.leave()

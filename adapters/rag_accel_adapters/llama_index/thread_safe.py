@@ -35,7 +35,7 @@ _OPAQUE = frozenset[str]().union(
     _names(f"{_CORE}.indices.list.base", "SummaryIndex"),
     _names(f"{_CORE}.vector_stores.simple", "SimpleVectorStore"),
     _names(f"{_CORE}.storage.kvstore.simple_kvstore", "SimpleKVStore"),
-    _names(f"{_CORE}.vector_stores.types", "MetadataFilter MetadataFilters"),
+    _names(f"{_CORE}.vector_stores.types", "MetadataFilter MetadataFilters VectorStoreQuery"),
     _names(f"{_CORE}.schema", "QueryBundle"),
     _names("tiktoken.core", "Encoding"),
     _names("openai", "OpenAI AsyncOpenAI AzureOpenAI AsyncAzureOpenAI"),
