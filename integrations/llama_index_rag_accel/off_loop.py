@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
@@ -267,7 +266,8 @@ def _layers(method: Any) -> _Layers | None:
             return None
     noting = _NOTING.get(method.__code__)
     if noting is not None:
-        method = inspect.getclosurevars(method).nonlocals["f"]
+        cells = zip(method.__code__.co_freevars, method.__closure__ or (), strict=True)
+        method = dict(cells)["f"].cell_contents
     elif hasattr(method, "__wrapped__"):
         return None
     return _Layers(method, noting, span) if type(method) is FunctionType else None

@@ -142,13 +142,20 @@ def own_settings() -> Iterator[None]:
     vars(Settings).update(before)
 
 
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """Give an accelerator that knows the fakes as thread-safe and raises errors of ours."""
-    named = tuple(map(full_name, (WatchedLLM, FlareLLM, HashEmbedding)))
-    with Accelerator(strict=True, thread_safe_classes=named) as made:
+@contextmanager
+def _knowing(*classes: type, **options: Any) -> Iterator[Accelerator]:
+    """Give an accelerator to which these are thread-safe, and that raises errors of ours."""
+    names = tuple(map(full_name, classes))
+    with Accelerator(strict=True, thread_safe_classes=names, **options) as made:
         yield made
         assert made.bypassed == {}
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give an accelerator to which the fakes are thread-safe."""
+    with _knowing(WatchedLLM, FlareLLM, HashEmbedding) as made:
+        yield made
 
 
 def _llm_of(make: Callable[[Parts], Any]) -> type[WatchedLLM]:
@@ -281,6 +288,14 @@ def test_the_loop_goes_on_while_a_model_waits(
     assert results == [True]
 
 
+@pytest.mark.parametrize("name", ["multi-step", "retry"])
+def test_more_queries_than_threads_all_end(name: str) -> None:
+    plain = [str(one) for one in _ask(ENGINES[name](_parts()), 4)]
+    with _knowing(WatchedLLM, HashEmbedding, call_threads=1) as accelerator:
+        engine = accelerate(ENGINES[name](_parts()), accelerator=accelerator)
+        assert [str(one) for one in _ask(engine, 4)] == plain
+
+
 def test_a_loop_in_debug_mode_has_nothing_to_say(
     accelerator: Accelerator, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,7 +328,7 @@ def _threads(engine: Any, llm: WatchedLLM, number: int = 4) -> set[bool]:
 def test_a_model_of_the_users_keeps_its_thread_and_its_order(name: str) -> None:
     make = ENGINES[name]
     parts, bare = _parts(llm=_llm_of(make)), _parts(llm=_llm_of(make))
-    with Accelerator(strict=True, thread_safe_classes=(full_name(HashEmbedding),)) as accelerator:
+    with _knowing(HashEmbedding) as accelerator:
         assert _threads(accelerate(make(parts), accelerator=accelerator), parts.llm) == {True}
     assert _threads(make(bare), bare.llm) == {True}
     assert [prompt for _, prompt in parts.llm.seen] == [prompt for _, prompt in bare.llm.seen]
@@ -510,14 +525,6 @@ LEAVES = {
     "aget_text_embedding": _embedding,
 }
 every_leaf = pytest.mark.parametrize("make", LEAVES.values(), ids=LEAVES)
-
-
-@contextmanager
-def _knowing(*classes: type) -> Iterator[Accelerator]:
-    names = tuple(map(full_name, classes))
-    with Accelerator(strict=True, thread_safe_classes=names) as made:
-        yield made
-        assert made.bypassed == {}
 
 
 def _nothing(prompt: str) -> None:
