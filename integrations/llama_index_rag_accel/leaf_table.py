@@ -18,7 +18,8 @@ from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from llama_index_rag_accel.off_loop import blocking_method, off_loop
+from llama_index_rag_accel.blocking_methods import blocking_method
+from llama_index_rag_accel.off_loop import off_loop
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
