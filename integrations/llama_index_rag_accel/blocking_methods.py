@@ -102,13 +102,26 @@ async def _whole_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> 
     return (await elsewhere(engine._query, query_bundle)).result()
 
 
-def _default(name: str) -> Body:
-    """Return a default async method, which calls the one of this name with its arguments."""
+async def _retrieval(elsewhere: Elsewhere, retriever: Any, query_bundle: Any) -> Any:
+    return (await elsewhere(retriever._retrieve, query_bundle)).result()
 
-    async def body(elsewhere: Elsewhere, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        return (await elsewhere(getattr(obj, name), *args, **kwargs)).result()
 
-    return body
+async def _store_query(elsewhere: Elsewhere, store: Any, query: Any, **kwargs: Any) -> Any:
+    return (await elsewhere(store.query, query, **kwargs)).result()
+
+
+async def _text_embedding(elsewhere: Elsewhere, embedding: Any, text: str) -> Any:
+    return (await elsewhere(embedding._get_text_embedding, text)).result()
+
+
+async def _completion(
+    elsewhere: Elsewhere, llm: Any, prompt: str, formatted: bool = False, **kwargs: Any
+) -> Any:
+    return (await elsewhere(llm.complete, prompt, formatted=formatted, **kwargs)).result()
+
+
+async def _chat(elsewhere: Elsewhere, llm: Any, messages: Any, **kwargs: Any) -> Any:
+    return (await elsewhere(llm.chat, messages, **kwargs)).result()
 
 
 async def _guided_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
@@ -147,21 +160,24 @@ _ENGINES = "llama_index.core.query_engine"
 _TRANSFORM = f"{_ENGINES}.transform_query_engine.TransformQueryEngine"
 _QUERY_ITSELF = frozenset({"d69840932b7fb534"})
 _CORE = "llama_index.core"
-#: By its place, the method that an inherited async method calls, and its digest.
+#: Async methods that classes inherit, and their digests.
 _DEFAULTS = {
-    f"{_CORE}.base.base_retriever.BaseRetriever._aretrieve": ("_retrieve", "9f5d3a865ba95531"),
-    f"{_CORE}.vector_stores.types.BasePydanticVectorStore.aquery": ("query", "7b9e23d1929cf623"),
+    f"{_CORE}.base.base_retriever.BaseRetriever._aretrieve": (_retrieval, "9f5d3a865ba95531"),
+    f"{_CORE}.vector_stores.types.BasePydanticVectorStore.aquery": (
+        _store_query,
+        "7b9e23d1929cf623",
+    ),
     f"{_CORE}.base.embeddings.base.BaseEmbedding._aget_text_embedding": (
-        "_get_text_embedding",
+        _text_embedding,
         "31be2c85aa6b343a",
     ),
-    f"{_CORE}.llms.custom.CustomLLM.acomplete": ("complete", "6a5857269703f35f"),
-    f"{_CORE}.llms.custom.CustomLLM.achat": ("chat", "8545783bbf3e6621"),
+    f"{_CORE}.llms.custom.CustomLLM.acomplete": (_completion, "6a5857269703f35f"),
+    f"{_CORE}.llms.custom.CustomLLM.achat": (_chat, "8545783bbf3e6621"),
 }
 _BLOCKING: Mapping[str, BlockingMethod] = {
     **{
-        place: BlockingMethod(_default(name), _with_handlers, frozenset({digest}), only_named=True)
-        for place, (name, digest) in _DEFAULTS.items()
+        place: BlockingMethod(body, _with_handlers, frozenset({digest}), only_named=True)
+        for place, (body, digest) in _DEFAULTS.items()
     },
     f"{_TRANSFORM}._aquery": BlockingMethod(
         _transformed_query, _its_transform, frozenset({"d16f958f49a25a02"})
