@@ -22,6 +22,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows import Workflow
 from workflows.handler import WorkflowHandler
 
+from llama_index_rag_accel.off_loop import off_loop
 from rag_accel.accelerator import Accelerator, current_request
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
@@ -73,13 +74,15 @@ def requests_of(cls: type, names: Iterable[str]) -> dict[str, Any]:
 
 def _entry(plain: Any) -> Any:
     if inspect.iscoroutinefunction(plain):
+        # It may have been looked up while its class was not patched.
+        called = off_loop(plain)
 
         @functools.wraps(plain)
         async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
             with ExitStack() as request:
                 scope = request.enter_context(program_of(self).run())
                 with scope():
-                    result = await plain(self, *args, **kwargs)
+                    result = await called(self, *args, **kwargs)
                 return _kept_open(result, scope, request)
 
         return acall

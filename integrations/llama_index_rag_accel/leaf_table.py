@@ -1,4 +1,4 @@
-"""The methods in which LlamaIndex objects do their work.
+"""The methods in which LlamaIndex objects do their work, and those that block a loop meanwhile.
 
 Embeddings and retrievers are intercepted below their own events, caches and rate limiters; models
 around them, since there is no method between a model's events and its work.
@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.embeddings.base_sparse import BaseSparseEmbedding
@@ -21,6 +22,8 @@ from llama_index.core.multi_modal_llms.base import MultiModalLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from llama_index_rag_accel.blocking_methods import blocking_method
+from llama_index_rag_accel.off_loop import off_loop
 from rag_accel.adoption.known_classes import does_the_same
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.embedding_ahead import EmbeddingsAhead
@@ -120,6 +123,12 @@ LLAMA_INDEX = Framework(
             for name in ("get", "get_triplets", "get_rel_map", "structured_query", "vector_query")
             for leaf in _pair(name, f"a{name}", SEARCHING)
         ],
+        # Each is known in a few classes of LlamaIndex's; a method of that name elsewhere is not
+        # touched.
+        BaseQueryEngine: [
+            LeafMethod("_aquery", SEARCHING, "composite"),
+            LeafMethod("asynthesize", SEARCHING, "composite"),
+        ],
         BaseNodePostprocessor: _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING),
     },
     # A retriever over others has them do the work.
@@ -127,5 +136,7 @@ LLAMA_INDEX = Framework(
     # A retriever over a store, or a model over another.
     inner={SEARCHING: (BasePydanticVectorStore, PropertyGraphStore), DECODING: (BaseLLM,)},
     held_by=_held_by,
+    is_composite_call=lambda method: blocking_method(method) is not None,
+    spread=off_loop,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
 )
