@@ -20,7 +20,9 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
+from rag_accel.interception.stand_ins import StandingIn
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
+from rag_accel_adapters.llama_index.stand_ins import STAND_INS
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
@@ -38,6 +40,7 @@ _RECOGNISER = EmbeddingRecogniser(
     },
     EMBEDDINGS.adopt,
 )
+STANDING_IN = StandingIn(STAND_INS)
 
 
 def _pair(name: str, async_name: str, kind: PrimitiveKind) -> list[LeafMethod]:
@@ -75,7 +78,10 @@ LLAMA_INDEX = Framework(
         ],
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
         BasePydanticVectorStore: _pair("query", "aquery", SEARCHING),
-        BaseNodePostprocessor: _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING),
+        BaseNodePostprocessor: [
+            replace(leaf, owned=STANDING_IN.owned)
+            for leaf in _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING)
+        ],
     },
     # A retriever over others has them do the work.
     parts={BaseRetriever: (BaseRetriever,)},
