@@ -17,6 +17,7 @@ from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from llama_index_rag_accel.owned_search import is_recognised, searching
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
@@ -77,7 +78,11 @@ LLAMA_INDEX = Framework(
             )
         ],
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
-        BasePydanticVectorStore: _pair("query", "aquery", SEARCHING),
+        # Where a store looks at its vectors, also for a retriever over it.
+        BasePydanticVectorStore: [
+            replace(leaf, owned=searching, within=is_recognised)
+            for leaf in _pair("query", "aquery", SEARCHING)
+        ],
         BaseNodePostprocessor: [
             replace(leaf, owned=STANDING_IN.owned)
             for leaf in _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING)
