@@ -58,7 +58,7 @@ class StoreKind(Protocol):
         """Return what is read of a dict of entries: its values, or its items."""
         ...
 
-    def vector(self, held: Any) -> Any:
+    def vector(self, held: Any, /) -> Any:
         """Return the vector of one of these."""
         ...
 
@@ -77,7 +77,7 @@ class StoreKind(Protocol):
         """Return the score ``[n]`` of each of these vectors, as the store computes it."""
         ...
 
-    def found(self, look: Look, places: Sequence[int], scores: Sequence[Any]) -> Any:
+    def found(self, look: Look, places: Sequence[int], scores: npt.NDArray[Any]) -> Any:
         """Return what the store finds, given the places of the nearest, best first."""
         ...
 

@@ -68,7 +68,7 @@ class InMemoryStores:
         similarity[~np.isfinite(similarity)] = 0.0
         return similarity[0]
 
-    def found(self, look: Look, places: Sequence[int], scores: Sequence[Any]) -> Found:
+    def found(self, look: Look, places: Sequence[int], scores: Any) -> Found:
         """Return documents, scores and vectors."""
         from langchain_core.documents import Document
 

@@ -61,10 +61,10 @@ class SimpleStores:
 
     def scores(self, vector: Any, vectors: list[Any]) -> Any:
         """Return the cosine with each of these, by LlamaIndex's own function."""
-        query = np.array(vector)
+        query: Any = np.array(vector)
         return np.array([base.similarity(query, row) for row in np.array(vectors)])
 
-    def found(self, look: Look, places: Sequence[int], scores: Sequence[Any]) -> Any:
+    def found(self, look: Look, places: Sequence[int], scores: Any) -> Any:
         """Return a result of ids and similarities."""
         ids = [look.parts[place] for place in places]
         return VectorStoreQueryResult(similarities=list(scores), ids=ids)
@@ -92,12 +92,12 @@ def searches_unchanged(store: Any, cls: type, method: PlainMethod) -> bool:
         return False
     if not vars(store).keys().isdisjoint(_ITS_METHODS):
         return False
-    if embedding_utils.default_similarity_fn is not base.similarity:
-        return False
+    its = vars(simple)
     return (
-        is_written_in(simple, method(cls, "query"))
-        and is_written_in(types, method(cls, "aquery"))
+        vars(embedding_utils).get("default_similarity_fn") is base.similarity
         and is_written_in(base, base.similarity)
-        and is_written_in(embedding_utils, simple.get_top_k_embeddings)
-        and is_written_in(utils, simple.build_metadata_filter_fn)
+        and is_written_in(embedding_utils, its.get("get_top_k_embeddings"))
+        and is_written_in(utils, its.get("build_metadata_filter_fn"))
+        and is_written_in(simple, method(cls, "query"))
+        and is_written_in(types, method(cls, "aquery"))
     )

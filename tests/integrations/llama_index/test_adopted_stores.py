@@ -311,10 +311,10 @@ def test_a_small_store_needs_no_thread_or_engine(accelerator: Accelerator) -> No
     assert searched(accelerator) == 0
 
 
-Change = Callable[[SimpleVectorStore], None]
+Change = Callable[[SimpleVectorStore], object]
 NEAR, FAR = [1.0] * DIMENSION, [-1.0] * DIMENSION
 CHANGES: dict[str, Change] = {
-    "added": lambda store: store.add([node("nearer", NEAR)]) and None,
+    "added": lambda store: store.add([node("nearer", NEAR)]),
     "deleted": lambda store: store.delete("document near"),
     "replaced": lambda store: store.data.embedding_dict.__setitem__("near", list(FAR)),
     "numbers": lambda store: store.data.embedding_dict["near"].__setitem__(0, -9.0),
