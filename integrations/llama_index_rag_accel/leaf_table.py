@@ -18,6 +18,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from llama_index_rag_accel.owned_search import is_recognised, searching
+from rag_accel.adoption.embedding_calls import Role
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
@@ -29,15 +30,18 @@ DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
 
 
-_ONE = {"query": EmbeddingMethod("query", one=True), "text": EmbeddingMethod("document", one=True)}
+def _method(role: Role, name: str, *, one: bool) -> dict[str, EmbeddingMethod]:
+    return {
+        f"_{name}": EmbeddingMethod(role, one),
+        f"_a{name}": EmbeddingMethod(role, one, sync=f"_{name}"),
+    }
+
+
 _RECOGNISER = EmbeddingRecogniser(
     {
-        "_get_query_embedding": _ONE["query"],
-        "_aget_query_embedding": _ONE["query"],
-        "_get_text_embedding": _ONE["text"],
-        "_aget_text_embedding": _ONE["text"],
-        "_get_text_embeddings": EmbeddingMethod("document", one=False),
-        "_aget_text_embeddings": EmbeddingMethod("document", one=False),
+        **_method("query", "get_query_embedding", one=True),
+        **_method("document", "get_text_embedding", one=True),
+        **_method("document", "get_text_embeddings", one=False),
     },
     EMBEDDINGS.adopt,
 )

@@ -41,6 +41,8 @@ class AdoptedEmbeddings:
         prepare: what the object does to each text before the model sees it.
         describe: says what runs the model under an accelerator's options.
         hosted: how it asks its server; None for a model that computes here.
+        through_sync: whether its coroutines call its other methods, what stands around which is
+            part of a coroutine then.
     """
 
     model: Any
@@ -49,6 +51,7 @@ class AdoptedEmbeddings:
     prepare: Callable[[str], str]
     describe: Callable[[Options], str]
     hosted: HostedCalls | None = None
+    through_sync: bool = False
 
 
 def _method(cls: type, name: str) -> Any:

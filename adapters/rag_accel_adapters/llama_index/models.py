@@ -7,6 +7,7 @@ and runs where its caller is.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rag_accel.adoption.embeddings import (
@@ -24,13 +25,16 @@ def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings
     both = {"normalize_embeddings": obj.normalize}
     queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}
     try:
-        return adopt_sentence_transformer(obj._model, queries, texts, str)
+        adopted = adopt_sentence_transformer(obj._model, queries, texts, str)
     except ConfigError:
         return None
+    return replace(adopted, through_sync=True)
 
 
 EMBEDDINGS = KnownEmbeddings(
-    {"llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _hugging_face},
+    {
+        "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _hugging_face,
+    },
     (
         "_embed",
         "_embed_with_retry",
