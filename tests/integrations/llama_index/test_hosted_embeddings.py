@@ -224,7 +224,7 @@ def test_an_object_as_its_library_made_it_shares_calls(make: Make, fields: dict[
     assert calls(make(**fields)) is not None
 
 
-@pytest.mark.parametrize("fields", OWN, ids=str)
+@pytest.mark.parametrize("fields", OWN, ids=range(len(OWN)))
 def test_an_object_with_something_of_the_users_shares_none(
     make: Make, fields: dict[str, Any]
 ) -> None:
