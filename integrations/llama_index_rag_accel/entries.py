@@ -9,20 +9,21 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, aclosing
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
-from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows import Workflow
 from workflows.handler import WorkflowHandler
 
-from rag_accel.accelerator import Accelerator
+from llama_index_rag_accel.off_loop import off_loop
+from rag_accel.accelerator import Accelerator, current_request
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
 
@@ -38,6 +39,17 @@ ENTRIES: Mapping[type, tuple[str, ...]] = {
 
 #: of these, what only some classes have
 OPTIONAL = frozenset({"aretrieve"})
+#: those of an index, which has others answer
+INDEX_ENTRIES = (
+    "insert",
+    "ainsert",
+    "insert_nodes",
+    "ainsert_nodes",
+    "update_ref_doc",
+    "aupdate_ref_doc",
+    "refresh_ref_docs",
+    "arefresh_ref_docs",
+)
 
 _STREAMING = (StreamingResponse, AsyncStreamingResponse)
 
@@ -49,20 +61,28 @@ def is_program(obj: object) -> bool:
 
 def entry_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
     """Return the methods in which an accelerated program differs from one of class ``cls``."""
-    names = [name for base, known in ENTRIES.items() if issubclass(cls, base) for name in known]
+    return requests_of(
+        cls, [name for base, known in ENTRIES.items() if issubclass(cls, base) for name in known]
+    )
+
+
+def requests_of(cls: type, names: Iterable[str]) -> dict[str, Any]:
+    """Return those of a class's methods that it has, each call of which is a request."""
     methods = {name: getattr(cls, name) for name in dict.fromkeys(names) if hasattr(cls, name)}
     return {name: _entry(method) for name, method in methods.items()}
 
 
 def _entry(plain: Any) -> Any:
     if inspect.iscoroutinefunction(plain):
+        # It may have been looked up while its class was not patched.
+        called = off_loop(plain)
 
         @functools.wraps(plain)
         async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
             with ExitStack() as request:
                 scope = request.enter_context(program_of(self).run())
                 with scope():
-                    result = await plain(self, *args, **kwargs)
+                    result = await called(self, *args, **kwargs)
                 return _kept_open(result, scope, request)
 
         return acall
@@ -85,6 +105,14 @@ def _kept_open(result: Any, scope: StreamScope, request: ExitStack) -> Any:
         result.response_gen = _open_while(_stream, tokens, scope, request)
     elif isinstance(tokens, AsyncIterator):
         result.response_gen = _open_while(_astream, tokens, scope, request)
+    elif isinstance(result, StreamingAgentChatResponse) and not result.is_done:
+        # A thread of upstream's asks the model, now or later, and tells nobody when it is done.
+        kept = request.pop_all()
+        with scope():
+            run = current_request.get()
+        if run is not None:
+            run.after_stream(kept.close)
+        weakref.finalize(result, kept.close).atexit = False
     elif isinstance(result, WorkflowHandler):
         # Where a later version has no such task, what its steps call are requests of their own.
         task = getattr(result, "_result_task", None)

@@ -32,7 +32,8 @@ TEXTS = ("a", "Who may cross the bridge in winter?")
 
 #: Compiles where a library is imported that never ends; the first word says in which thread.
 PROGRAM = """
-import pathlib, sys, time
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from rag_accel.engines.embedding import compile_process
 from rag_accel.engines.embedding.runtime import BackgroundTask
 
