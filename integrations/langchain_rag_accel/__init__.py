@@ -23,10 +23,12 @@ else:
 
 if TYPE_CHECKING:
     from langchain_rag_accel.components.embeddings import RagAccelEmbeddings
+    from langchain_rag_accel.components.local_chat import ChatRagAccel
     from langchain_rag_accel.components.retrievers import RagAccelRetriever
     from langchain_rag_accel.components.vectorstores import RagAccelVectorStore
 
 __all__ = [
+    "ChatRagAccel",
     "RagAccelEmbeddings",
     "RagAccelRetriever",
     "RagAccelVectorStore",
@@ -38,6 +40,7 @@ __all__ = [
 
 #: What needs NumPy or a model, by the module that defines it; imported when first asked for.
 _LAZY = {
+    "ChatRagAccel": "components.local_chat",
     "RagAccelEmbeddings": "components.embeddings",
     "RagAccelRetriever": "components.retrievers",
     "RagAccelVectorStore": "components.vectorstores",

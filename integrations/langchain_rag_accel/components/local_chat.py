@@ -1,0 +1,205 @@
+"""A language model on this machine as a LangChain chat model whose calls share an engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, closing
+from typing import Any, cast
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableConfig
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+
+from langchain_rag_accel.components.local_messages import generation_input
+from rag_accel.accelerator import Accelerator
+from rag_accel.engine_api import GenerationInput, GenerationOutput
+from rag_accel.engines.llm.local.choice import LocalModel, local_model
+from rag_accel.interception.local_calls import LocalCalls
+
+#: calls of a batch that wait at once where the caller names no limit
+MAX_CONCURRENCY = 64
+_SAMPLING = ("temperature", "top_p", "top_k", "seed", "logprobs")
+
+
+class ChatRagAccel(BaseChatModel):
+    """A chat model of Hugging Face's that runs here, in steps that concurrent callers share.
+
+    Without sampling options it gives the most probable tokens: in float32, the text that
+    ``generate`` gives.
+
+    Args:
+        model: a folder, a name on the hub, or a causal language model of transformers, which stays
+            as it is. Only safetensors are read, and no code that comes with a model is run.
+        tokenizer: the tokenizer of a model object.
+        dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
+        max_tokens: most tokens of an answer. A call may name its own, and each option below.
+        temperature: 0 for the most probable token.
+        top_p: the most probable tokens are kept until together they have this probability.
+        top_k: so many most probable tokens are kept.
+        seed: of each call's own generator.
+        chat_template: a template in place of the tokenizer's.
+        accelerator: schedules the work; by default the current run's, else the process default.
+
+    Raises:
+        ConfigError: a model that is not supported, or not proved to give what transformers gives.
+    """
+
+    __rag_accel_scheduled__ = True
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, populate_by_name=True)
+
+    model: Any
+    tokenizer: Any = Field(default=None, exclude=True)
+    dtype: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    chat_template: str | None = None
+    accelerator: Accelerator | None = Field(default=None, exclude=True)
+
+    _local: LocalModel = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _choose(self) -> ChatRagAccel:
+        self._local = local_model(
+            self.model, self.tokenizer, dtype=self.dtype, template=self.chat_template
+        )
+        return self
+
+    @property
+    def _llm_type(self) -> str:
+        return "rag-accel-local"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"model_name": self._local.name, "max_tokens": self.max_tokens, **self._sampling({})}
+
+    def scheduled_by(self, accelerator: Accelerator) -> ChatRagAccel:
+        """Return the same model on another accelerator."""
+        return self.model_copy(update={"accelerator": accelerator})
+
+    def batch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """Answer several inputs, in steps that they share; ``max_concurrency`` is honoured."""
+        many = min(len(inputs), MAX_CONCURRENCY) or 1
+        if isinstance(config, list):
+            config = [{"max_concurrency": many, **one} for one in config]
+        else:
+            config = {"max_concurrency": many, **(config or {})}
+        return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return self._result(self._calls.generate(self._asked(messages, stop, kwargs)))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return self._result(await self._calls.agenerate(self._asked(messages, stop, kwargs)))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        pieces = self._calls.stream(self._asked(messages, stop, kwargs))
+        with closing(cast("Any", pieces)):
+            for piece in pieces:
+                chunk = self._chunk(piece)
+                if run_manager is not None and isinstance(piece, str):
+                    run_manager.on_llm_new_token(piece, chunk=chunk)
+                yield chunk
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        stream = await self._calls.astream(self._asked(messages, stop, kwargs))
+        async with aclosing(cast("Any", stream)) as pieces:
+            async for piece in pieces:
+                chunk = self._chunk(piece)
+                if run_manager is not None and isinstance(piece, str):
+                    await run_manager.on_llm_new_token(piece, chunk=chunk)
+                yield chunk
+
+    @property
+    def _calls(self) -> LocalCalls:
+        return LocalCalls(self._local, self, self.accelerator)
+
+    def _asked(
+        self, messages: Sequence[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
+    ) -> GenerationInput:
+        return generation_input(
+            messages, stop, kwargs.pop("max_tokens", self.max_tokens), self._sampling(kwargs)
+        )
+
+    def _sampling(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a call: its own, known or not, before those of the model."""
+        own = {name: getattr(self, name, None) for name in _SAMPLING}
+        return {name: value for name, value in {**own, **kwargs}.items() if value is not None}
+
+    def _result(self, output: GenerationOutput) -> ChatResult:
+        message = AIMessage(
+            content=output.text,
+            usage_metadata=usage_of(output),
+            response_metadata=self._metadata(output),
+        )
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _chunk(self, piece: str | GenerationOutput) -> ChatGenerationChunk:
+        if isinstance(piece, str):
+            return ChatGenerationChunk(message=AIMessageChunk(content=piece))
+        message = AIMessageChunk(
+            content="", usage_metadata=usage_of(piece), response_metadata=self._metadata(piece)
+        )
+        return ChatGenerationChunk(message=message)
+
+    def _metadata(self, output: GenerationOutput) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "model_name": self._local.name,
+            "finish_reason": output.finish_reason,
+        }
+        if output.logprobs:
+            found["logprobs"] = [
+                {"token": one.token, "logprob": one.logprob} for one in output.logprobs
+            ]
+        return found
+
+
+def usage_of(output: GenerationOutput) -> UsageMetadata:
+    """Return an output's token counts; what was not computed counts as read from a cache."""
+    prompt, completion = output.prompt_tokens, output.completion_tokens
+    use = output.use
+    details = InputTokenDetails(cache_read=0 if use is None else use.from_prefix + use.from_chunks)
+    return UsageMetadata(
+        input_tokens=prompt,
+        output_tokens=completion,
+        total_tokens=prompt + completion,
+        input_token_details=details,
+    )

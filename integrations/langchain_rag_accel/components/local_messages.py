@@ -1,0 +1,69 @@
+"""LangChain's messages as a local model takes them; what it cannot take is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from rag_accel.engine_api import GenerationInput, Message, Role
+from rag_accel.errors import ConfigError
+
+_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "human": "user",
+    "ai": "assistant",
+    "HumanMessageChunk": "user",
+    "AIMessageChunk": "assistant",
+    "SystemMessageChunk": "system",
+}
+#: options of a call that ask for what a local model cannot do
+_TOOLS = ("tools", "tool_choice", "functions", "function_call", "response_format")
+
+
+def generation_input(
+    messages: Sequence[BaseMessage],
+    stop: Sequence[str] | None,
+    max_tokens: int | None,
+    options: Mapping[str, Any],
+) -> GenerationInput:
+    """Return a call as engines take it.
+
+    Raises:
+        ConfigError: messages or options that a local model cannot take.
+    """
+    for name in _TOOLS:
+        if options.get(name):
+            raise ConfigError(
+                "a local model cannot call tools or follow a schema",
+                where=f"ChatRagAccel, {name}",
+                found=name,
+                valid="a call without it",
+                hint="put the choices into the prompt and parse the answer",
+            )
+    turns = tuple(_turn(message, at) for at, message in enumerate(messages))
+    known = {name: value for name, value in options.items() if name not in _TOOLS}
+    return GenerationInput(turns, tuple(stop or ()), max_tokens, known)
+
+
+def _turn(message: BaseMessage, at: int) -> Message:
+    role = _ROLES.get(message.type)
+    if role is None or getattr(message, "tool_calls", None):
+        raise ConfigError(
+            "a local model takes system, human and AI messages of text",
+            where=f"ChatRagAccel, message {at + 1}",
+            found=f"{message.type} message" + ("" if role is None else " with tool calls"),
+            valid="system | human | ai",
+        )
+    content = message.content
+    if not isinstance(content, str):
+        for block in content:
+            if isinstance(block, dict) and block.get("type") != "text":
+                raise ConfigError(
+                    "a local model takes text only",
+                    where=f"ChatRagAccel, message {at + 1}",
+                    found=f"content of type {block.get('type')!r}",
+                    valid="text",
+                )
+    return Message(role, str(message.text))

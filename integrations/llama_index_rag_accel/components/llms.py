@@ -1,0 +1,265 @@
+"""A language model on this machine as a LlamaIndex LLM whose calls share an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing, closing
+from typing import Any, ClassVar, cast
+
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseAsyncGen,
+    ChatResponseGen,
+    CompletionResponse,
+    CompletionResponseAsyncGen,
+    CompletionResponseGen,
+    LLMMetadata,
+    MessageRole,
+    TextBlock,
+)
+from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.llms import LLM
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+
+from rag_accel.accelerator import Accelerator
+from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
+from rag_accel.engines.llm.local.choice import LocalModel, local_model
+from rag_accel.errors import ConfigError
+from rag_accel.interception.local_calls import LocalCalls
+
+_ROLES: Mapping[MessageRole, Role] = {
+    MessageRole.SYSTEM: "system",
+    MessageRole.USER: "user",
+    MessageRole.ASSISTANT: "assistant",
+}
+_SAMPLING = ("temperature", "top_p", "top_k", "seed")
+_OWN = frozenset({"formatted", "stop", "max_tokens"})
+
+
+class RagAccelLLM(LLM):
+    """An LLM of Hugging Face's that runs here, in steps that concurrent callers share.
+
+    Without sampling options it gives the most probable tokens: in float32, the text that
+    ``generate`` gives. ``complete`` asks with its prompt as the only message of a chat.
+
+    Args:
+        model: a folder, a name on the hub, or a causal language model of transformers, which stays
+            as it is. Only safetensors are read, and no code that comes with a model is run.
+        tokenizer: the tokenizer of a model object.
+        dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
+        max_tokens: most tokens of an answer. A call may name its own, and each option below.
+        temperature: 0 for the most probable token.
+        top_p: the most probable tokens are kept until together they have this probability.
+        top_k: so many most probable tokens are kept.
+        seed: of each call's own generator.
+        stop: strings that end an answer.
+        chat_template: a template in place of the tokenizer's.
+        accelerator: schedules the work; by default the current run's, else the process default.
+        arguments: fields of ``LLM``, such as ``system_prompt``.
+
+    Raises:
+        ConfigError: a model that is not supported, or not proved to give what transformers gives.
+    """
+
+    __rag_accel_scheduled__: ClassVar[bool] = True
+
+    max_tokens: int = Field(default=256, description="Most tokens of an answer.", gt=0)
+    dtype: str | None = Field(default=None, description="What the model computes in.")
+    temperature: float | None = Field(default=None, description="0 for the likeliest token.")
+    top_p: float | None = Field(default=None, description="Probability that is kept.")
+    top_k: int | None = Field(default=None, description="How many tokens are kept.")
+    seed: int | None = Field(default=None, description="Seed of each call.")
+    stop: list[str] = Field(default_factory=list, description="What ends an answer.")
+
+    _local: LocalModel = PrivateAttr()
+    _accelerator: Accelerator | None = PrivateAttr(default=None)
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer: Any = None,
+        dtype: str | None = None,
+        chat_template: str | None = None,
+        accelerator: Accelerator | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**{"dtype": dtype, **arguments})
+        self._local = local_model(model, tokenizer, dtype=dtype, template=chat_template)
+        self._accelerator = accelerator
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name it is serialised under."""
+        return "RagAccelLLM"
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """Return the limits of the model."""
+        return LLMMetadata(
+            context_window=self._local.context,
+            num_output=self.max_tokens,
+            is_chat_model=True,
+            model_name=self._local.name,
+        )
+
+    def scheduled_by(self, accelerator: Accelerator) -> RagAccelLLM:
+        """Return the same model on another accelerator."""
+        made = self.model_copy()
+        made._local, made._accelerator = self._local, accelerator
+        return made
+
+    @llm_chat_callback()
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Answer a chat."""
+        return _chat_response(self._calls.generate(self._asked(messages, kwargs)))
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Answer a chat without blocking the loop."""
+        return _chat_response(await self._calls.agenerate(self._asked(messages, kwargs)))
+
+    @llm_chat_callback()
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
+        """Answer a chat, as the text comes."""
+        asked = self._asked(messages, kwargs)
+
+        def pieces() -> ChatResponseGen:
+            text = ""
+            with closing(cast("Any", self._calls.stream(asked))) as stream:
+                for piece in stream:
+                    text += piece if isinstance(piece, str) else ""
+                    yield _chat_piece(piece, text)
+
+        return pieces()
+
+    @llm_chat_callback()
+    async def astream_chat(
+        self, messages: Sequence[ChatMessage], **kwargs: Any
+    ) -> ChatResponseAsyncGen:
+        """Answer a chat, as the text comes, without blocking the loop."""
+        asked = self._asked(messages, kwargs)
+
+        async def pieces() -> ChatResponseAsyncGen:
+            text = ""
+            async with aclosing(cast("Any", await self._calls.astream(asked))) as stream:
+                async for piece in stream:
+                    text += piece if isinstance(piece, str) else ""
+                    yield _chat_piece(piece, text)
+
+        return pieces()
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Answer a prompt."""
+        return _completion(self._calls.generate(self._prompted(prompt, kwargs)))
+
+    @llm_completion_callback()
+    async def acomplete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponse:
+        """Answer a prompt without blocking the loop."""
+        return _completion(await self._calls.agenerate(self._prompted(prompt, kwargs)))
+
+    @llm_completion_callback()
+    def stream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseGen:
+        """Answer a prompt, as the text comes."""
+        asked = self._prompted(prompt, kwargs)
+
+        def pieces() -> CompletionResponseGen:
+            text = ""
+            with closing(cast("Any", self._calls.stream(asked))) as stream:
+                for piece in stream:
+                    text += piece if isinstance(piece, str) else ""
+                    yield _completion_piece(piece, text)
+
+        return pieces()
+
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseAsyncGen:
+        """Answer a prompt, as the text comes, without blocking the loop."""
+        asked = self._prompted(prompt, kwargs)
+
+        async def pieces() -> CompletionResponseAsyncGen:
+            text = ""
+            async with aclosing(cast("Any", await self._calls.astream(asked))) as stream:
+                async for piece in stream:
+                    text += piece if isinstance(piece, str) else ""
+                    yield _completion_piece(piece, text)
+
+        return pieces()
+
+    @property
+    def _calls(self) -> LocalCalls:
+        return LocalCalls(self._local, self, self._accelerator)
+
+    def _prompted(self, prompt: str, kwargs: Mapping[str, Any]) -> GenerationInput:
+        return self._asked([ChatMessage(role=MessageRole.USER, content=prompt)], kwargs)
+
+    def _asked(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> GenerationInput:
+        own = {name: getattr(self, name) for name in _SAMPLING}
+        options = {**own, **{name: kwargs[name] for name in kwargs if name not in _OWN}}
+        if options.get("tools"):
+            raise ConfigError(
+                "a local model cannot call tools",
+                where="RagAccelLLM, tools",
+                found="tools",
+                valid="a call without it",
+                hint="use an agent that asks in text, such as ReActAgent",
+            )
+        return GenerationInput(
+            tuple(_turn(message, at) for at, message in enumerate(messages)),
+            tuple(kwargs.get("stop") or self.stop),
+            kwargs.get("max_tokens", self.max_tokens),
+            {name: value for name, value in options.items() if value is not None},
+        )
+
+
+def _turn(message: ChatMessage, at: int) -> Message:
+    role = _ROLES.get(message.role)
+    strange = next((one for one in message.blocks if not isinstance(one, TextBlock)), None)
+    if role is None or strange is not None:
+        raise ConfigError(
+            "a local model takes system, user and assistant messages of text",
+            where=f"RagAccelLLM, message {at + 1}",
+            found=f"role {message.role.value!r}" if role is None else type(strange).__name__,
+            valid="system | user | assistant, of text",
+        )
+    return Message(role, message.content or "")
+
+
+def _chat_response(output: GenerationOutput) -> ChatResponse:
+    message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)
+    return ChatResponse(message=message, additional_kwargs=_counts(output), raw=output)
+
+
+def _chat_piece(piece: str | GenerationOutput, text: str) -> ChatResponse:
+    message = ChatMessage(role=MessageRole.ASSISTANT, content=text)
+    if isinstance(piece, str):
+        return ChatResponse(message=message, delta=piece)
+    return ChatResponse(message=message, delta="", additional_kwargs=_counts(piece), raw=piece)
+
+
+def _completion(output: GenerationOutput) -> CompletionResponse:
+    return CompletionResponse(text=output.text, additional_kwargs=_counts(output), raw=output)
+
+
+def _completion_piece(piece: str | GenerationOutput, text: str) -> CompletionResponse:
+    if isinstance(piece, str):
+        return CompletionResponse(text=text, delta=piece)
+    return CompletionResponse(text=text, delta="", additional_kwargs=_counts(piece), raw=piece)
+
+
+def _counts(output: GenerationOutput) -> dict[str, Any]:
+    """Return token counts under the names by which LlamaIndex's own models give them."""
+    prompt, completion = output.prompt_tokens, output.completion_tokens
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }

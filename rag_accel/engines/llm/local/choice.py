@@ -1,0 +1,84 @@
+"""Which language model is to run here, shared by all that name it alike, and its engine."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from weakref import WeakSet, WeakValueDictionary
+
+from rag_accel.config import Options
+from rag_accel.engine_api import Engine
+
+
+class LocalModel:
+    """A language model by folder, hub name or object, with what makes another engine of it.
+
+    Args:
+        model: a folder, a name on the hub, or a causal language model of transformers.
+        tokenizer: the tokenizer of a model object.
+        dtype: ``float32`` or ``bfloat16``; None for that of the checkpoint.
+        template: a chat template in place of the tokenizer's.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, dtype: str | None, template: str | None) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.dtype = dtype
+        self.template = template
+        #: what has an engine of it, or had
+        self.loaded_by: WeakSet[Any] = WeakSet()
+
+    def __reduce__(self) -> Any:
+        return _again, (self.model, self.tokenizer, self.dtype, self.template)
+
+    @property
+    def name(self) -> str:
+        """Return what the model is called."""
+        named = isinstance(self.model, str | Path)
+        config = getattr(self.model, "config", None)
+        return str(self.model) if named else getattr(config, "name_or_path", "") or "model"
+
+    @cached_property
+    def context(self) -> int:
+        """Return the most tokens of a prompt and its completion; the weights are not loaded."""
+        config = getattr(self.model, "config", None)
+        if config is None:
+            auto = importlib.import_module("transformers").AutoConfig
+            config = auto.from_pretrained(str(self.model), trust_remote_code=False)
+        return int(config.max_position_embeddings)
+
+    def make(self, options: Options) -> Engine:
+        """Load the model and return its engine. Takes long.
+
+        Raises:
+            ConfigError: the model is not supported, or was not proved equal.
+        """
+        from rag_accel.engines.llm.local.engine import LocalLLMEngine
+        from rag_accel.engines.llm.local.loading import load
+
+        loaded = load(self.model, self.tokenizer, dtype=self.dtype)
+        return LocalLLMEngine(loaded.runner, loaded.tokenizer, template=self.template)
+
+
+_lock = Lock()
+_known: WeakValueDictionary[tuple[Any, ...], LocalModel] = WeakValueDictionary()
+
+
+def local_model(
+    model: Any, tokenizer: Any = None, *, dtype: str | None = None, template: str | None = None
+) -> LocalModel:
+    """Return the model; the same for all that ask for the same while one of them lives."""
+    named = isinstance(model, str | Path)
+    key = (str(model) if named else id(model), id(tokenizer), dtype, template)
+    with _lock:
+        found = _known.get(key)
+        if found is None:
+            found = _known[key] = LocalModel(model, tokenizer, dtype, template)
+        return found
+
+
+def _again(model: Any, tokenizer: Any, dtype: str | None, template: str | None) -> LocalModel:
+    return local_model(model, tokenizer, dtype=dtype, template=template)

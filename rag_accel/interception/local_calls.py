@@ -1,0 +1,73 @@
+"""Calls of components that hold a local language model, each as work of the model's engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
+from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKind
+from rag_accel.engines.llm.local.choice import LocalModel
+from rag_accel.interception.identity import identity_for
+from rag_accel.interception.leaf_call import note_leaf
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCalls:
+    """The calls of one component.
+
+    Args:
+        local: its model; components that hold the same share an engine.
+        holder: the component; the engine lives as long as one that has called it.
+        accelerator: schedules the work; None for the current run's, or the process default.
+    """
+
+    local: LocalModel
+    holder: Any
+    accelerator: Accelerator | None
+
+    def generate(self, asked: GenerationInput) -> GenerationOutput:
+        """Return a completion."""
+        identity = self._identity()
+        found: GenerationOutput = identity.accelerator.leaves.compute(
+            identity, self._work(identity, asked)
+        )
+        return found
+
+    async def agenerate(self, asked: GenerationInput) -> GenerationOutput:
+        """Do as ``generate`` without blocking the loop."""
+        identity = self._identity()
+        work = await self._awork(identity, asked)
+        return cast("GenerationOutput", await identity.accelerator.leaves.acompute(identity, work))
+
+    def stream(self, asked: GenerationInput) -> Iterator[str | GenerationOutput]:
+        """Yield the text of a completion as it comes, and the completion last."""
+        identity = self._identity()
+        return identity.accelerator.leaves.stream(identity, self._work(identity, asked))
+
+    async def astream(self, asked: GenerationInput) -> AsyncIterator[str | GenerationOutput]:
+        """Do as ``stream`` without blocking the loop."""
+        identity = self._identity()
+        work = await self._awork(identity, asked)
+        return identity.accelerator.leaves.astream(identity, work)
+
+    def _identity(self) -> RequestIdentity:
+        identity = identity_for(self.accelerator)
+        note_leaf(self.holder, (), "queued")
+        # There is no plain way to run such a model, so it is scheduled even if nothing else is.
+        return identity or (self.accelerator or default_accelerator()).anonymous()
+
+    def _work(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
+        accelerator = identity.accelerator
+        make = partial(self.local.make, accelerator.options)
+        engine = accelerator.own(self.local, "llm", make, holder=self.holder)
+        self.local.loaded_by.add(accelerator)
+        return Work(engine, PrimitiveKind.DECODING, asked)
+
+    async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
+        """Do as ``_work``; where the model has to be loaded first, off the loop."""
+        if identity.accelerator in self.local.loaded_by:
+            return self._work(identity, asked)
+        return await identity.accelerator.calls.start(partial(self._work, identity, asked))

@@ -1,0 +1,193 @@
+"""A local language model behind LangChain: its text, streams, batches, usage and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import torch
+from fake_runner import prompt_ids, tokenizer
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from tiny_models import LLAMA3, SIZES
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from langchain_rag_accel import ChatRagAccel, accelerate
+from langchain_rag_accel.coverage import coverage
+from rag_accel import Accelerator, ConfigError
+
+TOKENS = 12
+QUESTIONS = [f"Which of the documents says {number}?" for number in range(16)]
+
+
+@cache
+def model() -> Any:
+    sizes = {**SIZES, "vocab_size": len(tokenizer()), "eos_token_id": 1, "bos_token_id": 0}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=LLAMA3)).eval()
+
+
+@cache
+def generated(question: str) -> str:
+    """Return what ``generate`` makes of a question."""
+    ids = torch.tensor([prompt_ids(question)])
+    made = model().generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=TOKENS,
+        do_sample=False,
+        pad_token_id=0,
+    )
+    return tokenizer().decode(made[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+@pytest.fixture
+def chat(accelerator: Accelerator) -> ChatRagAccel:
+    return ChatRagAccel(
+        model=model(), tokenizer=tokenizer(), max_tokens=TOKENS, accelerator=accelerator
+    )
+
+
+def _steps(accelerator: Accelerator) -> list[Any]:
+    engines: Any = accelerator.metrics.snapshot().get("engines", {})
+    return [engine for name, engine in engines.items() if name.startswith("llm#")]
+
+
+async def test_the_text_is_that_of_generate(chat: ChatRagAccel) -> None:
+    question = QUESTIONS[0]
+    assert chat.invoke(question).content == generated(question)
+    assert (await chat.ainvoke(question)).content == generated(question)
+
+
+async def test_a_stream_gives_the_same_text_in_pieces(chat: ChatRagAccel) -> None:
+    question = QUESTIONS[1]
+    pieces = [chunk.content for chunk in chat.stream(question)]
+    assert len(pieces) > 3
+    assert "".join(map(str, pieces)) == generated(question)
+    again = [chunk.content async for chunk in chat.astream(question)]
+    assert "".join(map(str, again)) == generated(question)
+
+
+async def test_usage_says_what_was_taken_from_a_prompt_before(chat: ChatRagAccel) -> None:
+    first, second = [await chat.ainvoke(QUESTIONS[2]) for _ in range(2)]
+    count = len(prompt_ids(QUESTIONS[2]))
+    for answer in (first, second):
+        assert answer.usage_metadata is not None
+        assert answer.usage_metadata["input_tokens"] == count
+        assert answer.usage_metadata["output_tokens"] == TOKENS
+    assert first.usage_metadata["input_token_details"]["cache_read"] == 0
+    assert second.usage_metadata["input_token_details"]["cache_read"] > 0
+    streamed = None
+    async for chunk in chat.astream(QUESTIONS[2]):
+        streamed = chunk if streamed is None else streamed + chunk
+    assert streamed is not None
+    assert streamed.usage_metadata["output_tokens"] == TOKENS
+    assert streamed.response_metadata["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("way", ["batch", "abatch", "generate", "agenerate"])
+def test_sixteen_together_are_answered_alike_and_share_steps(
+    way: str, chat: ChatRagAccel, accelerator: Accelerator
+) -> None:
+    messages = [[HumanMessage(question)] for question in QUESTIONS]
+    if way == "batch":
+        found = [one.content for one in chat.batch(QUESTIONS)]
+    elif way == "abatch":
+        found = [one.content for one in asyncio.run(chat.abatch(QUESTIONS))]
+    elif way == "generate":
+        found = [one[0].text for one in chat.generate(messages).generations]
+    else:
+        found = [one[0].text for one in asyncio.run(chat.agenerate(messages)).generations]
+    assert found == [generated(question) for question in QUESTIONS]
+    (engine,) = _steps(accelerator)
+    assert engine["items"] == 16
+    if way != "generate":  # that one asks in turn
+        assert engine["steps"] < 8 * TOKENS
+
+
+def test_it_answers_in_an_accelerated_chain(chat: ChatRagAccel, accelerator: Accelerator) -> None:
+    chain = ChatPromptTemplate.from_messages([("human", "{question}")]) | chat | StrOutputParser()
+    fast = accelerate(chain, accelerator=accelerator)
+    with coverage() as meter:
+        assert fast.invoke({"question": QUESTIONS[3]}) == generated(QUESTIONS[3])
+        assert "".join(fast.stream({"question": QUESTIONS[3]})) == generated(QUESTIONS[3])
+    assert meter.passed_by == 0
+
+
+def test_two_objects_over_one_model_share_its_engine(accelerator: Accelerator) -> None:
+    one, other = (
+        ChatRagAccel(model=model(), tokenizer=tokenizer(), max_tokens=2, accelerator=accelerator)
+        for _ in range(2)
+    )
+    one.invoke("a")
+    other.invoke("b")
+    assert len(_steps(accelerator)) == 1
+
+
+def test_a_stop_string_ends_the_answer(chat: ChatRagAccel) -> None:
+    whole = generated(QUESTIONS[4])
+    stop = whole[3:6]
+    answer = chat.invoke(QUESTIONS[4], stop=[stop])
+    assert answer.content == whole[: whole.index(stop)]
+    assert answer.response_metadata["finish_reason"] == "stop"
+
+
+def test_a_seed_gives_the_same_text_alone_and_in_a_batch(chat: ChatRagAccel) -> None:
+    sampled = chat.bind(temperature=1.0, seed=7)
+    alone = sampled.invoke(QUESTIONS[5]).content
+    assert sampled.batch(QUESTIONS[3:8])[2].content == alone
+
+
+def test_a_stream_that_is_left_ends_its_work(chat: ChatRagAccel, accelerator: Accelerator) -> None:
+    stream = chat.stream(QUESTIONS[6])
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    # The fixture waits until nothing lives in the accelerator.
+
+
+@pytest.mark.parametrize(
+    ("messages", "found"),
+    [
+        ([ToolMessage("a", tool_call_id="1")], "tool message"),
+        (
+            [AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "1"}])],
+            "ai message with tool calls",
+        ),
+        ([HumanMessage([{"type": "image_url", "image_url": "x"}])], "image_url"),
+    ],
+)
+def test_messages_it_cannot_take_are_refused_by_name(
+    messages: list[Any], found: str, chat: ChatRagAccel
+) -> None:
+    with pytest.raises(ConfigError, match=found):
+        chat.invoke([SystemMessage("s"), *messages])
+
+
+@pytest.mark.parametrize("options", [{"tools": [{"name": "f"}]}, {"unheard": 1}])
+def test_options_it_cannot_take_are_refused_by_name(
+    options: dict[str, Any], chat: ChatRagAccel
+) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        chat.invoke("a", **options)
+
+
+def test_a_folder_without_a_model_is_refused_by_name(
+    tmp_path: Path, accelerator: Accelerator
+) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        ChatRagAccel(model=str(tmp_path), accelerator=accelerator).invoke("a")
+
+
+def test_it_is_pickled_by_the_name_of_its_model() -> None:
+    chat = ChatRagAccel(model="some/model", max_tokens=3)
+    again = pickle.loads(pickle.dumps(chat))
+    assert (again.model, again.max_tokens) == ("some/model", 3)

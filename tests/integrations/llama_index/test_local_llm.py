@@ -1,0 +1,135 @@
+"""A local language model behind LlamaIndex: its text, streams, events, limits and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))
+
+import torch
+from fake_runner import prompt_ids, tokenizer
+from li_programs import TEXTS, HashEmbedding, recording, run_in_loop
+from llama_index.core import Document, VectorStoreIndex
+from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
+from tiny_models import LLAMA3, SIZES
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from llama_index_rag_accel import RagAccelLLM, accelerate
+from llama_index_rag_accel.coverage import coverage
+from rag_accel import Accelerator, ConfigError
+
+TOKENS = 12
+QUESTIONS = [f"Which of the documents says {number}?" for number in range(8)]
+
+
+@cache
+def model() -> Any:
+    sizes = {**SIZES, "vocab_size": len(tokenizer()), "eos_token_id": 1, "bos_token_id": 0}
+    sizes["max_position_embeddings"] = 2048
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=LLAMA3)).eval()
+
+
+@cache
+def generated(question: str) -> str:
+    """Return what ``generate`` makes of a question."""
+    ids = torch.tensor([prompt_ids(question)])
+    made = model().generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=TOKENS,
+        do_sample=False,
+        pad_token_id=0,
+    )
+    return tokenizer().decode(made[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+@pytest.fixture
+def llm(accelerator: Accelerator) -> RagAccelLLM:
+    return RagAccelLLM(model(), tokenizer=tokenizer(), max_tokens=TOKENS, accelerator=accelerator)
+
+
+def _user(text: str) -> list[ChatMessage]:
+    return [ChatMessage(role=MessageRole.USER, content=text)]
+
+
+def test_the_text_is_that_of_generate_in_every_way(llm: RagAccelLLM) -> None:
+    question = QUESTIONS[0]
+    expected = generated(question)
+    assert llm.complete(question).text == expected
+    assert llm.chat(_user(question)).message.content == expected
+    assert run_in_loop(llm.acomplete(question)).text == expected
+    assert run_in_loop(llm.achat(_user(question))).message.content == expected
+
+
+def test_streams_give_the_same_text_in_pieces(llm: RagAccelLLM) -> None:
+    question = QUESTIONS[1]
+
+    async def pieces(stream: Any) -> list[Any]:
+        return [piece async for piece in await stream]
+
+    for found in (
+        list(llm.stream_complete(question)),
+        list(llm.stream_chat(_user(question))),
+        run_in_loop(pieces(llm.astream_complete(question))),
+        run_in_loop(pieces(llm.astream_chat(_user(question)))),
+    ):
+        assert len(found) > 3
+        assert "".join(piece.delta or "" for piece in found) == generated(question)
+        assert found[-1].additional_kwargs["completion_tokens"] == TOKENS
+
+
+def test_eight_concurrent_callers_share_steps(llm: RagAccelLLM, accelerator: Accelerator) -> None:
+    async def ask() -> list[Any]:
+        return await asyncio.gather(*map(llm.acomplete, QUESTIONS))
+
+    assert [one.text for one in run_in_loop(ask())] == list(map(generated, QUESTIONS))
+    engines: Any = accelerator.metrics.snapshot()["engines"]
+    (own,) = [engine for name, engine in engines.items() if name.startswith("llm#")]
+    assert own["items"] == 8
+    assert own["steps"] < 4 * TOKENS
+
+
+def test_a_query_engine_answers_with_it(llm: RagAccelLLM, accelerator: Accelerator) -> None:
+    documents = [Document(text=text, id_=str(at)) for at, text in enumerate(TEXTS)]
+    index = VectorStoreIndex.from_documents(documents, embed_model=HashEmbedding())
+    engine = index.as_query_engine(llm=llm, similarity_top_k=1)
+    fast = accelerate(engine, accelerator=accelerator)
+    with coverage() as meter, recording() as (events, _):
+        answer = str(fast.query("Which?"))
+    assert answer == str(engine.query("Which?"))
+    assert meter.passed_by == 0
+    assert events["LLMChatStartEvent"] == events["LLMChatEndEvent"] == 1
+
+
+def test_its_limits_are_those_of_the_model(llm: RagAccelLLM) -> None:
+    assert llm.metadata.context_window == model().config.max_position_embeddings
+    assert llm.metadata.num_output == TOKENS
+    assert llm.metadata.is_chat_model
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        (ChatMessage(role=MessageRole.TOOL, content="a"), "tool"),
+        (ChatMessage(role=MessageRole.USER, blocks=[ImageBlock(image=b"a")]), "ImageBlock"),
+    ],
+)
+def test_messages_it_cannot_take_are_refused_by_name(
+    message: ChatMessage, found: str, llm: RagAccelLLM
+) -> None:
+    with pytest.raises(ConfigError, match=found):
+        llm.chat([message])
+
+
+def test_tools_are_refused_by_name(llm: RagAccelLLM) -> None:
+    with pytest.raises(ConfigError, match="tools"):
+        llm.chat(_user("a"), tools=[{"name": "f"}])
