@@ -28,7 +28,6 @@ class Detokenizer:
         self._decode = decode
         self._cleans_up = cleans_up
         self._window: list[int] = []
-        self._borders: list[bool] = []  # whether all text was given out after each token
         self._given = 0
 
     def add(self, token: int) -> str:
@@ -38,8 +37,7 @@ class Detokenizer:
         certain = self._certain(text)
         piece = text[self._given : certain]
         self._given = max(self._given, certain)
-        self._borders.append(self._given == len(text))
-        if len(self._window) > _WINDOW and self._borders[-1]:
+        if len(self._window) > _WINDOW and self._given == len(text):
             self._shorten(text)
         return piece
 
@@ -58,14 +56,14 @@ class Detokenizer:
         return size if space < 0 else space
 
     def _shorten(self, text: str) -> None:
-        """Forget tokens before one that stands for whole characters, if the rest reads the same."""
-        for at in range(len(self._window) - _CONTEXT, 0, -1):
-            if self._borders[at - 1] and self._borders[at]:
-                kept = self._decode(self._window[at:])
-                if text.endswith(kept):
-                    del self._window[:at], self._borders[:at]
-                    self._given = len(kept)
-                return
+        """Forget the first tokens, if the others read the same without them.
+
+        They do not where a character or a run of bytes would be cut; the next token tries again.
+        """
+        kept = self._decode(self._window[-_CONTEXT:])
+        if text.endswith(kept):
+            del self._window[:-_CONTEXT]
+            self._given = len(kept)
 
 
 class StopScanner:

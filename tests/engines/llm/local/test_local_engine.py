@@ -161,7 +161,7 @@ def test_an_answer_is_part_of_the_next_turns_beginning() -> None:
     )
     engine.submit([replace(work("b"), payload=payload)])
     use = value(finish(engine, "b"), "b").use
-    assert use.from_prefix >= answer.prompt_tokens
+    assert use.from_prefix >= answer.prompt_tokens + 4  # the last token was not computed
 
 
 def test_tenants_share_no_beginnings(engine: LocalLLMEngine, runner: FakeRunner) -> None:
@@ -432,10 +432,9 @@ def test_an_interrupt_just_before_a_step_is_not_lost(runner: FakeRunner) -> None
     engine = make(runner, step_tokens=16)
     engine.submit([work("a", HEAD * 10)])
     engine.interrupt()
-    engine.step(StepBudget())
+    assert not engine.step(StepBudget())
     assert len(runner.forwards) == 1
-    assert value(finish(engine, "a"), "a").text == text_of(runner, HEAD * 10)
-    assert len(runner.forwards) > 10
+    assert value(engine.step(StepBudget()), "a").text == text_of(runner, HEAD * 10)
 
 
 def test_no_forward_begins_once_the_time_is_over(runner: FakeRunner) -> None:
