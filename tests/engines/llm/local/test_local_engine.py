@@ -44,6 +44,7 @@ def make(runner: FakeRunner | None = None, **options: Any) -> LocalLLMEngine:
     bounds = {name: value for name, value in options.items() if name in names}
     rest = {name: value for name, value in options.items() if name not in names}
     rest.setdefault("eos", ())
+    bounds.setdefault("stall_s", 1000.0)
     return LocalLLMEngine(
         runner or FakeRunner(), tokenizer(), options=LocalOptions(**bounds), **rest
     )
@@ -446,6 +447,23 @@ def test_no_forward_begins_once_the_time_is_over(runner: FakeRunner) -> None:
     assert len(runner.forwards) == 3
 
 
+@pytest.mark.parametrize(
+    ("stall_s", "time_s", "rows"), [(0.25, None, 32), (1000.0, 0.375, 48), (0.001, 0.375, 16)]
+)
+def test_pieces_of_prompts_are_as_large_as_the_time_allows(
+    runner: FakeRunner, stall_s: float, time_s: float | None, rows: int
+) -> None:
+    clock = ManualClock()
+    engine = make(runner, step_tokens=64, stall_s=stall_s, clock=clock)
+    engine.submit([work("a", HEAD * 20)])
+    engine.interrupt()
+    runner.before = lambda: clock.advance(0.5)  # so that it computes 128 rows a second
+    engine.step(StepBudget())
+    engine.interrupt()
+    engine.step(StepBudget(time_s))
+    assert [len(forward[0]) for forward in runner.forwards] == [64, rows]
+
+
 def test_a_forward_that_fails_can_be_done_again(engine: LocalLLMEngine, runner: FakeRunner) -> None:
     def fail() -> None:
         runner.before = lambda: None
@@ -472,8 +490,15 @@ def test_a_closed_engine_holds_nothing_and_takes_nothing(engine: LocalLLMEngine)
 
 
 @pytest.mark.parametrize(
-    "options", [{"step_tokens": 0}, {"prefix_lanes": -1}, {"max_threads": 0}, {"max_works": 0}]
+    "options",
+    [
+        {"step_tokens": 0},
+        {"stall_s": 0.0},
+        {"prefix_lanes": -1},
+        {"max_threads": 0},
+        {"max_works": 0},
+    ],
 )
-def test_bounds_out_of_range_are_refused_by_name(options: dict[str, int]) -> None:
+def test_bounds_out_of_range_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         LocalOptions(**options)
