@@ -31,6 +31,7 @@ from rag_accel.engines.llm.local.rows import Runner, SequenceRows
 from rag_accel.engines.llm.local.sampling import choose
 from rag_accel.engines.llm.local.schedule import Planned, Schedule
 from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
+from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
@@ -63,7 +64,8 @@ class LocalLLMEngine(EngineBase):
     Args:
         runner: runs rows through the model; its pool is this engine's alone.
         tokenizer: the model's, of transformers.
-        eos: tokens that end a completion; the tokenizer's own by default.
+        eos: tokens that end a completion, such as ``end_tokens`` finds in a model's configurations;
+            the tokenizer's own by default.
         template: a chat template in place of the tokenizer's.
         split_special_tokens: whether names of special tokens in messages are read as text.
         options: bounds.
@@ -85,8 +87,7 @@ class LocalLLMEngine(EngineBase):
     ) -> None:
         self._options = options or LocalOptions()
         self._runner = runner
-        own = tokenizer.eos_token_id
-        ends = frozenset(eos if eos is not None else [] if own is None else [own])
+        ends = end_tokens(tokenizer) if eos is None else frozenset(eos)
         prompting = Prompting(
             tokenizer, template=template, split_special_tokens=split_special_tokens
         )

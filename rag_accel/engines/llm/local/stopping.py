@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 Decode = Callable[[list[int]], str]
 """The text of token ids, special ones left out."""
@@ -142,6 +143,19 @@ class CompletionText:
         if piece:
             self._pieces.append(piece)
         return piece
+
+
+def end_tokens(*sources: Any) -> frozenset[int]:
+    """Return the tokens that end a completion, by ``eos_token_id`` of all sources.
+
+    Sources are tokenizers, configurations and generation configurations of transformers: each names
+    one token, several or none, and chat models name the end of a turn in only some of them.
+    """
+    found: set[int] = set()
+    for source in sources:
+        ends = getattr(source, "eos_token_id", None)
+        found.update([] if ends is None else [ends] if isinstance(ends, int) else ends)
+    return frozenset(found)
 
 
 def _begun(text: str, mark: str) -> int:
