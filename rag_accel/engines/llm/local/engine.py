@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import threading
@@ -63,7 +64,8 @@ class LocalLLMEngine(EngineBase):
 
     Args:
         runner: runs rows through the model; its pool is this engine's alone.
-        tokenizer: the model's, of transformers.
+        tokenizer: the model's, of transformers. What works is a copy: the settings of one, such as
+            truncation, change with each call of any thread.
         eos: tokens that end a completion, such as ``end_tokens`` finds in a model's configurations;
             the tokenizer's own by default.
         template: a chat template in place of the tokenizer's.
@@ -87,6 +89,7 @@ class LocalLLMEngine(EngineBase):
     ) -> None:
         self._options = options or LocalOptions()
         self._runner = runner
+        tokenizer = copy.deepcopy(tokenizer)
         ends = end_tokens(tokenizer) if eos is None else frozenset(eos)
         prompting = Prompting(
             tokenizer, template=template, split_special_tokens=split_special_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import replace
 from typing import Any
@@ -102,6 +103,15 @@ def test_works_together_write_what_each_writes_alone(step_tokens: int, pool_size
     outputs = finish(engine, *map(str, range(8)))
     for at, text in enumerate(texts):
         assert value(outputs, str(at)).text == text_of(runner, text, count=at + 1)
+
+
+def test_what_is_done_to_the_tokenizer_later_changes_nothing(runner: FakeRunner) -> None:
+    mine = copy.deepcopy(tokenizer())
+    engine = LocalLLMEngine(runner, mine, eos=())
+    mine.chat_template = "{{ messages }}"
+    mine.add_tokens(["guide"])
+    engine.submit([work("a", HEAD)])
+    assert value(finish(engine, "a"), "a").text == text_of(runner, HEAD)
 
 
 def test_work_joins_what_runs(engine: LocalLLMEngine, runner: FakeRunner) -> None:
