@@ -34,7 +34,7 @@ SENTENCES = [
 @cache
 def tokenizer() -> Any:
     """Return a byte-level BPE tokenizer of some 340 tokens with a chat template."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     made = Tokenizer(models.BPE())
@@ -47,6 +47,9 @@ def tokenizer() -> Any:
         show_progress=False,
     )
     made.train_from_iterator(SENTENCES * 3, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
     fast.chat_template = TEMPLATE
     return fast

@@ -194,15 +194,15 @@ class _Part:
     def __init__(self, block: Block, pool: TensorPool, positions: torch.Tensor) -> None:
         first, behind = block.lanes
         self._lanes = slice(first, behind)
-        self._count = behind - first
         self._reach = block.reach
         device = positions.device
         self._rows = _indices(iter(block.rows), device)
         self._kept = None if block.kept is None else _indices(iter(block.kept), device)
         self.targets = self._rows if self._kept is None else self._rows[self._kept]
-        self._own = positions[self._rows].view(self._count, -1, 1)
-        self._held = pool.positions[self._lanes, None, : block.reach]
-        self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
+        self._own = positions[self._rows].view(behind - first, 1, -1, 1)
+        self._held = pool.positions[self._lanes, None, None, : block.reach]
+        self._is_decoding = self._own.shape[2] == 1
+        self._masks: dict[int | None, torch.Tensor] = {}
 
     def attend(
         self,
@@ -213,27 +213,27 @@ class _Part:
         window: int | None,
     ) -> torch.Tensor:
         """Return outputs ``[row, head, dim]`` of the rows that are kept."""
-        heads, dim = queries.shape[1:]
-        shared = heads // keys.shape[1]
-        grouped = queries.index_select(0, self._rows).view(
-            self._count, -1, keys.shape[1], shared, dim
-        )
+        kv_heads = keys.shape[1]
+        seen = [one[self._lanes, :, : self._reach] for one in (keys, values)]
+        grouped = queries.index_select(0, self._rows).unflatten(1, (kv_heads, -1))
+        if not self._is_decoding:
+            # The query heads that share keys are the batch, so that one mask serves all of them.
+            grouped = grouped.permute(2, 1, 0, 3)
+            seen = [one.expand(len(grouped), -1, -1, -1) for one in seen]
+        mask = self._mask(window, queries.dtype)
         out = torch.nn.functional.scaled_dot_product_attention(
-            grouped.permute(0, 2, 3, 1, 4).flatten(2, 3),
-            keys[self._lanes, :, : self._reach],
-            values[self._lanes, :, : self._reach],
-            attn_mask=self._mask(window, shared),
-            scale=scaling,
+            grouped, *seen, attn_mask=mask, scale=scaling
         )
-        split = out.unflatten(2, (shared, -1)).permute(0, 3, 1, 2, 4).reshape(-1, heads, dim)
-        return split if self._kept is None else split.index_select(0, self._kept)
+        by_row = out if self._is_decoding else out.permute(2, 1, 0, 3)
+        merged = by_row.flatten(1, 2)
+        return merged if self._kept is None else merged.index_select(0, self._kept)
 
-    def _mask(self, window: int | None, shared: int) -> torch.Tensor:
-        """Return which slots the rows see: ``[lane, 1, row of a head group, slot]``."""
-        if (window, shared) not in self._masks:
-            seen = self._held <= self._own
+    def _mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        """Return what is added to scores, 0 or minus infinity: ``[lane, 1, row, slot]``."""
+        if window not in self._masks:
+            unseen = self._held > self._own
             if window is not None:
-                seen &= self._held > self._own - window
-            repeated = seen if seen.shape[1] == 1 else seen.repeat(1, shared, 1)
-            self._masks[window, shared] = repeated[:, None]
-        return self._masks[window, shared]
+                unseen |= self._held <= self._own - window
+            mask = torch.zeros(unseen.shape, dtype=dtype, device=unseen.device)
+            self._masks[window] = mask.masked_fill_(unseen, -torch.inf)
+        return self._masks[window]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +25,14 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.pace import Pace
 from rag_accel.engines.llm.local.prefix import PrefixCache
 from rag_accel.engines.llm.local.prompting import Prompting
-from rag_accel.engines.llm.local.rows import Runner
+from rag_accel.engines.llm.local.rows import Runner, SequenceRows
 from rag_accel.engines.llm.local.sampling import choose
 from rag_accel.engines.llm.local.schedule import Planned, Schedule
 from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
+from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
@@ -60,8 +64,10 @@ class LocalLLMEngine(EngineBase):
 
     Args:
         runner: runs rows through the model; its pool is this engine's alone.
-        tokenizer: the model's, of transformers.
-        eos: tokens that end a completion; the tokenizer's own by default.
+        tokenizer: the model's, of transformers. What works is a copy: the settings of one, such as
+            truncation, change with each call of any thread.
+        eos: tokens that end a completion, such as ``end_tokens`` finds in a model's configurations;
+            the tokenizer's own by default.
         template: a chat template in place of the tokenizer's.
         split_special_tokens: whether names of special tokens in messages are read as text.
         options: bounds.
@@ -83,8 +89,8 @@ class LocalLLMEngine(EngineBase):
     ) -> None:
         self._options = options or LocalOptions()
         self._runner = runner
-        own = tokenizer.eos_token_id
-        ends = frozenset(eos if eos is not None else [] if own is None else [own])
+        tokenizer = copy.deepcopy(tokenizer)
+        ends = end_tokens(tokenizer) if eos is None else frozenset(eos)
         prompting = Prompting(
             tokenizer, template=template, split_special_tokens=split_special_tokens
         )
@@ -93,6 +99,7 @@ class LocalLLMEngine(EngineBase):
         self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
         self._schedule = Schedule(self._admit)
+        self._pace = Pace(self._options.step_tokens, self._options.stall_s)
         self._works: dict[WorkId, LocalWork] = {}
         self._running: dict[TokenSequence, LocalWork] = {}
         self._ready: list[EngineOutput] = []
@@ -126,15 +133,14 @@ class LocalLLMEngine(EngineBase):
         if self._ready:
             outputs, self._ready = self._ready, []
             return outputs
-        started = self._clock.now()
         outputs: list[EngineOutput] = []
+        now = self._clock.now()
+        ends_at = math.inf if budget.time_s is None else now + budget.time_s
         with thread_count(min(budget.threads, self._profile.max_threads)):
             while self._works and not outputs:
-                outputs = self._forward()
-                is_over = budget.time_s is not None and (
-                    self._clock.now() - started >= budget.time_s
-                )
-                if is_over or self._interrupted.is_set():
+                outputs = self._forward(self._pace.rows(ends_at - now))
+                now = self._clock.now()
+                if now >= ends_at or self._interrupted.is_set():
                     break
         # Not before the step: an interrupt that came just then is meant for it.
         self._interrupted.clear()
@@ -204,11 +210,11 @@ class LocalLLMEngine(EngineBase):
             sequence.begin(*opened)
         return opened is not None
 
-    def _forward(self) -> list[EngineOutput]:
-        plan = self._schedule.next(self._options.step_tokens)
+    def _forward(self, most_rows: int) -> list[EngineOutput]:
+        plan = self._schedule.next(most_rows)
         if not plan:
             return [self._no_room(next(iter(self._schedule)))]
-        logits = self._runner.run([planned.rows for planned in plan])
+        logits = self._run([planned.rows for planned in plan])
         for planned in plan:
             self._advance(planned)
         asked = [self._running[planned.sequence] for planned in plan if planned.rows.asked]
@@ -223,6 +229,12 @@ class LocalLLMEngine(EngineBase):
                 if work.is_complete:
                     self._end_completion(work)
         return outputs
+
+    def _run(self, rows: list[SequenceRows]) -> Any:
+        started = self._clock.now()
+        logits = self._runner.run(rows)
+        self._pace.ran(sum(map(len, rows)), self._clock.now() - started)
+        return logits
 
     def _advance(self, planned: Planned) -> None:
         """Count rows that were computed; a prompt's are at once there for others to begin with."""

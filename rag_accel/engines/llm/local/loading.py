@@ -189,7 +189,7 @@ def _folder(name: str | Path, revision: str | None, local_files_only: bool) -> P
             ignore_patterns=["*/*"],
             local_files_only=local_files_only,
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of a name that cannot be one, and of the network in any way
         raise _missing("the model cannot be fetched", f"{name}: {error}") from error
     return Path(fetched)
 

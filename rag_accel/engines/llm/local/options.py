@@ -15,6 +15,8 @@ class LocalOptions:
         max_tokens_default: most tokens of a completion whose request does not say.
         step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
             computed in pieces of what is left. An interrupt is obeyed between forwards.
+        stall_s: seconds a forward may take, about, by those before it: for so long nothing else
+            comes of the engine. Pieces of prompts are cut smaller to keep to it.
         max_works: works worth handing over at once; the pool bounds how many of them run.
         prefix_lanes: most lanes kept of ended sequences for prompts that begin alike.
         max_threads: most threads a forward can use; None for all cores this process may use.
@@ -24,6 +26,7 @@ class LocalOptions:
 
     max_tokens_default: int = 512
     step_tokens: int = 512
+    stall_s: float = 0.25
     max_works: int = 64
     prefix_lanes: int = 16
     max_threads: int | None = None
@@ -31,10 +34,11 @@ class LocalOptions:
     def __post_init__(self) -> None:
         for name in ("max_tokens_default", "step_tokens", "max_works", "max_threads"):
             check_least(f"LocalOptions.{name}", getattr(self, name), 1)
+        check_least("LocalOptions.stall_s", self.stall_s, 0.001)
         check_least("LocalOptions.prefix_lanes", self.prefix_lanes, 0)
 
 
-def check_least(where: str, value: int | None, least: int) -> None:
+def check_least(where: str, value: float | None, least: float) -> None:
     """Raise ConfigError where a number is given that is too small."""
     if value is not None and value < least:
         valid = f"at least {least}"

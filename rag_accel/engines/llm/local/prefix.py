@@ -44,7 +44,6 @@ class RadixTree:
         while node.parent is not None and not node.lanes and not node.children:
             del node.parent.children[node.edge[0]]
             node = node.parent
-        _merge(node)
 
     def longest(self, ids: tuple[int, ...]) -> tuple[Lane | None, int]:
         """Return a lane that begins as ``ids`` do, and how far; of all lanes, the farthest."""
@@ -197,13 +196,3 @@ def _split(node: _Node, at: int) -> _Node:
     node.edge, node.parent = node.edge[at:], upper
     upper.children[node.edge[0]] = node
     return upper
-
-
-def _merge(node: _Node) -> None:
-    """Join a node that nothing ends at or parts at any more with the only one below it."""
-    parent = node.parent
-    if parent is None or node.lanes or len(node.children) != 1:
-        return
-    (child,) = node.children.values()
-    child.edge, child.parent = node.edge + child.edge, parent
-    parent.children[child.edge[0]] = child

@@ -76,7 +76,7 @@ class Prompting:
         mark = _unused(message.content for message in messages)
         turns = [{"role": one.role, "content": self._marked(one.content, mark)} for one in messages]
         text = self._tokenizer.apply_chat_template(
-            turns, chat_template=self._template, add_generation_prompt=whole, tokenize=False
+            turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
         )
         if not whole and turns:
             text = _up_to(text, turns[-1]["content"])

@@ -13,7 +13,7 @@ from rag_accel.errors import ConfigError, EngineOutputError
 
 _WHERE = "GenerationInput.options"
 
-#: Below it, differences between logits overflow; what is left of chance is none.
+#: Below it, logits may overflow; of chance, nothing is left there anyway.
 _LEAST_TEMPERATURE = 1e-5
 
 #: Options that are accepted where they change nothing.
@@ -85,7 +85,7 @@ class Sampler:
     def draw(self, logits: torch.Tensor) -> int:
         """Return a random token for ``logits: [vocabulary]``, float32, none NaN or infinite."""
         options = self.options
-        scaled = (logits - logits.max()) / options.temperature
+        scaled = logits / options.temperature
         scaled = _within_top_p(_within_top_k(scaled, options.top_k), options.top_p)
         drawn = torch.multinomial(scaled.softmax(-1), 1, generator=self._random(logits.device))
         return int(drawn)

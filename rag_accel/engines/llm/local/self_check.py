@@ -21,8 +21,9 @@ from rag_accel.engines.llm.local.runner import PackedRunner
 from rag_accel.engines.llm.local.shared_weights import packed_copy, shared_copy
 
 #: The most that logits may differ, as a share of the largest one, or of 1 if that is larger.
-#: In bfloat16 a model's own logits change so much with the shape of a batch: each of its products
-#: is rounded to 8 bits, and sums of another order round to other numbers.
+#: In bfloat16 a model's own logits change with the shape of a batch: each product is rounded to 8
+#: bits, and sums of another order round to other numbers. Thirty layers of SmolLM2-135M: 0.02 to
+#: 0.03 by packed rows, 0.02 by padding in a batch, 0.13 if scores were a tenth too large.
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2**-4}
 #: Tokens of the prompts.
 LENGTHS = (41, 23, 9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 Decode = Callable[[list[int]], str]
 """The text of token ids, special ones left out."""
@@ -28,7 +29,6 @@ class Detokenizer:
         self._decode = decode
         self._cleans_up = cleans_up
         self._window: list[int] = []
-        self._borders: list[bool] = []  # whether all text was given out after each token
         self._given = 0
 
     def add(self, token: int) -> str:
@@ -38,8 +38,7 @@ class Detokenizer:
         certain = self._certain(text)
         piece = text[self._given : certain]
         self._given = max(self._given, certain)
-        self._borders.append(self._given == len(text))
-        if len(self._window) > _WINDOW and self._borders[-1]:
+        if len(self._window) > _WINDOW and self._given == len(text):
             self._shorten(text)
         return piece
 
@@ -58,14 +57,14 @@ class Detokenizer:
         return size if space < 0 else space
 
     def _shorten(self, text: str) -> None:
-        """Forget tokens before one that stands for whole characters, if the rest reads the same."""
-        for at in range(len(self._window) - _CONTEXT, 0, -1):
-            if self._borders[at - 1] and self._borders[at]:
-                kept = self._decode(self._window[at:])
-                if text.endswith(kept):
-                    del self._window[:at], self._borders[:at]
-                    self._given = len(kept)
-                return
+        """Forget the first tokens, if the others read the same without them.
+
+        They do not where a character or a run of bytes would be cut; the next token tries again.
+        """
+        kept = self._decode(self._window[-_CONTEXT:])
+        if text.endswith(kept):
+            del self._window[:-_CONTEXT]
+            self._given = len(kept)
 
 
 class StopScanner:
@@ -144,6 +143,19 @@ class CompletionText:
         if piece:
             self._pieces.append(piece)
         return piece
+
+
+def end_tokens(*sources: Any) -> frozenset[int]:
+    """Return the tokens that end a completion, by ``eos_token_id`` of all sources.
+
+    Sources are tokenizers, configurations and generation configurations of transformers: each names
+    one token, several or none, and chat models name the end of a turn in only some of them.
+    """
+    found: set[int] = set()
+    for source in sources:
+        ends = getattr(source, "eos_token_id", None)
+        found.update([] if ends is None else [ends] if isinstance(ends, int) else ends)
+    return frozenset(found)
 
 
 def _begun(text: str, mark: str) -> int:

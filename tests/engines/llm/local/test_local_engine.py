@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,7 @@ def make(runner: FakeRunner | None = None, **options: Any) -> LocalLLMEngine:
     bounds = {name: value for name, value in options.items() if name in names}
     rest = {name: value for name, value in options.items() if name not in names}
     rest.setdefault("eos", ())
+    bounds.setdefault("stall_s", 1000.0)
     return LocalLLMEngine(
         runner or FakeRunner(), tokenizer(), options=LocalOptions(**bounds), **rest
     )
@@ -101,6 +103,15 @@ def test_works_together_write_what_each_writes_alone(step_tokens: int, pool_size
     outputs = finish(engine, *map(str, range(8)))
     for at, text in enumerate(texts):
         assert value(outputs, str(at)).text == text_of(runner, text, count=at + 1)
+
+
+def test_what_is_done_to_the_tokenizer_later_changes_nothing(runner: FakeRunner) -> None:
+    mine = copy.deepcopy(tokenizer())
+    engine = LocalLLMEngine(runner, mine, eos=())
+    mine.chat_template = "{{ messages }}"
+    mine.add_tokens(["guide"])
+    engine.submit([work("a", HEAD)])
+    assert value(finish(engine, "a"), "a").text == text_of(runner, HEAD)
 
 
 def test_work_joins_what_runs(engine: LocalLLMEngine, runner: FakeRunner) -> None:
@@ -161,7 +172,7 @@ def test_an_answer_is_part_of_the_next_turns_beginning() -> None:
     )
     engine.submit([replace(work("b"), payload=payload)])
     use = value(finish(engine, "b"), "b").use
-    assert use.from_prefix >= answer.prompt_tokens
+    assert use.from_prefix >= answer.prompt_tokens + 4  # the last token was not computed
 
 
 def test_tenants_share_no_beginnings(engine: LocalLLMEngine, runner: FakeRunner) -> None:
@@ -432,10 +443,9 @@ def test_an_interrupt_just_before_a_step_is_not_lost(runner: FakeRunner) -> None
     engine = make(runner, step_tokens=16)
     engine.submit([work("a", HEAD * 10)])
     engine.interrupt()
-    engine.step(StepBudget())
+    assert not engine.step(StepBudget())
     assert len(runner.forwards) == 1
-    assert value(finish(engine, "a"), "a").text == text_of(runner, HEAD * 10)
-    assert len(runner.forwards) > 10
+    assert value(engine.step(StepBudget()), "a").text == text_of(runner, HEAD * 10)
 
 
 def test_no_forward_begins_once_the_time_is_over(runner: FakeRunner) -> None:
@@ -445,6 +455,23 @@ def test_no_forward_begins_once_the_time_is_over(runner: FakeRunner) -> None:
     runner.before = lambda: clock.advance(0.1)
     engine.step(StepBudget(0.25))
     assert len(runner.forwards) == 3
+
+
+@pytest.mark.parametrize(
+    ("stall_s", "time_s", "rows"), [(0.25, None, 32), (1000.0, 0.375, 48), (0.001, 0.375, 16)]
+)
+def test_pieces_of_prompts_are_as_large_as_the_time_allows(
+    runner: FakeRunner, stall_s: float, time_s: float | None, rows: int
+) -> None:
+    clock = ManualClock()
+    engine = make(runner, step_tokens=64, stall_s=stall_s, clock=clock)
+    engine.submit([work("a", HEAD * 20)])
+    engine.interrupt()
+    runner.before = lambda: clock.advance(0.5)  # so that it computes 128 rows a second
+    engine.step(StepBudget())
+    engine.interrupt()
+    engine.step(StepBudget(time_s))
+    assert [len(forward[0]) for forward in runner.forwards] == [64, rows]
 
 
 def test_a_forward_that_fails_can_be_done_again(engine: LocalLLMEngine, runner: FakeRunner) -> None:
@@ -473,8 +500,15 @@ def test_a_closed_engine_holds_nothing_and_takes_nothing(engine: LocalLLMEngine)
 
 
 @pytest.mark.parametrize(
-    "options", [{"step_tokens": 0}, {"prefix_lanes": -1}, {"max_threads": 0}, {"max_works": 0}]
+    "options",
+    [
+        {"step_tokens": 0},
+        {"stall_s": 0.0},
+        {"prefix_lanes": -1},
+        {"max_threads": 0},
+        {"max_works": 0},
+    ],
 )
-def test_bounds_out_of_range_are_refused_by_name(options: dict[str, int]) -> None:
+def test_bounds_out_of_range_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         LocalOptions(**options)

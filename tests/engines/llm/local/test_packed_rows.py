@@ -10,6 +10,7 @@ from tiny_models import (
     MODELS,
     VOCABULARY,
     WINDOW,
+    fresh,
     ids_of,
     own_logits,
     packed_logits,
@@ -61,6 +62,30 @@ def test_sequences_that_decode_together(name: str) -> None:
     found = torch.stack(steps, 1)
     assert difference(found[0], own_logits(shared(name), B)[30:35]) <= CLOSE
     assert difference(found[1], own_logits(shared(name), A)[60:65]) <= CLOSE
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_tokens_are_those_that_the_model_generates(name: str) -> None:
+    model, runner = shared(name), runner_for(shared(name))
+    inputs = torch.tensor([A])
+    kept = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    expected = model.generate(inputs, attention_mask=torch.ones_like(inputs), **kept)[0].tolist()
+    ids, lane = list(A), runner.pool.take(80)
+    start = 0
+    while len(ids) < len(expected):
+        logits = runner.run([part(lane, ids, start, len(ids))])
+        start = len(ids)
+        ids.append(int(logits[-1].argmax()))
+    assert ids == expected
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_a_model_whose_own_attention_is_eager(name: str) -> None:
+    model = fresh(name)
+    model.set_attn_implementation("eager")
+    found = packed_logits(runner_for(model), [A, B], Random(2))
+    for ids, logits in zip((A, B), found, strict=True):
+        assert difference(logits, own_logits(model, ids)) <= CLOSE
 
 
 def test_a_lane_between_those_that_decode_is_passed_over() -> None:
@@ -201,7 +226,7 @@ def test_running_leaves_torch_as_it_was(runner: PackedRunner) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_on_an_accelerator(name: str) -> None:
-    model = shared(name, torch.bfloat16).to("cuda")
+    model = fresh(name, torch.bfloat16).to("cuda")
     found = packed_logits(runner_for(model), [A, B, C], Random(1))
     for ids, logits in zip((A, B, C), found, strict=True):
         expected = own_logits(model, ids)

@@ -147,6 +147,14 @@ def test_room_is_made_by_what_was_least_lately_needed(cache: PrefixCache, pool: 
     assert pool.copied == 9 + 2
 
 
+def test_a_pinned_lane_does_not_give_way(cache: PrefixCache, pool: FakePool) -> None:
+    lane = fill(cache, pool, "abc")[0]
+    cache.pin(lane)
+    cache.keep(lane)
+    cache.keep(fill(cache, pool, "abcdef")[0])
+    assert pool.held_bytes == 9
+
+
 def test_pinned_lanes_go_last(cache: PrefixCache, pool: FakePool) -> None:
     pinned = fill(cache, pool, "p" * 10)[0]
     cache.pin(pinned)

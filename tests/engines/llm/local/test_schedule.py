@@ -174,6 +174,14 @@ def test_a_prompt_waits_for_what_another_computes_of_it_just_now(table: Table) -
     assert "b 0-17?" in table.forward(100)
 
 
+def test_a_prompt_does_not_wait_for_what_is_computed_already(table: Table) -> None:
+    head = tuple(range(40))
+    table.add("a", prompt=(*head, *range(100, 120)))
+    table.forward(40)
+    table.add("b", prompt=(*head, 1))
+    assert table.forward(80) == "a 40-60?, b 0-41?"
+
+
 @pytest.mark.parametrize(
     ("shared", "namespace"), [(WORTH_WAITING - 1, ""), (WORTH_WAITING, "other")]
 )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_models import MODELS, fresh, shared
+from tiny_models import MODELS, SIZES, fresh, shared
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_accel.engines.llm.local import attention
 from rag_accel.engines.llm.local.self_check import check_equality
@@ -20,6 +21,11 @@ from rag_accel.errors import ConfigError
 @pytest.mark.cross_product(keep=8)
 def test_each_family_is_proved(name: str, dtype: torch.dtype) -> None:
     check_equality(shared(name, dtype))
+
+
+def test_a_model_for_short_texts_is_proved() -> None:
+    sizes = {**SIZES, "max_position_embeddings": 12}
+    check_equality(LlamaForCausalLM(LlamaConfig(**sizes)))
 
 
 def test_a_model_is_not_changed_by_its_proof() -> None:

@@ -116,3 +116,8 @@ def test_a_model_that_is_only_used_is_the_same() -> None:
     generated(model)
     packed_logits(runner_for(model), [A], Random(0))
     assert watch.is_same()
+
+
+def test_weights_off_the_cpu_are_not_read_to_be_watched() -> None:
+    model = fresh("llama").to("meta")
+    assert SourceWatch(model).is_same()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fake_runner import tokenizer
 
-from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer, StopScanner
+from rag_accel.engines.llm.local.stopping import (
+    CompletionText,
+    Detokenizer,
+    StopScanner,
+    end_tokens,
+)
 
 
 def byte_level() -> Any:
@@ -165,6 +171,11 @@ def test_how_text_is_cut_into_pieces_does_not_matter_to_stop_strings(seed: int) 
         single = "".join(scanned(stop, *text))
         assert single == text[:whole]
         assert "".join(scanned(stop, *pieces)) in {single, "".join(scanned(stop, text))}
+
+
+def test_tokens_of_the_end_are_those_that_any_source_names() -> None:
+    several, none = SimpleNamespace(eos_token_id=[5, 7]), SimpleNamespace(eos_token_id=None)
+    assert end_tokens(tokenizer(), several, none, object()) == {1, 5, 7}
 
 
 def completion(**options: Any) -> CompletionText:
