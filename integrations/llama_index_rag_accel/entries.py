@@ -1,7 +1,7 @@
 """The methods by which a LlamaIndex program is entered, each call of which is one request.
 
 A request lasts until the stream of its response has ended, or is dropped, and until the run of a
-workflow is over.
+workflow is over and the stream that it gave, if it did.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -20,6 +22,7 @@ from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows import Workflow
+from workflows.events import StopEvent
 from workflows.handler import WorkflowHandler
 
 from rag_accel.accelerator import Accelerator
@@ -89,9 +92,18 @@ def _kept_open(result: Any, scope: StreamScope, request: ExitStack) -> Any:
         # Where a later version has no such task, what its steps call are requests of their own.
         task = getattr(result, "_result_task", None)
         if task is not None:
-            kept = request.pop_all()
-            task.add_done_callback(lambda _: kept.close())
+            task.add_done_callback(partial(_kept_open_after, scope, request.pop_all()))
     return result
+
+
+def _kept_open_after(scope: StreamScope, request: ExitStack, task: Future[StopEvent]) -> None:
+    """End the request of a run that is over, or with the stream that it gave: only that asks."""
+    with request:
+        if not task.cancelled() and task.exception() is None:
+            stop = task.result()
+            given = [stop.result] if type(stop) is StopEvent else vars(stop).values()
+            stream = next((one for one in given if isinstance(one, _STREAMING)), None)
+            _kept_open(stream, scope, request)
 
 
 def _open_while(
