@@ -13,12 +13,13 @@ from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing
 from functools import partial
+from threading import Thread
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
-from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows import Workflow
@@ -83,11 +84,15 @@ def _entry(plain: Any) -> Any:
 
 def _kept_open(result: Any, scope: StreamScope, request: ExitStack) -> Any:
     """Return what a call returned; if it is not over, neither is its request."""
-    tokens = getattr(result, "response_gen", None) if isinstance(result, _STREAMING) else None
-    if isinstance(tokens, Iterator):
-        result.response_gen = _open_while(_stream, tokens, scope, request)
-    elif isinstance(tokens, AsyncIterator):
-        result.response_gen = _open_while(_astream, tokens, scope, request)
+    # The response tells which kind its stream is: that of a tracer can be both.
+    if isinstance(result, StreamingResponse):
+        if isinstance(tokens := result.response_gen, Iterator):
+            result.response_gen = _open_while(_stream, tokens, scope, request)
+    elif isinstance(result, AsyncStreamingResponse):
+        if isinstance(tokens := result.response_gen, AsyncIterator):
+            result.response_gen = _open_while(_astream, tokens, scope, request)
+    elif isinstance(result, StreamingAgentChatResponse):
+        _open_while_written(result, request)
     elif isinstance(result, WorkflowHandler):
         # Where a later version has no such task, what its steps call are requests of their own.
         task = getattr(result, "_result_task", None)
@@ -104,6 +109,23 @@ def _kept_open_after(scope: StreamScope, request: ExitStack, task: Future[StopEv
             given = [stop.result] if type(stop) is StopEvent else vars(stop).values()
             stream = next((one for one in given if isinstance(one, _STREAMING)), None)
             _kept_open(stream, scope, request)
+
+
+def _open_while_written(response: StreamingAgentChatResponse, request: ExitStack) -> None:
+    """Keep a chat's request open until the answer is in its history, whether it is read or not."""
+    # Where a later version has neither, the model is asked in a request of its own.
+    task = getattr(response, "awrite_response_to_history_task", None)
+    thread = getattr(response, "write_response_to_history_thread", None)
+    if task is not None:
+        kept = request.pop_all()
+        task.add_done_callback(lambda _: kept.close())
+    elif thread is not None and thread.is_alive():
+        Thread(target=_close_after, args=(thread, request.pop_all()), daemon=True).start()
+
+
+def _close_after(thread: Thread, request: ExitStack) -> None:
+    with request:
+        thread.join()
 
 
 def _open_while(
