@@ -14,6 +14,7 @@ from typing import Any
 
 from li_more_workflows import WORKFLOWS
 from li_programs import (
+    CHAT_ENGINES,
     QUERY_ENGINES,
     EchoLLM,
     Parts,
@@ -158,6 +159,32 @@ async def aask(engine: Any) -> Any:
     return response_shown(response)
 
 
+def _taken(engine: Any) -> Any:
+    response = engine.query(QUESTION)
+    return [*response.response_gen], type(response), nodes_of(response)
+
+
+def _streamed_engine(parts: Parts) -> Any:
+    return parts.engine(streaming=True)
+
+
+def _chat(engine: Any) -> Any:
+    turns = []
+    for question in (QUESTION, "And the ferry?"):
+        response = engine.stream_chat(question)
+        turns.append(([*response.response_gen], type(response), nodes_of(response)))
+    return turns, [(one.role, one.content) for one in engine.chat_history]
+
+
+async def _achat(engine: Any) -> Any:
+    turns = []
+    for question in (QUESTION, "And the ferry?"):
+        response = await engine.astream_chat(question)
+        tokens = [token async for token in response.async_response_gen()]
+        turns.append((tokens, type(response), nodes_of(response)))
+    return turns, [(one.role, one.content) for one in engine.chat_history]
+
+
 def _found(nodes: Sequence[Any]) -> list[tuple[str, str, float | None]]:
     return [(one.node_id, one.node.get_content(), one.score) for one in nodes]
 
@@ -203,6 +230,10 @@ class Program:
 
 
 MORE: dict[str, Program] = {
+    "streamed": Program(_streamed_engine, _taken),
+    "streamed, async": Program(_streamed_engine, aask),
+    "chat": Program(CHAT_ENGINES["context"], _chat),
+    "chat, async": Program(CHAT_ENGINES["context"], _achat),
     "retry": Program(_retry, ask),
     "retry, async": Program(_retry, aask),
     "flare": Program(_flare, ask, LookingAheadLLM),
@@ -219,7 +250,7 @@ MORE: dict[str, Program] = {
 #: programs of each form: an engine over engines, an async stream, a workflow and a function agent
 OF_EACH_FORM: dict[str, Program] = {
     "sub-question": Program(QUERY_ENGINES["sub-question"], ask),
-    "streamed": Program(lambda parts: parts.engine(streaming=True), aask),
+    "streamed": MORE["streamed, async"],
     "rerank": MORE["rerank"],
     "function agent": MORE["function agent"],
 }

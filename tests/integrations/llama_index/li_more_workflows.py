@@ -173,13 +173,14 @@ class AskingTheUser(Workflow):
         return StopEvent(result=(await self.llm.acomplete(f"{proposed} {answer.response}")).text)
 
 
-async def answered_by_the_user(workflow: Any) -> Any:
-    """Stop where the user is asked, store the context, and go on with it in another run."""
+async def answered_by_the_user(workflow: Any, other: Any = None) -> Any:
+    """Stop where the user is asked, store the context, and go on with it, perhaps in another."""
     first = workflow.run(question=QUESTION)
     asked = [one.prefix async for one in _until_asked(first)]
     stored = json.loads(json.dumps(first.ctx.to_dict()))
     await first.cancel_run()
-    second = workflow.run(ctx=Context.from_dict(workflow, stored))
+    going_on = workflow if other is None else other
+    second = going_on.run(ctx=Context.from_dict(going_on, stored))
     second.ctx.send_event(HumanResponseEvent(response="yes"))
     return asked, await second
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from li_more_programs import OF_EACH_FORM, Program, ask, evidence
-from li_more_workflows import RerankFlow, function_agent
+from li_more_programs import MORE, OF_EACH_FORM, Program, evidence
+from li_more_workflows import AskingTheUser, RerankFlow, answered_by_the_user, function_agent
 from li_programs import CHAT_ENGINES, Parts, nodes_of, shown, wait_for
 from llama_index.core.agent.workflow import AgentStream
 from llama_index.core.query_engine import RouterQueryEngine
@@ -21,7 +21,7 @@ from workflows import Workflow, step
 from workflows.errors import WorkflowCancelledByUser
 from workflows.events import StartEvent, StopEvent
 
-from llama_index_rag_accel import accelerate
+from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
 
 # Upstream's agents use what is deprecated in its workflows.
@@ -155,21 +155,48 @@ async def test_an_agent_that_is_left_in_the_middle_of_its_stream_ends_its_reques
     assert await becomes_idle(accelerator)
 
 
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
-@pytest.mark.parametrize("name", ["sub-question", "streamed"])
-def test_a_copy_gives_the_same(
+def pickled(obj: Any) -> Any:
+    """Return what comes back from a pickle of an object."""
+    return pickle.loads(pickle.dumps(obj))
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """Return what a call gives, or the class of its error."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.cross_product(keep=12)
+@pytest.mark.usefixtures("default_model")
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("name", [name for name in MORE if not name.endswith("async")])
+def test_a_copy_gives_what_a_plain_copy_gives(
     name: str, way: Callable[[Any], Any], accelerator: Accelerator
 ) -> None:
-    program = OF_EACH_FORM[name]
-    fast = way(accelerate(program.made(), accelerator=accelerator))
-    assert program.run(fast) == program.run(program.made())
-    assert accelerator.metrics.snapshot()["engines"]
+    program = MORE[name]
+    plain = outcome(lambda: program.run(way(program.made())))
+    with activate(accelerator):
+        assert outcome(lambda: program.run(way(accelerate(program.made())))) == plain
 
 
-def test_a_pickled_engine_gives_the_same() -> None:
-    fast = pickle.loads(pickle.dumps(accelerate(Parts().engine())))
-    assert type(fast).__rag_accel__
-    assert ask(fast) == ask(Parts().engine())
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_is_accelerated(way: Callable[[Any], Any]) -> None:
+    made = OF_EACH_FORM["sub-question"].made()
+    assert type(way(accelerate(made))).__rag_accel__
+
+
+@pytest.mark.parametrize("is_stored_by_plain", [True, False])
+async def test_a_stored_context_goes_on_plain_or_accelerated(
+    is_stored_by_plain: bool, accelerator: Accelerator
+) -> None:
+    plain = AskingTheUser(Parts())
+    fast = accelerate(AskingTheUser(Parts()), accelerator=accelerator)
+    expected = await answered_by_the_user(plain, plain)
+    first, second = (plain, fast) if is_stored_by_plain else (fast, plain)
+    assert await answered_by_the_user(first, second) == expected
+    assert await becomes_idle(accelerator)
 
 
 def test_an_accelerated_engine_is_a_tool_of_another(accelerator: Accelerator) -> None:
