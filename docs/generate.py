@@ -37,7 +37,7 @@ def _row(option: Field[Any]) -> str:
 def _default(value: object) -> str:
     if value is None:
         return "none"
-    return f"`{value}`" if value != "" else "empty"
+    return f"`{value}`" if value not in ("", ()) else "empty"
 
 
 def _valid(metadata: Any) -> str:

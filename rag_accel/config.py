@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_accel.errors import ConfigError
 
@@ -106,6 +106,16 @@ class Options:
         "threads for sync-only calls of async callers",
         1,
         4096,
+    )
+    off_loop: bool = _option(
+        True,
+        "make blocking calls of LlamaIndex's async methods in such threads, where all that is "
+        "called is known to be thread-safe",
+    )
+    thread_safe_classes: tuple[str, ...] = _option(
+        (),
+        "your classes whose objects may be called from several threads at once, as "
+        "`package.module.Class`, joined by commas in the environment; needed by `off_loop`",
     )
     single_flight: bool = _option(
         True,
@@ -235,6 +245,8 @@ def _parse(key: str, text: str, hint: Any) -> Any:
     kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
     if text.strip().lower() in ("", "none") and type(None) in get_args(hint):
         return None
+    if get_origin(hint) is tuple:
+        return tuple(name.strip() for name in text.split(",") if name.strip())
     if isinstance(kinds[0], str) or kinds[0] is str:
         return text
     try:
@@ -245,6 +257,9 @@ def _parse(key: str, text: str, hint: Any) -> Any:
 
 
 def _check(name: str, value: Any, hint: Any, meta: Mapping[str, Any]) -> None:
+    if get_origin(hint) is tuple:
+        _check_names(name, value)
+        return
     choices = get_args(hint)
     if choices and all(isinstance(choice, str) for choice in choices):
         if value not in choices:
@@ -264,3 +279,10 @@ def _check(name: str, value: Any, hint: Any, meta: Mapping[str, Any]) -> None:
     if too_low or too_high or value != value:
         bounds = f"from {low}" + (f" to {high}" if high is not None else "")
         raise ConfigError("option out of range", where=name, found=repr(value), valid=bounds)
+
+
+def _check_names(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+        raise ConfigError(
+            "bad option value", where=name, found=repr(value), valid="a tuple of strings"
+        )

@@ -53,6 +53,8 @@ def test_options_made_directly_do_not_look_at_the_environment(
         ("strict", "yes", True),
         ("single_flight", "off", False),
         ("single_flight", "No", False),
+        ("thread_safe_classes", "", ()),
+        ("thread_safe_classes", "a.B, c.d.E,", ("a.B", "c.d.E")),
     ],
 )
 def test_a_variable_is_read_as_the_type_of_its_option(name: str, text: str, value: Any) -> None:
@@ -79,6 +81,12 @@ def test_a_variable_that_cannot_be_used_is_named(name: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Options.load({f"RAG_ACCEL_{name.upper()}": text})
     assert name in str(caught.value).lower()
+
+
+@pytest.mark.parametrize("value", ["a.B", ["a.B"], (1,)])
+def test_names_are_a_tuple_of_strings(value: Any) -> None:
+    with pytest.raises(ConfigError, match="thread_safe_classes"):
+        Options(thread_safe_classes=value)
 
 
 def test_an_unknown_variable_is_named_as_it_was_written() -> None:

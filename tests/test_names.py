@@ -22,6 +22,8 @@ SOURCES = [
 #: Classes of one name, and why: the second says of the first, or the two never meet.
 SAME_NAME = {
     "StepEnded": "the event of the scheduler, and the event of the trace that records it",
+    "RagAccelRetriever": "a component for LangChain, and one for LlamaIndex",
+    "RagAccelVectorStore": "a component for LangChain, and one for LlamaIndex",
 }
 
 

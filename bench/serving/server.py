@@ -71,12 +71,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         _serve(make_app(chain))
 
 
-def _serve(app: FastAPI) -> None:
+def open_listener() -> socket.socket:
+    """Return a listening socket whose connections send each part of a response at once."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     # asyncio sets it for sockets that are made for TCP by name, which this one is not. Without it
     # a response's body waits until the client has acknowledged its head, up to 40 ms. Accepted
     # sockets inherit it.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def _serve(app: FastAPI) -> None:
+    listener = open_listener()
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
 
     def wait_for_the_end() -> None:

@@ -1,6 +1,7 @@
 """LlamaIndex programs, accelerated without a change to them."""
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 try:
     import llama_index.core as _  # noqa: F401
@@ -23,4 +24,29 @@ else:
 
     _upstream.warn_of([_missing], "nothing is accelerated")
 
-__all__ = ["accelerate", "activate", "shutdown"]
+if TYPE_CHECKING:
+    from llama_index_rag_accel.components.embeddings import RagAccelEmbedding
+    from llama_index_rag_accel.components.retrievers import RagAccelRetriever
+    from llama_index_rag_accel.components.vector_stores import RagAccelVectorStore
+
+__all__ = [
+    "RagAccelEmbedding",
+    "RagAccelRetriever",
+    "RagAccelVectorStore",
+    "accelerate",
+    "activate",
+    "shutdown",
+]
+
+#: What needs NumPy or a model, by the module that defines it; imported when first asked for.
+_LAZY = {
+    "RagAccelEmbedding": "components.embeddings",
+    "RagAccelRetriever": "components.retrievers",
+    "RagAccelVectorStore": "components.vector_stores",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from llama_index.core.indices.base import BaseIndex
 
-from llama_index_rag_accel.entries import entry_methods, is_program
+from llama_index_rag_accel.entries import INDEX_ENTRIES, entry_methods, is_program, requests_of
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
-from rag_accel.interception.leaf_table import leaf_class
+from rag_accel.interception.leaf_table import is_scheduled, leaf_class
 from rag_accel.interception.twins import program_of, twin
 
 T = TypeVar("T")
@@ -28,7 +28,8 @@ def accelerate(
 
     Each call of a query engine, chat engine, retriever, synthesizer or ingestion pipeline and each
     run of a workflow or agent is one request; an LLM, embedding, vector store or postprocessor is
-    scheduled call by call. What an index makes is accelerated as if it had been given itself.
+    scheduled call by call. What an index makes is accelerated as if it had been given itself, and
+    each call that inserts into it is one request.
 
     Args:
         obj: the object; it stays as it is and may be used beside the result.
@@ -47,7 +48,10 @@ def accelerate(
         program_of(made)  # what it holds is intercepted from now on
         return made
     if isinstance(obj, BaseIndex):
-        return twin(obj, accelerator, maker_methods)
+        return twin(obj, accelerator, index_methods)
+    if is_scheduled(type(obj)) and hasattr(obj, "scheduled_by"):  # a component of ours
+        component = cast("Any", obj)
+        return component if accelerator is None else component.scheduled_by(accelerator)
     if leaf_class(type(obj)).framework is LLAMA_INDEX:
         return twin(obj, accelerator)
     raise ConfigError(
@@ -60,8 +64,8 @@ def accelerate(
     )
 
 
-def maker_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
-    """Return the methods by which an accelerated index makes accelerated programs."""
+def index_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
+    """Return the methods by which an accelerated index grows, and makes accelerated programs."""
 
     def maker(plain: Any) -> Any:
         @functools.wraps(plain)
@@ -71,4 +75,5 @@ def maker_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
         return make
 
     names = ("as_query_engine", "as_chat_engine", "as_retriever")
-    return {name: maker(getattr(cls, name)) for name in names}
+    makers = {name: maker(getattr(cls, name)) for name in names}
+    return {**makers, **requests_of(cls, INDEX_ENTRIES)}

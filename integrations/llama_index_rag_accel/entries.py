@@ -10,7 +10,7 @@ import functools
 import inspect
 import weakref
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, aclosing
 from functools import partial
 from threading import Thread
@@ -26,6 +26,7 @@ from workflows import Workflow
 from workflows.events import StopEvent
 from workflows.handler import WorkflowHandler
 
+from llama_index_rag_accel.off_loop import off_loop
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
@@ -42,6 +43,17 @@ ENTRIES: Mapping[type, tuple[str, ...]] = {
 
 #: of these, what only some classes have
 OPTIONAL = frozenset({"aretrieve"})
+#: those of an index, which has others answer
+INDEX_ENTRIES = (
+    "insert",
+    "ainsert",
+    "insert_nodes",
+    "ainsert_nodes",
+    "update_ref_doc",
+    "aupdate_ref_doc",
+    "refresh_ref_docs",
+    "arefresh_ref_docs",
+)
 
 _STREAMING = (StreamingResponse, AsyncStreamingResponse)
 
@@ -53,20 +65,28 @@ def is_program(obj: object) -> bool:
 
 def entry_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
     """Return the methods in which an accelerated program differs from one of class ``cls``."""
-    names = [name for base, known in ENTRIES.items() if issubclass(cls, base) for name in known]
+    return requests_of(
+        cls, [name for base, known in ENTRIES.items() if issubclass(cls, base) for name in known]
+    )
+
+
+def requests_of(cls: type, names: Iterable[str]) -> dict[str, Any]:
+    """Return those of a class's methods that it has, each call of which is a request."""
     methods = {name: getattr(cls, name) for name in dict.fromkeys(names) if hasattr(cls, name)}
     return {name: _entry(method) for name, method in methods.items()}
 
 
 def _entry(plain: Any) -> Any:
     if inspect.iscoroutinefunction(plain):
+        # It may have been looked up while its class was not patched.
+        called = off_loop(plain)
 
         @functools.wraps(plain)
         async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
             with ExitStack() as request:
                 scope = request.enter_context(program_of(self).run())
                 with scope():
-                    result = await plain(self, *args, **kwargs)
+                    result = await called(self, *args, **kwargs)
                 return _kept_open(result, scope, request)
 
         return acall

@@ -1,4 +1,4 @@
-"""The methods in which LlamaIndex objects do their work.
+"""The methods in which LlamaIndex objects do their work, and those that block a loop meanwhile.
 
 Embeddings and retrievers are intercepted below their own events, caches and rate limiters; models
 around them, since there is no method between a model's events and its work.
@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.embeddings.base_sparse import BaseSparseEmbedding
@@ -21,7 +22,11 @@ from llama_index.core.multi_modal_llms.base import MultiModalLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from llama_index_rag_accel.blocking_methods import blocking_method
+from llama_index_rag_accel.off_loop import off_loop
+from rag_accel.adoption.known_classes import does_the_same
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.interception.embedding_ahead import EmbeddingsAhead
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
@@ -66,6 +71,28 @@ _EMBEDS = [
     *_pair("_get_text_embeddings", "_aget_text_embeddings", EMBEDDING),
 ]
 _EMBEDS_TEXT = [replace(leaf, owned=_RECOGNISER.owned) for leaf in _EMBEDS]
+_BATCHES = ("get_text_embedding_batch", "aget_text_embedding_batch")
+_BATCH_METHODS = (
+    *_BATCHES,
+    "_get_text_embeddings_cached",
+    "_aget_text_embeddings_cached",
+    "_aget_text_embeddings_rate_limited",
+)
+
+
+def _chunk_len(obj: Any, cls: type) -> int | None:
+    """Return the texts of a chunk, unless a cache or a limiter has a say in what is computed."""
+    if obj.embeddings_cache is not None or obj.rate_limiter is not None:
+        return None
+    is_known = does_the_same(cls, BaseEmbedding, _BATCH_METHODS, plain_method)
+    return obj.embed_batch_size if is_known else None
+
+
+_AHEAD = EmbeddingsAhead(_RECOGNISER, "texts", _chunk_len)
+_BATCH = [
+    replace(leaf, owned=_AHEAD.owned, within=lambda cls: True)
+    for leaf in _pair(*_BATCHES, EMBEDDING)
+]
 
 
 def _held_by(obj: Any) -> Iterator[Any]:
@@ -80,10 +107,11 @@ LLAMA_INDEX = Framework(
         MultiModalLLM: _MODEL,
         MultiModalEmbedding: [
             *_EMBEDS_TEXT,
+            *_BATCH,
             *_pair("_get_image_embedding", "_aget_image_embedding", EMBEDDING),
             *_pair("_get_image_embeddings", "_aget_image_embeddings", EMBEDDING),
         ],
-        BaseEmbedding: _EMBEDS_TEXT,
+        BaseEmbedding: [*_EMBEDS_TEXT, *_BATCH],
         BaseSparseEmbedding: _EMBEDS,
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
         BasePydanticVectorStore: [
@@ -95,6 +123,12 @@ LLAMA_INDEX = Framework(
             for name in ("get", "get_triplets", "get_rel_map", "structured_query", "vector_query")
             for leaf in _pair(name, f"a{name}", SEARCHING)
         ],
+        # Each is known in a few classes of LlamaIndex's; a method of that name elsewhere is not
+        # touched.
+        BaseQueryEngine: [
+            LeafMethod("_aquery", SEARCHING, "composite"),
+            LeafMethod("asynthesize", SEARCHING, "composite"),
+        ],
         BaseNodePostprocessor: _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING),
     },
     # A retriever over others has them do the work.
@@ -102,5 +136,7 @@ LLAMA_INDEX = Framework(
     # A retriever over a store, or a model over another.
     inner={SEARCHING: (BasePydanticVectorStore, PropertyGraphStore), DECODING: (BaseLLM,)},
     held_by=_held_by,
+    is_composite_call=lambda method: blocking_method(method) is not None,
+    spread=off_loop,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
 )

@@ -66,6 +66,16 @@ class FlatIndexClient:
         return numbers, places
 
 
+def scores_pair_by_pair(client: Any) -> bool:
+    """Tell whether a cross-encoder gives each pair one score, whatever it is scored with.
+
+    A ``predict`` that was replaced may score a list as a whole, or look at who calls it.
+    """
+    from rag_accel.engines.embedding.models import has_plain_predict
+
+    return has_plain_predict(client) and client.num_labels == 1
+
+
 class CrossEncoderClient:
     """A cross-encoder whose pairs share batches with those of others."""
 

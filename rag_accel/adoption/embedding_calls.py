@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.adoption.embeddings import AdoptedEmbeddings
+from rag_accel.adoption.texts_ahead import TextsAhead, find_ahead
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
 from rag_accel.scheduler.messages import EngineName
@@ -82,6 +83,10 @@ def embed(
     role: Role,
 ) -> Vectors:
     """Return one vector per text, in order, from an owned engine that lives as long as holders."""
+    ahead = find_ahead(identity, adopted, holder) if role == "document" else None
+    taken = None if ahead is None else ahead.take(texts)
+    if taken is not None:
+        return taken
     leaves = identity.accelerator.leaves
     parts = leaves.compute_all(identity, _works(identity, adopted, holder, texts, role))
     return [vector for part in parts for vector in part.tolist()]
@@ -95,6 +100,10 @@ async def aembed(
     role: Role,
 ) -> Vectors:
     """Do as ``embed`` without blocking the loop."""
+    ahead = find_ahead(identity, adopted, holder) if role == "document" else None
+    taken = None if ahead is None else await ahead.atake(texts)
+    if taken is not None:
+        return taken
     leaves = identity.accelerator.leaves
     works = _works(identity, adopted, holder, texts, role)
     if len(works) == 1:  # no task for the usual case
@@ -102,6 +111,32 @@ async def aembed(
     else:
         parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in works))
     return [vector for part in parts for vector in part.tolist()]
+
+
+def hand_over(
+    identity: RequestIdentity,
+    adopted: AdoptedEmbeddings,
+    holder: Any,
+    texts: Sequence[str],
+    *,
+    on_loop: bool = False,
+) -> TextsAhead:
+    """Have a local engine embed documents before they are asked for in parts.
+
+    While the result is the context's ``texts_ahead``, ``embed`` and ``aembed`` take vectors from
+    it; whoever set it closes it.
+
+    Args:
+        identity: the run they belong to.
+        adopted: how an engine runs the object, which is no hosted one.
+        holder: the object.
+        texts: what to embed, prepared; equal ones once.
+        on_loop: whether the caller is a task.
+    """
+    works = _works(identity, adopted, holder, list(dict.fromkeys(texts)), "document")
+    handed = identity.accelerator.leaves.hand_over(identity, works, together=on_loop)
+    pieces = [work.payload.texts for work in works]
+    return TextsAhead(identity, adopted, holder, pieces, handed)
 
 
 def _works(

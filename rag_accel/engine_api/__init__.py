@@ -26,11 +26,13 @@ from rag_accel.engine_api.payloads import (
     HybridQuery,
     IngestBatch,
     Message,
+    PromptUse,
     RerankBatch,
     Role,
     ScoredDocument,
     SearchQuery,
     TextBatch,
+    TokenLogprob,
 )
 from rag_accel.engine_api.profile import BorrowedEngine, Capability, EngineProfile, LatencyModel
 
@@ -56,11 +58,13 @@ __all__ = [
     "Message",
     "OutputKind",
     "PrimitiveKind",
+    "PromptUse",
     "RerankBatch",
     "Role",
     "ScoredDocument",
     "SearchQuery",
     "StepBudget",
     "TextBatch",
+    "TokenLogprob",
     "WorkId",
 ]

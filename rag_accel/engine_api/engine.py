@@ -28,6 +28,9 @@ class EngineRequest:
         handle: engine-owned state to resume from, if any.
         size: how many items this is, for batch limits.
         stream: whether ``partial`` outputs are wanted.
+        depth: longest remaining path to the request's end, in primitives (Teola Alg. 2).
+        arrived_at: when the request arrived, on the scheduler's clock, in seconds.
+        deadline: when it must have ended, on the same clock, if ever.
     """
 
     id: WorkId
@@ -38,6 +41,9 @@ class EngineRequest:
     handle: Handle | None = None
     size: int = 1
     stream: bool = False
+    depth: int = 1
+    arrived_at: float = 0.0
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,10 +101,51 @@ class GenerationInput:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptUse:
+    """The tokens of a prompt by where their attention state came from; together, all of them.
+
+    Args:
+        computed: run through the model for this prompt.
+        from_prefix: taken over from an earlier prompt with the same beginning.
+        from_chunks: taken over from texts encoded before, at other places (FusionRAG section 4).
+    """
+
+    computed: int = 0
+    from_prefix: int = 0
+    from_chunks: int = 0
+
+    def __add__(self, other: PromptUse) -> PromptUse:
+        return PromptUse(
+            self.computed + other.computed,
+            self.from_prefix + other.from_prefix,
+            self.from_chunks + other.from_chunks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A generated token's text and the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationOutput:
-    """A finished completion and its token counts."""
+    """A finished completion and its token counts.
+
+    Args:
+        text: what was generated.
+        prompt_tokens: tokens of the prompt.
+        completion_tokens: tokens generated.
+        finish_reason: ``stop`` or ``length``, or what a server says.
+        use: where the prompt's tokens came from, by an engine that owns its sequences.
+        logprobs: of the generated tokens, where asked for.
+    """
 
     text: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str = "stop"
+    use: PromptUse | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()

@@ -4,13 +4,14 @@ A wrapper looks once for the run that its call belongs to. Without one it is the
 *scheduled* version runs, which is told the run. There are four flavours (plain, coroutine,
 generator, async generator) and two uses: in a subclass made for one accelerated object, where every
 call is scheduled, and in a class-level patch, where only calls that belong to an accelerated run
-are. A composite's methods have a fifth flavour, which may run the calls that they make side by
-side.
+are. A composite's methods, plain or coroutines, have a fifth flavour, which may run the calls that
+they make side by side or elsewhere.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, nullcontext
@@ -205,6 +206,14 @@ _LOOKING: dict[Flavour, Callable[[Method, Method, FindIdentity], Method]] = {
 
 
 def _composite(original: Method, spread: Callable[[Method], Method]) -> Method:
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def awrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return await spread(original)(self, *args, **kwargs)
+
+        return awrapper
+
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         return spread(original)(self, *args, **kwargs)
@@ -239,13 +248,13 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
         known = leaf_class(type(self))
         if known.parts and holds(self, known.parts):
             with inside(None, identity):
-                return await original(self, *args, **kwargs)
+                return await known.framework.spread(original)(self, *args, **kwargs)
         call = LeafCall(identity, self, leaf, known, args)
         try:
             if not call.begin():
                 await call.wait_on_loop()
             with call:
-                return await original(self, *args, **kwargs)
+                return await known.framework.spread(original)(self, *args, **kwargs)
         finally:
             if not call.is_settled:
                 call.leave()

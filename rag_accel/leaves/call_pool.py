@@ -218,11 +218,13 @@ class _Awaited(Generic[T]):
     def run(self) -> None:
         if self.future.cancelled() or not self.take():
             return
-        loop = self.loop
+        loop, compute = self.loop, self.compute
+        del self.compute  # the task may go on, and drop what it called, before this thread does
         try:
-            settle = partial(_settle, self.future, self.compute())
+            settle = partial(_settle, self.future, compute())
         except BaseException as error:
             settle = partial(_fail, self.future, error)
+        del compute
         try:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle)

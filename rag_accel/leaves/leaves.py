@@ -6,17 +6,26 @@ loop, same context. An owned call hands its payload to an engine and waits for t
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
+from rag_accel.leaves.handed_over import HandedOver, value_of
 from rag_accel.leaves.identity import RequestIdentity
-from rag_accel.scheduler.driver import AsyncLeaf, BegunCall, Driver, SyncLeaf, error_for
+from rag_accel.scheduler.driver import (
+    AsyncLeaf,
+    AsyncStreamLeaf,
+    BegunCall,
+    Driver,
+    KeptLeaf,
+    SyncLeaf,
+    SyncStreamLeaf,
+    error_for,
+)
 from rag_accel.scheduler.messages import (
     CallEnded,
     EngineName,
@@ -118,14 +127,14 @@ class Leaves:
         try:
             for work in works:
                 event, key = self._owned(identity, work)
-                leaf = SyncLeaf(self._builder(work))
+                leaf = SyncLeaf(self._builder(identity, work, event))
                 self._driver.submit(event, leaf)
                 waiting.append((leaf, key, work.engine))
             while waiting:
                 leaf, _, engine = waiting[0]
                 leaf.wait()
                 waiting.popleft()
-                values.append(_value(leaf, engine))
+                values.append(value_of(leaf, engine))
         finally:
             for _, key, _ in waiting:
                 self._driver.post(NodeCancelled(key))
@@ -134,10 +143,72 @@ class Leaves:
     async def acompute(self, identity: RequestIdentity, work: Work) -> Any:
         """Return the value an owned engine computes, without blocking the loop."""
         event, key = self._owned(identity, work)
-        leaf = AsyncLeaf(self._driver.later, self._builder(work))
+        leaf = AsyncLeaf(self._driver.later, self._builder(identity, work, event))
         self._driver.submit_together(event, leaf)
         await _settled(self._driver, leaf, key)
-        return _value(leaf, work.engine)
+        return value_of(leaf, work.engine)
+
+    def hand_over(
+        self, identity: RequestIdentity, works: Sequence[Work], *, together: bool = False
+    ) -> HandedOver:
+        """Submit works whose values are asked for later; what is not taken must be cancelled.
+
+        Args:
+            identity: the run they belong to.
+            works: what to compute.
+            together: for a task, whether they go with the works of the tasks that run next on its
+                loop.
+        """
+        handed = HandedOver(self._driver)
+        submit = self._driver.submit_together if together else self._driver.submit
+        try:
+            for work in works:
+                event, key = self._owned(identity, work)
+                leaf = KeptLeaf(self._builder(identity, work, event))
+                submit(event, leaf)
+                handed.add(leaf, key, work.engine)
+        except BaseException:
+            handed.cancel()
+            raise
+        return handed
+
+    def stream(self, identity: RequestIdentity, work: Work) -> Iterator[Any]:
+        """Yield the text an owned engine makes, piece by piece, and the final value at the end.
+
+        The work is submitted with the first step of the iterator; closing it cancels the work.
+        """
+        work = replace(work, share=None)  # who shares work gets its end only
+        event, key = self._owned(identity, work)
+        leaf = SyncStreamLeaf(self._builder(identity, work, event, stream=True))
+        has_ended = False
+        try:
+            self._driver.submit(event, leaf)
+            while pieces := leaf.take():
+                yield from pieces
+            has_ended = True
+        finally:
+            if not has_ended:
+                self._driver.post(NodeCancelled(key))
+        yield value_of(leaf, work.engine)
+
+    async def astream(self, identity: RequestIdentity, work: Work) -> AsyncIterator[Any]:
+        """Do as ``stream`` without blocking the loop."""
+        work = replace(work, share=None)
+        event, key = self._owned(identity, work)
+        leaf = AsyncStreamLeaf(
+            self._driver.later, self._builder(identity, work, event, stream=True)
+        )
+        has_ended = False
+        try:
+            self._driver.submit_together(event, leaf)
+            while pieces := await leaf.take():
+                for piece in pieces:
+                    yield piece
+            has_ended = True
+        finally:
+            if not has_ended:
+                self._driver.post(NodeCancelled(key))
+        yield value_of(leaf, work.engine)
 
     def _owned(self, identity: RequestIdentity, work: Work) -> tuple[LeafArrived, NodeKey]:
         share = work.share if self._options.single_flight else None
@@ -154,7 +225,9 @@ class Leaves:
         )
         return _arrival(identity, spec, self._options), NodeKey(identity.request, spec.name)
 
-    def _builder(self, work: Work) -> Callable[[NodeKey], EngineRequest]:
+    def _builder(
+        self, identity: RequestIdentity, work: Work, event: LeafArrived, *, stream: bool = False
+    ) -> Callable[[NodeKey], EngineRequest]:
         def build(node: NodeKey) -> EngineRequest:
             return EngineRequest(
                 id=WorkId(f"{node.request}/{node.node}"),
@@ -163,6 +236,10 @@ class Leaves:
                 payload=work.payload,
                 namespace=self._options.namespace,
                 size=work.size,
+                stream=stream,
+                depth=event.node.depth,
+                arrived_at=identity.arrived_at,
+                deadline=identity.deadline,
             )
 
         return build
@@ -294,12 +371,3 @@ def _raise_unless_granted(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> Non
         error = error_for(leaf.outcome, leaf.result, engine)
         assert error is not None, "a permit ended as done before it was granted"
         raise error
-
-
-def _value(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> Any:
-    assert leaf.outcome is not None, "a leaf ended without an outcome"
-    error = error_for(leaf.outcome, leaf.result, engine)
-    if error is not None:
-        raise error
-    assert leaf.result is not None, "an owned leaf ended as done without a result"
-    return copy.deepcopy(leaf.result.value) if leaf.shared else leaf.result.value

@@ -225,6 +225,7 @@ class Execution:
         now = self._driver.now()
         limit = self._limit(deadline_s)
         deadline = None if limit is None else now + limit
+        run.arrived_at, run.deadline = now, deadline
         event = RequestArrived(run.id, run.start(), now, deadline, on_full)
         self._driver.submit(event, run)
 

@@ -132,6 +132,7 @@ class ProgramRun:
     def _start(self, run: GraphRequest) -> None:
         identity = self._identity
         on_full = self._accelerator.options.on_full
+        run.arrived_at, run.deadline = identity.arrived_at, identity.deadline
         event = RequestArrived(run.id, run.start(), identity.arrived_at, identity.deadline, on_full)
         self._driver.submit(event, run)
         self.has_begun = True

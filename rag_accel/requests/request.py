@@ -24,9 +24,9 @@ from rag_accel.requests.hosts import Host
 from rag_accel.requests.kinds import checked, payload, stored, user_call
 from rag_accel.requests.plan import FOLD, USER_CODE, GraphPlan, Progress, Region
 from rag_accel.requests.prompts import Prefilled, as_text
-from rag_accel.requests.streams import LIST_ITEMS, Due, ItemForwarding, TextStream
+from rag_accel.requests.streams import LIST_ITEMS, Due, ItemForwarding
 from rag_accel.requests.values import Values
-from rag_accel.scheduler.driver import Driver, Result, error_for
+from rag_accel.scheduler.driver import Driver, Result, TextStream, error_for
 from rag_accel.scheduler.messages import (
     CallEnded,
     NodeKey,
@@ -114,6 +114,9 @@ class GraphRequest:
         self.id: RequestId = driver.new_request()
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
+        #: when it arrived and when it must have ended, on the driver's clock, once it has started
+        self.arrived_at = 0.0
+        self.deadline: float | None = None
         self.stream = TextStream() if stream else None
         self.host: Host | None = None
         self._plan = plan
@@ -169,6 +172,9 @@ class GraphRequest:
             handle=self._prefilled.handle(primitive),
             size=primitive.size,
             stream=is_shown or self._items.reads(primitive.name),
+            depth=primitive.depth,
+            arrived_at=self.arrived_at,
+            deadline=self.deadline,
         )
 
     def partial(self, node: NodeKey, output: EngineOutput) -> bool:

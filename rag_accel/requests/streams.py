@@ -7,7 +7,6 @@ Further ones wait here; the decoding never does.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -196,35 +195,3 @@ def _check_forwarded(found: _List, value: Any) -> None:
                 valid="a final text that is its partial ones joined",
                 hint="leave the pass 'pipeline_decoding' out of the option passes",
             )
-
-
-# Hold a request's text between its engine and its caller.
-
-#: Items that a stream buffers before further ones are merged.
-STREAM_ITEMS = 256
-
-
-class TextStream:
-    """A buffer of text between its maker's thread and its taker's, bounded by merging.
-
-    No text is lost and decoding never waits: past ``STREAM_ITEMS`` new text joins the last item.
-    """
-
-    def __init__(self) -> None:
-        self._items: deque[str] = deque()
-        self._lock = Lock()
-
-    def put(self, text: str) -> None:
-        """Add text; any thread."""
-        with self._lock:
-            if len(self._items) >= STREAM_ITEMS:
-                self._items[-1] += text
-            else:
-                self._items.append(text)
-
-    def take(self) -> list[str]:
-        """Take all that is buffered."""
-        with self._lock:
-            items = list(self._items)
-            self._items.clear()
-        return items

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from accel_harness import PATIENCE_S, Gate, become_idle, opened, settle
 
-from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError
+from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError, RequestCancelledError
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall, Faults, vector_of
@@ -493,3 +493,45 @@ def test_a_share_key_that_has_no_hash_fails_its_caller_only() -> None:
             acc.leaves.compute(acc.anonymous(), work("x", share=["no hash"]))
         acc.leaves.compute(acc.anonymous(), work("y", share="fine"))
         become_idle(acc)
+
+
+def test_values_of_works_handed_over_are_taken_in_any_order_and_again() -> None:
+    with opened() as acc:
+        work = own(acc, FakeEngine())
+        handed = acc.leaves.hand_over(acc.anonymous(), [work("a"), work("b")])
+        for at, text in ((1, "b"), (0, "a"), (1, "b")):
+            np.testing.assert_array_equal(handed.value(at), [vector_of(text)])
+
+
+def test_tasks_wait_side_by_side_for_a_work_handed_over() -> None:
+    gate = Gate()
+
+    async def take(acc: Accelerator, work: Any) -> list[Any]:
+        handed = acc.leaves.hand_over(acc.anonymous(), [work("a")], together=True)
+        waiting = [asyncio.ensure_future(handed.avalue(0)) for _ in range(3)]
+        await asyncio.to_thread(gate.wait_until_entered)
+        waiting[0].cancel()
+        gate.open()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    with gate, opened() as acc:
+        cancelled, *found = asyncio.run(take(acc, own(acc, FakeEngine(compute=gate))))
+    assert isinstance(cancelled, asyncio.CancelledError)
+    for value in found:
+        np.testing.assert_array_equal(value, [vector_of("a")])
+
+
+def test_works_handed_over_and_cancelled_are_not_computed() -> None:
+    gate = Gate()
+    engine = FakeEngine(compute=gate)
+    with gate, opened() as acc:
+        work = own(acc, engine)
+        first, _ = thread(lambda: acc.leaves.compute(acc.anonymous(), work("first")))
+        gate.wait_until_entered()
+        handed = acc.leaves.hand_over(acc.anonymous(), [work("a"), work("b")])
+        handed.cancel()
+        gate.open()
+        first.join(PATIENCE_S)
+        with pytest.raises(RequestCancelledError):
+            handed.value(0)
+    assert [len(batch) for batch in engine.batches] == [1]

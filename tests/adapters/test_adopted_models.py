@@ -17,12 +17,17 @@ class _Named:
     __qualname__ = "HuggingFaceEmbeddings"
 
 
+def _model() -> Any:
+    """Return a model without weights, whose methods are the library's own."""
+    return object.__new__(pytest.importorskip("sentence_transformers").SentenceTransformer)
+
+
 def _object(**changes: Any) -> Any:
     fields: dict[str, Any] = {
         "multi_process": False,
         "encode_kwargs": {},
         "query_encode_kwargs": {},
-        "_client": object(),
+        "_client": _model(),
     }
     return SimpleNamespace(**{**fields, **changes})
 
@@ -46,10 +51,17 @@ def test_another_class_is_not_recognised() -> None:
         {"encode_kwargs": {"precision": "int8"}},
         {"query_encode_kwargs": {"output_value": "token_embeddings"}},
         {"encode_kwargs": {"device": ["cpu", "cpu"]}},
+        {"_client": SimpleNamespace(encode=len)},
     ],
 )
 def test_settings_an_engine_cannot_honour_are_not_recognised(change: dict[str, Any]) -> None:
     assert EMBEDDINGS.adopt(_object(**change), _Named) is None
+
+
+def test_a_model_whose_encode_was_replaced_is_not_recognised() -> None:
+    model = _model()
+    vars(model)["encode"] = len
+    assert EMBEDDINGS.adopt(_object(_client=model), _Named) is None
 
 
 def test_queries_are_encoded_as_documents_unless_told_otherwise() -> None:

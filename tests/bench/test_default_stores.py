@@ -10,7 +10,9 @@ pytest.importorskip("langchain_community")
 
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import default_stores, ratio_definitions
-from rag_accel_adapters.langchain import stand_ins
+from rag_accel import Accelerator
+from rag_accel.adoption import clients
+from rag_accel_adapters.langchain import stores
 
 TINY = default_stores.Sizes(documents=200, dimension=16, turns=2, callers=4, searches=12)
 
@@ -18,7 +20,8 @@ TINY = default_stores.Sizes(documents=200, dimension=16, turns=2, callers=4, sea
 @pytest.fixture(scope="module")
 def found() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stand_ins, "MIN_NUMBERS", 0)
+        patch.setattr(clients, "MIN_NUMBERS", 0)
+        patch.setattr(stores, "MIN_NUMBERS", 0)
         yield default_stores.run(True, TINY)
 
 
@@ -33,7 +36,7 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) ->
         "plain, one thread of FAISS",
         "accelerated",
     }
-    assert any(row.metric == "first_search_ms" for row in found.rows)
+    assert {row.metric for row in found.rows} >= {"first_search_ms", "copying_search_ms"}
 
 
 def test_every_answer_is_the_plain_one(found: SuiteResult) -> None:
@@ -45,6 +48,33 @@ def test_every_answer_is_the_plain_one(found: SuiteResult) -> None:
         "accelerated",
     }
     assert found.wrong == ()
+
+
+def test_an_engine_searches_the_store_before_it_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stores, "MIN_NUMBERS", 0)
+    rotate, done = default_stores.rotate, list[int]()
+
+    def noted(*args: Any) -> Any:
+        done.append(searched(accelerator))
+        found = rotate(*args)
+        done.append(searched(accelerator))
+        return found
+
+    monkeypatch.setattr(default_stores, "rotate", noted)
+    vectors = default_stores._vectors(TINY.documents, TINY.dimension, 1)
+    with Accelerator() as accelerator:
+        default_stores._in_memory(vectors, vectors[:8].tolist(), TINY, accelerator)
+    before, after = done
+    assert before == 1 + default_stores.WARM_UP
+    assert after - before == TINY.turns
+
+
+def searched(accelerator: Accelerator) -> int:
+    """Return how many searches an engine has made."""
+    engines: Any = accelerator.metrics.snapshot().get("engines", {})
+    return sum(one["items"] for name, one in engines.items() if name.startswith("retrieval#"))
 
 
 def test_an_answer_that_differs_fails_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:

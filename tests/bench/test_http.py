@@ -19,7 +19,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from bench.results import SuiteResult, as_json, from_json
 from bench.serving.chain import build_chain
 from bench.serving.processes import Client, LineProcess
-from bench.serving.server import make_app
+from bench.serving.server import make_app, open_listener
 from bench.suites import http, ratio_definitions
 from langchain_rag_accel.demo.load import Load
 from rag_accel.errors import EngineError
@@ -60,6 +60,13 @@ def test_every_endpoint_answers_as_the_chain(
     assert len(set(found.answers)) == len(QUESTIONS)
     assert min(found.latencies_s) > 0.02
     assert found.wall_s > 0.02 * len(QUESTIONS) / connections
+
+
+def test_no_part_of_a_response_waits_for_an_acknowledgement() -> None:
+    with open_listener() as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_process_that_ends_is_named(url: str) -> None:

@@ -7,18 +7,16 @@ version is told by its source, so that one which is not known runs as it is.
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import inspect
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import patch_config
+
+from rag_accel.adoption.sources import digest_of
 
 T = TypeVar("T")
 Method = Callable[..., Any]
@@ -64,22 +62,6 @@ def composite_of(method: Method | None) -> Composite | None:
     place = f"{getattr(method, '__module__', '')}.{getattr(method, '__qualname__', '')}"
     known = _KNOWN.get(place)
     return known if known is not None and digest_of(method) in known.digests else None
-
-
-@cache
-def digest_of(function: Any) -> str:
-    """Return what tells a function's code apart from any other's; empty if it cannot be read.
-
-    Layout, comments and docstrings do not count.
-    """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError, TypeError):
-        return ""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:]
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
 
 
 # The methods ------------------------------------------------------------------------------------

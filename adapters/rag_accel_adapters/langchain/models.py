@@ -21,7 +21,10 @@ from rag_accel_adapters.langchain.hosted import hosted_calls
 
 
 def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    if obj.multi_process:
+    from rag_accel.engines.embedding.models import has_plain_encode
+
+    # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
+    if obj.multi_process or not has_plain_encode(obj._client):
         return None
     queries = obj.query_encode_kwargs or obj.encode_kwargs
     try:

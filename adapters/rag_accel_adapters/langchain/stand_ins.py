@@ -5,7 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from rag_accel.adoption.clients import CrossEncoderClient, FlatIndexClient, is_large_and_flat
+from rag_accel.adoption.clients import (
+    CrossEncoderClient,
+    FlatIndexClient,
+    is_large_and_flat,
+    scores_pair_by_pair,
+)
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
 
@@ -29,7 +34,7 @@ _CROSS_ENCODER = "langchain_community.cross_encoders.huggingface.HuggingFaceCros
 def _is_local_cross_encoder(reranker: Any) -> bool:
     model = reranker.model
     # Those with more scores than one for a pair have a say of their own in which counts.
-    return full_name(type(model)) == _CROSS_ENCODER and model.client.num_labels == 1
+    return full_name(type(model)) == _CROSS_ENCODER and scores_pair_by_pair(model.client)
 
 
 def _cross_encoder_reranker(reranker: Any, ask: Ask) -> Any:

@@ -19,7 +19,10 @@ from rag_accel.errors import ConfigError
 
 
 def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    if obj._parallel_process:
+    from rag_accel.engines.embedding.models import has_plain_encode
+
+    # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
+    if obj._parallel_process or not has_plain_encode(obj._model):
         return None
     both = {"normalize_embeddings": obj.normalize}
     queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,148 +11,14 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from rag_accel.accelerator import Accelerator, RequestIdentity, Work
-from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
+from rag_accel.accelerator import Accelerator
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import Document as IndexedDocument
-from rag_accel.engine_api import Engine, PrimitiveKind, ScoredDocument, SearchQuery
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, RetrievalEngine
-from rag_accel.engines.retrieval.index.locks import RenewedLock
-from rag_accel.engines.retrieval.vectors.spec import checked_ids
+from rag_accel.engine_api import SearchQuery
+from rag_accel.engines.retrieval import Metric
 from rag_accel.errors import ConfigError
-from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import is_nested, note_leaf
-
-# Search a document index on an owned engine, so that concurrent searches share its steps.
-
-Hits = tuple[ScoredDocument, ...]
-
-
-class SharedIndex:
-    """An index that is made with its first vectors, whose dimension is not known before.
-
-    Args:
-        index: the index, if there is one already.
-        normalize: scale vectors to length one, documents' and queries' alike.
-    """
-
-    def __init__(self, index: DocumentIndex | None, normalize: bool) -> None:
-        self.index = index
-        self.normalize = normalize
-        self._making = RenewedLock()
-
-    def of_dimension(self, dimension: int) -> DocumentIndex:
-        """Return the index; a flat one for cosine or inner product is made if there is none."""
-        with self._making.lock:
-            if self.index is None:
-                self.index = DocumentIndex(IndexSpec(dimension))
-            return self.index
-
-    def add(self, documents: Sequence[IndexedDocument], vectors: Sequence[Sequence[float]]) -> None:
-        """Take documents, replacing those whose ids are present; all or none."""
-        if not documents:
-            return
-        scaled, index = self.scaled(vectors), self.index
-        if index is None:
-            index = DocumentIndex(IndexSpec(scaled.shape[1] if scaled.ndim == 2 else 1))
-            index.add(documents, scaled)
-            with self._making.lock:
-                if self.index is None:
-                    self.index = index
-                    return
-                index = self.index
-        index.add(documents, scaled)
-
-    def delete(self, ids: Iterable[str]) -> None:
-        """Forget documents; unknown ids are ignored."""
-        wanted = checked_ids(ids)
-        if self.index is not None:
-            self.index.delete(wanted)
-
-    def get(self, ids: Iterable[str]) -> list[IndexedDocument]:
-        """Return the documents of these ids, leaving out unknown ids."""
-        wanted = checked_ids(ids)
-        return [] if self.index is None else self.index.get(wanted)
-
-    def vectors(self, ids: Iterable[str]) -> dict[str, Any]:
-        """Return the vectors of these ids, leaving out unknown ids."""
-        return {} if self.index is None else self.index.vectors(ids)
-
-    def search(self, query: SearchQuery, own: Accelerator | None) -> Hits:
-        """Return the nearest documents, best first; raises what ``DocumentIndex.search`` raises."""
-        index = self.index
-        if index is None:
-            return ()
-        query = self._query(query)
-        identity = identity_for(own)
-        plain = partial(_search_alone, index, query)
-        if identity is None:
-            return plain()
-        accelerator = identity.accelerator
-        return owned_or_plain(
-            accelerator,
-            lambda: accelerator.leaves.compute(identity, _work(index, query, identity, self)),
-            plain,
-            "retrieval",
-        )
-
-    async def asearch(self, query: SearchQuery, own: Accelerator | None) -> Hits:
-        """Return the nearest documents without blocking the loop."""
-        index = self.index
-        if index is None:
-            return ()
-        query = self._query(query)
-        identity = identity_for(own)
-
-        async def plain() -> Hits:
-            return _search_alone(index, query)
-
-        if identity is None:
-            return await plain()
-        accelerator = identity.accelerator
-        return await aowned_or_plain(
-            accelerator,
-            lambda: accelerator.leaves.acompute(identity, _work(index, query, identity, self)),
-            plain,
-            "retrieval",
-        )
-
-    def _query(self, query: SearchQuery) -> SearchQuery:
-        vector = self.scaled([query.vector])[0]
-        return SearchQuery(vector, query.k, query.where, query.nprobe)
-
-    def scaled(self, vectors: Sequence[Sequence[float]]) -> Any:
-        """Return vectors as they are held and looked for, ``[n, dim], float64``.
-
-        A zero vector stays one, and so does one that is not finite, which the index refuses.
-        """
-        rows = np.asarray(vectors, dtype=np.float64)
-        if not self.normalize or rows.ndim != 2:
-            return rows
-        # The square of 1e200 is no float64 any more. A power of two changes no digit.
-        exponents = np.frexp(np.abs(rows).max(axis=1, initial=0.0, keepdims=True))[1]
-        near_one = np.ldexp(rows, -exponents)
-        lengths = np.sqrt(np.square(near_one).sum(axis=1, keepdims=True))
-        is_usual = (lengths > 0) & np.isfinite(lengths)
-        return np.where(is_usual, near_one / np.where(is_usual, lengths, 1.0), rows)
-
-
-def _search_alone(index: DocumentIndex, query: SearchQuery) -> Hits:
-    return tuple(index.search([query.vector], query.k, query.where, query.nprobe)[0])
-
-
-def _work(
-    index: DocumentIndex, query: SearchQuery, identity: RequestIdentity, holder: SharedIndex
-) -> Work:
-    # Never shared: an equal search that began before a change must not answer one that came after.
-    make = partial(_engine, index)
-    engine = identity.accelerator.own(index, "retrieval", make, holder=holder)
-    return Work(engine, PrimitiveKind.SEARCHING, query)
-
-
-def _engine(index: DocumentIndex) -> Engine:
-    return RetrievalEngine(index)
-
+from rag_accel.interception.shared_index import Hits, SharedIndex
 
 Filter = Mapping[str, Any] | None
 Scored = list[tuple[Document, float]]

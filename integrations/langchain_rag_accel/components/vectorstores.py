@@ -16,7 +16,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.accelerate import accelerate
-from langchain_rag_accel.components.store_search import SharedIndex, StoreSearch, document
+from langchain_rag_accel.components.store_search import StoreSearch, document
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.owned_or_plain import start_in_pool
 from rag_accel.engine_api import Document as IndexedDocument
@@ -24,6 +24,7 @@ from rag_accel.engines.retrieval import DocumentIndex, Metric, load_index, read_
 from rag_accel.engines.retrieval.vectors.spec import checked_ids
 from rag_accel.errors import IndexFileError
 from rag_accel.interception.identity import identity_for
+from rag_accel.interception.shared_index import SharedIndex
 
 # Tell whether embeddings make the vectors of a stored index: by what they compute, not by name.
 #

@@ -113,11 +113,23 @@ def is_plain_model(model: Any) -> bool:
 
 def has_plain_encode(model: Any) -> bool:
     """Tell whether ``encode`` of a ``SentenceTransformer`` is the one that its library wrote."""
-    plain = importlib.import_module("sentence_transformers").SentenceTransformer.encode
+    return _has_plain(model, "SentenceTransformer", "encode")
+
+
+def has_plain_predict(model: Any) -> bool:
+    """Tell whether ``predict`` of a ``CrossEncoder`` is the one that its library wrote."""
+    return _has_plain(model, "CrossEncoder", "predict")
+
+
+def _has_plain(model: Any, kind: str, name: str) -> bool:
+    try:
+        plain = getattr(getattr(importlib.import_module("sentence_transformers"), kind), name)
+    except ImportError:
+        return False
     # The outermost function: what wraps a method may bear its name and module.
     parts = Path(getattr(getattr(plain, "__code__", None), "co_filename", "")).parts
     is_own = "sentence_transformers" in parts or "torch" in parts
-    return is_own and type(model).encode is plain and "encode" not in vars(model)
+    return is_own and getattr(type(model), name, None) is plain and name not in vars(model)
 
 
 def prompt_of(model: Any, kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:

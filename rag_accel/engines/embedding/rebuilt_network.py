@@ -28,6 +28,8 @@ SPEC, WEIGHTS, GRAPH, FAILED = "spec.json", "weights.safetensors", "model.xml", 
 OUT_OF_MEMORY = 4
 #: exit status of a child that says in ``FAILED`` what is wrong
 REFUSED = 3
+#: how C++, torch and the system say that there is none
+_NO_MEMORY = ("bad_alloc", "can't allocate memory", "Cannot allocate memory")
 #: how often a child looks whether its parent lives, in seconds
 _LOOK_S = 0.5
 _PLAIN = (str, int, float, bool, type(None))
@@ -141,7 +143,7 @@ def main(folder: Path) -> int:
     except MemoryError:
         return OUT_OF_MEMORY
     except Exception as error:
-        if "bad_alloc" in str(error) or "can't allocate memory" in str(error):
+        if any(word in str(error) for word in _NO_MEMORY):
             return OUT_OF_MEMORY
         text = str(error) if isinstance(error, NotRebuiltError) else f"not traced: {error}"
         (folder / FAILED).write_text(text)

@@ -6,19 +6,32 @@ fifth of an event loop's hand-over, and nothing a caller does to its own loop ca
 """
 
 from rag_accel.scheduler.driver.delivery import GraphClient
-from rag_accel.scheduler.driver.leaf import AsyncLeaf, LeafClient, Result, SyncLeaf, error_for
+from rag_accel.scheduler.driver.leaf import (
+    AsyncLeaf,
+    KeptLeaf,
+    LeafClient,
+    Result,
+    SyncLeaf,
+    error_for,
+)
+from rag_accel.scheduler.driver.leaf_stream import AsyncStreamLeaf, SyncStreamLeaf
 from rag_accel.scheduler.driver.loop import Driver
+from rag_accel.scheduler.driver.text_stream import TextStream
 from rag_accel.scheduler.driver.turns import BegunCall
 from rag_accel.scheduler.driver.worker import EngineWorker
 
 __all__ = [
     "AsyncLeaf",
+    "AsyncStreamLeaf",
     "BegunCall",
     "Driver",
     "EngineWorker",
     "GraphClient",
+    "KeptLeaf",
     "LeafClient",
     "Result",
     "SyncLeaf",
+    "SyncStreamLeaf",
+    "TextStream",
     "error_for",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -201,6 +203,44 @@ class AsyncLeaf(_Leaf):
     def _resolve(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
+
+
+class KeptLeaf(_Leaf):
+    """A leaf whose end any number of threads and tasks may wait for, or none."""
+
+    __slots__ = ("_over",)
+
+    def __init__(self, build: Callable[[NodeKey], EngineRequest] | None = None) -> None:
+        super().__init__(build)
+        self._over: Future[None] = Future()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the outcome is known."""
+        return self._over.done()
+
+    def wait(self) -> None:
+        """Return once the outcome is known; Ctrl-C interrupts."""
+        self._over.result()
+
+    async def wait_on_loop(self) -> None:
+        """Do as ``wait`` without blocking the loop; cancelling the task ends only its wait."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
+        self._over.add_done_callback(lambda _: _tell(loop, waiting))
+        await waiting
+
+    def _wake(self) -> None:
+        self._over.set_result(None)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[None]) -> None:
+    def resolve() -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+    with suppress(RuntimeError):  # the loop is closed: its tasks wait no more
+        loop.call_soon_threadsafe(resolve)
 
 
 # Messages that several tasks of one loop send during one turn of that loop go out together.

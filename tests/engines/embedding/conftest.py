@@ -13,6 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+#: Tests of the conversion itself.
+CONVERTING = ("test_compile_process.py", "test_compile_ends.py")
+
+
 @pytest.fixture
 def model(small_model: Any) -> Any:
     """Return a copy of the small model."""
@@ -28,7 +32,7 @@ def whole_model(minilm: Any) -> Any:
 @pytest.fixture(autouse=True)
 def conversions_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Convert each model once, but where the conversion is what is tested."""
-    if request.path.name == "test_compile_process.py":
+    if request.path.name in CONVERTING or request.node.get_closest_marker("processes"):
         return
     pytest.importorskip("torch")
     import conversion_cache

@@ -69,6 +69,14 @@ def conversions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_conversion_stays() -> Iterator[None]:
+    """Delete what was kept when the tests are over."""
+    yield
+    if "conversion_cache" in sys.modules:
+        sys.modules["conversion_cache"].forget()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def default_accelerator_closed() -> Iterator[None]:
     """Close the process default when the session ends."""
     yield

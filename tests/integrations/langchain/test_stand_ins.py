@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from cross_encoders import cross_encoder, passages, reranked, reranker_of
 from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_community.vectorstores.utils import DistanceStrategy
@@ -274,59 +275,11 @@ def test_explanation_says_how_it_is_searched(store: FAISS, accelerator: Accelera
 
 # Cross-encoders ----------------------------------------------------------------------------------
 
-WORDS = [f"word{number}" for number in range(60)]
-
-
-def cross_encoder(folder: Path, labels: int = 1) -> Any:
-    """Return a tiny random cross-encoder, loaded as users load theirs."""
-    import torch
-    from langchain_community.cross_encoders import HuggingFaceCrossEncoder
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
-
-    folder.mkdir()
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "vocab.txt").write_text("\n".join(tokens))
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=len(tokens),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        num_labels=labels,
-        initializer_range=1.0,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Give a cross-encoder with one score a pair."""
     return cross_encoder(tmp_path_factory.mktemp("models") / "one")
-
-
-def reranker_of(model: Any, top_n: int = 3) -> Any:
-    """Return LangChain's reranker."""
-    from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
-
-    return CrossEncoderReranker(model=model, top_n=top_n)
-
-
-def passages(number: int, count: int = 12) -> list[Document]:
-    """Return some documents of different lengths."""
-    chance = np.random.default_rng(number)
-    sizes = chance.integers(1, 40, size=count)
-    return [
-        Document(" ".join(chance.choice(WORDS, size)), metadata={"number": at})
-        for at, size in enumerate(sizes)
-    ]
-
-
-def reranked(reranker: Any, numbers: Sequence[int]) -> list[Any]:
-    """Return what is chosen of each list of documents."""
-    return [reranker.compress_documents(passages(one), f"word{one} word2") for one in numbers]
 
 
 async def test_a_reranker_chooses_what_it_chose(model: Any, accelerator: Accelerator) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from li_more_programs import MORE, OF_EACH_FORM, Program, evidence
 from li_more_workflows import AskingTheUser, RerankFlow, answered_by_the_user, function_agent
-from li_programs import CHAT_ENGINES, Parts, nodes_of, shown, wait_for
+from li_programs import CHAT_ENGINES, EchoLLM, Parts, nodes_of, shown, text_of, wait_for
 from llama_index.core.agent.workflow import AgentStream
+from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
@@ -88,6 +89,35 @@ def test_a_chat_that_is_left_ends_its_request(name: str, accelerator: Accelerato
     next(iter(response.response_gen))
     del response
     assert wait_for(lambda: accelerator.is_idle)
+
+
+class FailingLLM(EchoLLM):
+    """A model that fails when it is asked for a stream."""
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        raise TimeoutError("no answer")
+
+
+@pytest.mark.parametrize("name", CHAT_ENGINES)
+async def test_a_chat_whose_model_fails_ends_its_request_while_its_response_is_kept(
+    name: str, accelerator: Accelerator
+) -> None:
+    fast = accelerate(CHAT_ENGINES[name](Parts(llm=FailingLLM())), accelerator=accelerator)
+    kept = fast.stream_chat(QUESTION)
+    assert await becomes_idle(accelerator)
+    kept_too = await fast.astream_chat(QUESTION)
+    assert await becomes_idle(accelerator)
+    assert {type(one.exception) for one in (kept, kept_too)} == {TimeoutError}
+    assert isinstance(kept_too.awrite_response_to_history_task.exception(), TimeoutError)
+
+
+@pytest.mark.parametrize("name", CHAT_ENGINES)
+def test_a_chat_that_is_kept_ends_its_request(name: str, accelerator: Accelerator) -> None:
+    fast = accelerate(CHAT_ENGINES[name](Parts()), accelerator=accelerator)
+    kept = fast.stream_chat(QUESTION)
+    assert wait_for(lambda: accelerator.is_idle)
+    assert text_of(kept)
 
 
 async def test_an_async_stream_that_is_left_ends_its_request(accelerator: Accelerator) -> None:

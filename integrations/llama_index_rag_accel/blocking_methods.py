@@ -1,0 +1,267 @@
+"""The async methods of LlamaIndex that call a blocking one on their loop.
+
+Each is given here a second time, as llama-index-core 0.14.25 has it, with its blocking call handed
+to what makes it elsewhere. Whether a class has that version is told by its source: one of the
+user's, or of a later LlamaIndex which no longer blocks, is not known.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Protocol
+
+from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.indices.query.query_transform.feedback_transform import (
+    FeedbackQueryTransformation,
+)
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.query_engine import RetryGuidelineQueryEngine
+
+from rag_accel.adoption.sources import digest_of
+from rag_accel.interception.leaf_table import plain_class
+
+Method = Callable[..., Any]
+
+
+class Outcome(Protocol):
+    """What a call has returned or raised."""
+
+    def result(self) -> Any:
+        """Return what it returned or raise what it raised."""
+        ...
+
+
+class Elsewhere(Protocol):
+    """A function that makes a blocking call elsewhere than on the running loop."""
+
+    def __call__(self, call: Method, *args: Any, **kwargs: Any) -> Awaitable[Outcome]: ...
+
+
+Body = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingMethod:
+    """What is known of one async method that makes a blocking call.
+
+    Args:
+        body: the same with that call made by its first argument.
+        uses: returns what that call may use, of the method's object.
+        digests: of the sources that do the same.
+        only_named: whether it is moved for objects of the classes alone that the user has named:
+            of those known here, none blocks for long.
+    """
+
+    body: Body
+    uses: Callable[[Any], list[object]]
+    digests: frozenset[str]
+    only_named: bool = False
+
+
+# The methods ------------------------------------------------------------------------------------
+
+
+async def _transformed_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
+    transform = engine._query_transform.run
+    done = await elsewhere(transform, query_bundle, metadata=engine._transform_metadata)
+    return await engine._query_engine.aquery(done.result())
+
+
+async def _transformed_synthesis(
+    elsewhere: Elsewhere,
+    engine: Any,
+    query_bundle: Any,
+    nodes: Any,
+    additional_source_nodes: Any = None,
+) -> Any:
+    transform = engine._query_transform.run
+    done = await elsewhere(transform, query_bundle, metadata=engine._transform_metadata)
+    return await engine._query_engine.asynthesize(
+        query_bundle=done.result(), nodes=nodes, additional_source_nodes=additional_source_nodes
+    )
+
+
+async def _several_steps(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
+    payload = {EventPayload.QUERY_STR: query_bundle.query_str}
+    with engine.callback_manager.event(CBEventType.QUERY, payload=payload) as query_event:
+        done = await elsewhere(engine._query_multistep, query_bundle)
+        nodes, source_nodes, metadata = done.result()
+        response = await engine._response_synthesizer.asynthesize(
+            query=query_bundle, nodes=nodes, additional_source_nodes=source_nodes
+        )
+        response.metadata = metadata
+        query_event.on_end(payload={EventPayload.RESPONSE: response})
+    return response
+
+
+async def _whole_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
+    return (await elsewhere(engine._query, query_bundle)).result()
+
+
+async def _retrieval(elsewhere: Elsewhere, retriever: Any, query_bundle: Any) -> Any:
+    return (await elsewhere(retriever._retrieve, query_bundle)).result()
+
+
+async def _store_query(elsewhere: Elsewhere, store: Any, query: Any, **kwargs: Any) -> Any:
+    return (await elsewhere(store.query, query, **kwargs)).result()
+
+
+async def _text_embedding(elsewhere: Elsewhere, embedding: Any, text: str) -> Any:
+    return (await elsewhere(embedding._get_text_embedding, text)).result()
+
+
+async def _completion(
+    elsewhere: Elsewhere, llm: Any, prompt: str, formatted: bool = False, **kwargs: Any
+) -> Any:
+    return (await elsewhere(llm.complete, prompt, formatted=formatted, **kwargs)).result()
+
+
+async def _chat(elsewhere: Elsewhere, llm: Any, messages: Any, **kwargs: Any) -> Any:
+    return (await elsewhere(llm.chat, messages, **kwargs)).result()
+
+
+async def _guided_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
+    # Its transformer keeps the evaluation that it was given last: each call has one of its own.
+    shared = engine.query_transformer
+    own = copy.copy(engine)
+    own.query_transformer = copy.copy(shared)
+    done = await elsewhere(own._query, query_bundle)
+    vars(shared).update(vars(own.query_transformer))
+    return done.result()
+
+
+def _its_transform(engine: Any) -> list[object]:
+    return [engine._query_transform, engine._transform_metadata]
+
+
+def _itself(engine: Any) -> list[object]:
+    return [engine]
+
+
+def _with_handlers(leaf: Any) -> list[object]:
+    return [leaf, getattr(leaf, "callback_manager", None)]
+
+
+def _guided(engine: Any) -> list[object]:
+    """Return what such an engine holds, its transformer's parts instead of the transformer."""
+    transformer = engine.query_transformer
+    is_known = type(transformer) is FeedbackQueryTransformation
+    if not is_known or plain_class(type(engine)) is not RetryGuidelineQueryEngine:
+        return [engine]
+    parts = [held for name, held in vars(transformer).items() if name != "evaluation"]
+    return [*parts, *(held for held in vars(engine).values() if held is not transformer)]
+
+
+_ENGINES = "llama_index.core.query_engine"
+_TRANSFORM = f"{_ENGINES}.transform_query_engine.TransformQueryEngine"
+_QUERY_ITSELF = frozenset({"d69840932b7fb534"})
+_CORE = "llama_index.core"
+#: Async methods that classes inherit, and their digests.
+_DEFAULTS = {
+    f"{_CORE}.base.base_retriever.BaseRetriever._aretrieve": (_retrieval, "9f5d3a865ba95531"),
+    f"{_CORE}.vector_stores.types.BasePydanticVectorStore.aquery": (
+        _store_query,
+        "7b9e23d1929cf623",
+    ),
+    f"{_CORE}.base.embeddings.base.BaseEmbedding._aget_text_embedding": (
+        _text_embedding,
+        "31be2c85aa6b343a",
+    ),
+    f"{_CORE}.llms.custom.CustomLLM.acomplete": (_completion, "6a5857269703f35f"),
+    f"{_CORE}.llms.custom.CustomLLM.achat": (_chat, "8545783bbf3e6621"),
+}
+_BLOCKING: Mapping[str, BlockingMethod] = {
+    **{
+        place: BlockingMethod(body, _with_handlers, frozenset({digest}), only_named=True)
+        for place, (body, digest) in _DEFAULTS.items()
+    },
+    f"{_TRANSFORM}._aquery": BlockingMethod(
+        _transformed_query, _its_transform, frozenset({"d16f958f49a25a02"})
+    ),
+    f"{_TRANSFORM}.asynthesize": BlockingMethod(
+        _transformed_synthesis, _its_transform, frozenset({"878445668e1ba5fb"})
+    ),
+    f"{_ENGINES}.multistep_query_engine.MultiStepQueryEngine._aquery": BlockingMethod(
+        _several_steps, _itself, frozenset({"e966d52b03ba3f19"})
+    ),
+    f"{_ENGINES}.retry_query_engine.RetryGuidelineQueryEngine._aquery": BlockingMethod(
+        _guided_query, _guided, _QUERY_ITSELF
+    ),
+    **{
+        f"{_ENGINES}.{name}._aquery": BlockingMethod(_whole_query, _itself, _QUERY_ITSELF)
+        for name in (
+            "retry_query_engine.RetryQueryEngine",
+            "retry_source_query_engine.RetrySourceQueryEngine",
+            "flare.base.FLAREInstructQueryEngine",
+        )
+    },
+}
+
+
+def blocking_method(method: Method | None) -> BlockingMethod | None:
+    """Return what is known of a method, ``None`` for one that is not known."""
+    layers = layers_of(method)
+    if layers is None:
+        return None
+    known = _BLOCKING.get(f"{layers.function.__module__}.{layers.function.__qualname__}")
+    # Of its code: a function that has been decorated leads to another.
+    is_read = known is not None and digest_of(layers.function.__code__) in known.digests
+    return known if is_read else None
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """A method's function, and what LlamaIndex has put around it.
+
+    Args:
+        function: as it is written in the class.
+        noting: decorates a model's methods with events and callbacks; ``None`` for others.
+        span: calls what it is given within a span; ``None`` for methods without one.
+    """
+
+    function: FunctionType
+    noting: Callable[[Method], Method] | None
+    span: Method | None
+
+    def around(self, body: Method) -> Method:
+        """Return ``body``, named as the function, with the same around it."""
+        if self.noting is None:
+            return functools.wraps(self.function)(body)
+        # What has ``__wrapped__`` counts there as noted already.
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(body, name, getattr(self.function, name))
+        return self.noting(body)
+
+
+def layers_of(method: Any) -> Layers | None:
+    """Take a method apart; ``None`` if anything else is around it: that looks like the method."""
+    span = None
+    if type(method) is not FunctionType:
+        span, method = (getattr(method, name, None) for name in ("_self_wrapper", "__wrapped__"))
+        place = f"{getattr(span, '__module__', '')}.{getattr(span, '__qualname__', '')}"
+        if place != _SPAN or type(method) is not FunctionType:
+            return None
+    noting = _NOTING.get(method.__code__)
+    if noting is not None:
+        cells = zip(method.__code__.co_freevars, method.__closure__ or (), strict=True)
+        method = dict(cells)["f"].cell_contents
+    elif hasattr(method, "__wrapped__"):
+        return None
+    return Layers(method, noting, span) if type(method) is FunctionType else None
+
+
+def _noted(noting: Callable[[Method], Method]) -> CodeType:
+    async def nothing(self: Any) -> None: ...
+
+    return noting(nothing).__code__
+
+
+#: What notes a model's events, by the code of the functions it makes.
+_NOTING: Mapping[CodeType, Callable[[Method], Method]] = {
+    _noted(noting): noting for noting in (llm_completion_callback(), llm_chat_callback())
+}
+_SPAN = "llama_index_instrumentation.dispatcher.Dispatcher.span.<locals>.async_wrapper"

@@ -1,0 +1,1 @@
+"""Embeddings, vector stores and retrievers to put into a LlamaIndex program."""

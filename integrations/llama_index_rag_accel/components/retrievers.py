@@ -1,0 +1,96 @@
+"""Retrieval from a store through the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryResult,
+)
+
+from llama_index_rag_accel.accelerate import accelerate
+from rag_accel.errors import ConfigError
+
+
+class RagAccelRetriever(BaseRetriever):
+    """A retriever of the nodes of a store that are nearest to a question, without an index.
+
+    Args:
+        store: a vector store that keeps the nodes themselves; a ``RagAccelVectorStore`` searches
+            in shared steps, another one is scheduled as it is.
+        embed_model: embeds questions; scheduled too.
+        similarity_top_k: how many nodes to return.
+        filters: what their metadata must be.
+        node_ids: only these nodes, if given.
+        doc_ids: only nodes of these source documents, if given.
+        arguments: those of ``BaseRetriever``.
+
+    Raises:
+        ConfigError: the store keeps vectors only.
+    """
+
+    __rag_accel_scheduled__ = True
+
+    def __init__(
+        self,
+        store: BasePydanticVectorStore,
+        embed_model: BaseEmbedding,
+        *,
+        similarity_top_k: int = 2,
+        filters: MetadataFilters | None = None,
+        node_ids: Sequence[str] | None = None,
+        doc_ids: Sequence[str] | None = None,
+        **arguments: Any,
+    ) -> None:
+        if not store.stores_text:
+            raise ConfigError(
+                "a retriever over a store that keeps no nodes",
+                where="store",
+                found=type(store).__name__,
+                valid="a store with stores_text, such as RagAccelVectorStore",
+                hint="make the retriever with VectorStoreIndex(...).as_retriever()",
+            )
+        self.store, self.embed_model = store, embed_model
+        self.similarity_top_k = similarity_top_k
+        self.filters, self.node_ids, self.doc_ids = filters, node_ids, doc_ids
+        self._scheduled = accelerate(store), accelerate(embed_model)
+        super().__init__(**arguments)
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        store, model = self._scheduled
+        vector = query_bundle.embedding
+        if vector is None:
+            vector = model.get_agg_embedding_from_queries(query_bundle.embedding_strs)
+        return _scored(store.query(self._query(query_bundle, vector)))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        store, model = self._scheduled
+        vector = query_bundle.embedding
+        if vector is None:
+            vector = await model.aget_agg_embedding_from_queries(query_bundle.embedding_strs)
+        return _scored(await store.aquery(self._query(query_bundle, vector)))
+
+    def _query(self, bundle: QueryBundle, vector: list[float]) -> VectorStoreQuery:
+        return VectorStoreQuery(
+            query_embedding=vector,
+            similarity_top_k=self.similarity_top_k,
+            node_ids=None if self.node_ids is None else list(self.node_ids),
+            doc_ids=None if self.doc_ids is None else list(self.doc_ids),
+            query_str=bundle.query_str,
+            filters=self.filters,
+        )
+
+
+def _scored(found: VectorStoreQueryResult) -> list[NodeWithScore]:
+    nodes = list(found.nodes or [])
+    scores = found.similarities or [None] * len(nodes)
+    return [
+        NodeWithScore(node=node, score=score) for node, score in zip(nodes, scores, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""A language model of Hugging Face's on this machine, run by an owned engine."""

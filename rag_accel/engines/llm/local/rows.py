@@ -1,0 +1,99 @@
+"""The rows of one forward: what is computed for which sequence, and what each row may see.
+
+Between the schedule, which decides, the runner, which computes, and the sampler, which chooses
+tokens, nothing but these values passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Causal:
+    """A row sees the slots of its lane that hold positions up to its own.
+
+    Layers with a sliding window narrow this further by themselves.
+    """
+
+
+Visibility = Causal
+CAUSAL = Causal()
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRows:
+    """Rows of one sequence in one forward, ascending by slot.
+
+    Args:
+        lane: the sequence's place in the pool.
+        ids: the tokens, one a row.
+        slots: where in the lane the keys and values of each row are written.
+        positions: what each row's rotation is computed for; the same as its slot, unless attention
+            state was moved.
+        asked: the rows, by their index here, whose logits are wanted.
+        visible: what each row may see.
+    """
+
+    lane: int
+    ids: Sequence[int]
+    slots: Sequence[int]
+    positions: Sequence[int]
+    asked: Sequence[int] = ()
+    visible: Visibility = CAUSAL
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class LanePool(Protocol):
+    """Keys and values of sequences: ``[layer, lane, kv head, slot, dim]``, bounded in bytes."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of the lanes that are taken."""
+        ...
+
+    def fits(self, tokens: int) -> bool:
+        """Tell whether a sequence of so many tokens could be held if no other was."""
+        ...
+
+    def take(self, tokens: int) -> int | None:
+        """Return a lane for a sequence of at most so many tokens; None while there is no room."""
+        ...
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Copy the first slots of a lane to another."""
+        ...
+
+    def free(self, lane: int) -> None:
+        """Give a lane back."""
+        ...
+
+
+class Runner(Protocol):
+    """What runs rows through a model."""
+
+    @property
+    def pool(self) -> LanePool:
+        """Return where the sequences' keys and values are."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Return the number of logits of a row."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Return the most tokens of a sequence, prompt and completion together."""
+        ...
+
+    def run(self, rows: Sequence[SequenceRows]) -> Any:
+        """Compute the rows and write their keys and values to the pool.
+
+        Return the logits of the asked rows, in order: a tensor ``[asked, vocabulary]``, float32.
+        """
+        ...

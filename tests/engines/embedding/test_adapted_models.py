@@ -1,0 +1,114 @@
+"""A model whose layers have adapters gives the vectors of those that are active at each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino")
+torch = pytest.importorskip("torch")
+
+from rag_accel.engine_api import (  # noqa: E402
+    EngineRequest,
+    PrimitiveKind,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
+from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
+
+TEXTS = ("a", "Who may cross the bridge in winter?")
+TOLERANCE = 1e-6
+PATIENCE_S = 60.0
+
+
+class Adapted(torch.nn.Module):
+    """A layer with low-rank additions that keeps what is active as the usual library does."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.scaling = {"one": 1.0, "other": 1.0}
+        self._active_adapter = ["one"]
+        self._disable_adapters = False
+        for name, seed in (("one", 1), ("other", 2)):
+            drawn = torch.randn(base.weight.shape, generator=torch.Generator().manual_seed(seed))
+            self.register_buffer(f"lora_{name}", drawn / 9)
+
+    def forward(self, rows: Any) -> Any:
+        found = self.base_layer(rows)
+        if self._disable_adapters:
+            return found
+        for name in self._active_adapter:
+            found = found + self.scaling[name] * (rows @ getattr(self, f"lora_{name}").T)
+        return found
+
+
+Adapted.__module__ = "peft.tuners.lora.layer"
+
+CHANGES: dict[str, Callable[[Adapted], object]] = {
+    "set_adapter": lambda layer: setattr(layer, "_active_adapter", ["other"]),
+    "set_adapter in place": lambda layer: layer._active_adapter.__setitem__(0, "other"),
+    "disable_adapters": lambda layer: setattr(layer, "_disable_adapters", True),
+    "scaling": lambda layer: layer.scaling.update(one=-3.0),
+    "merged": lambda layer: layer.base_layer.weight.data.add_(layer.lora_other),
+}
+
+
+def adapt(model: Any) -> Adapted:
+    """Give a layer of a model adapters and return it."""
+    attention = model[0].model.encoder.layer[0].attention.self
+    attention.query = Adapted(attention.query)
+    return attention.query
+
+
+def embedded(engine: SentenceTransformerEngine) -> np.ndarray:
+    work = EngineRequest(WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(TEXTS, "query"))
+    engine.submit([work])
+    while True:
+        for output in engine.step(StepBudget(None, 2)):
+            assert output.kind == "final", output.value
+            return np.asarray(output.value)
+
+
+def used(model: Any) -> SentenceTransformerEngine:
+    """Return an engine that has compiled its model, or found that it cannot be."""
+    engine = SentenceTransformerEngine(model)
+    embedded(engine)
+    assert engine.runtime is not None
+    engine.runtime.wait(PATIENCE_S)
+    return engine
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_another_adapter_is_seen_at_the_next_call(
+    model: Any, change: Callable[[Adapted], object]
+) -> None:
+    layer = adapt(model)
+    engine = used(model)
+    assert engine.runtime is not None
+    assert "it has adapters" in engine.runtime.describe()
+    old = embedded(engine)
+    with torch.no_grad():
+        change(layer)
+    new = embedded(engine)
+    assert np.abs(new - old).max() > 1e-3
+    assert np.abs(new - model.encode(list(TEXTS))).max() <= TOLERANCE
+
+
+def test_an_adapter_that_comes_after_the_compilation_is_seen_at_the_next_call(model: Any) -> None:
+    engine = used(model)
+    assert engine.runtime is not None
+    assert engine.runtime.state == "ready"
+    old = embedded(engine)
+    layer = adapt(model)
+    for change in (None, CHANGES["set_adapter"]):
+        if change is not None:
+            change(layer)
+        new = embedded(engine)
+        assert np.abs(new - old).max() > 1e-3
+        assert np.abs(new - model.encode(list(TEXTS))).max() <= TOLERANCE
+        old = new

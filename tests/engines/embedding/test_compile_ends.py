@@ -1,0 +1,161 @@
+"""Whatever ends a compilation, no process and no file of it stays, and the model is run plainly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino")
+pytest.importorskip("torch")
+
+from rag_accel.engine_api import (
+    EngineRequest,
+    PrimitiveKind,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
+from rag_accel.engines.embedding import compile_process
+from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+
+PATIENCE_S = 60.0
+TEXTS = ("a", "Who may cross the bridge in winter?")
+
+#: Compiles where a library is imported that never ends; the first word says in which thread.
+PROGRAM = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from rag_accel.engines.embedding import compile_process
+from rag_accel.engines.embedding.runtime import BackgroundTask
+
+compile_process._library_path = lambda: [sys.argv[2]]
+
+def compile_it():
+    try:
+        with compile_process.private_folder() as folder:
+            compile_process.convert(folder, {}, 0)
+    except compile_process.CompileError:
+        pass
+
+if sys.argv[1] == "background":
+    BackgroundTask(compile_it).start()
+    while True:
+        time.sleep(0.01)
+compile_it()
+"""
+#: Stands for torch in the child, which imports it first.
+ENDLESS = """
+import os, pathlib, time
+pathlib.Path({begun!r}).write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def wait_for(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended may wait for its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+class Compiling:
+    """A process that compiles, and its child that never ends by itself."""
+
+    def __init__(self, folder: Path, thread: str) -> None:
+        self.temporary = folder / "temporary"
+        libraries = folder / "libraries"
+        begun = folder / "begun"
+        self.temporary.mkdir()
+        libraries.mkdir()
+        (libraries / "torch.py").write_text(ENDLESS.format(begun=str(begun)))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, thread, str(libraries)],
+            env={**os.environ, "TMPDIR": str(self.temporary)},
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        wait_for(lambda: begun.exists() and begun.read_text())
+        self.child = int(begun.read_text())
+
+    def end(self) -> bytes:
+        """Wait for the process and return what it wrote."""
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        return said
+
+
+@pytest.fixture(params=["background", "foreground"])
+def compiling(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Compiling]:
+    """Return a process that compiles in a thread of its own, or in its main one."""
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("needs /proc")
+    made = Compiling(tmp_path, request.param)
+    yield made
+    for pid in (made.child, made.process.pid):
+        if runs(pid):
+            os.kill(pid, signal.SIGKILL)
+    made.process.wait()
+
+
+def test_a_killed_process_leaves_no_child_and_no_file(compiling: Compiling) -> None:
+    assert runs(compiling.child)
+    assert list(compiling.temporary.iterdir())
+    compiling.process.kill()
+    compiling.end()
+    wait_for(lambda: not runs(compiling.child))
+    assert list(compiling.temporary.iterdir()) == []
+
+
+def test_an_interrupt_while_it_compiles_leaves_no_child_and_no_file(compiling: Compiling) -> None:
+    os.killpg(compiling.process.pid, signal.SIGINT)  # as a terminal does
+    said = compiling.end()
+    assert compiling.process.returncode == -signal.SIGINT
+    assert said.decode().strip().splitlines()[-1] == "KeyboardInterrupt"
+    assert not runs(compiling.child)
+    assert list(compiling.temporary.iterdir()) == []
+
+
+def embedded(engine: SentenceTransformerEngine) -> np.ndarray:
+    work = EngineRequest(WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(TEXTS, "query"))
+    engine.submit([work])
+    while True:
+        for output in engine.step(StepBudget(None, 2)):
+            assert output.kind == "final"
+            return np.asarray(output.value)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs limits of memory")
+def test_a_child_over_its_memory_ends_and_the_model_stays_plain(
+    model: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compile_process, "_WEIGHT_COPIES", 0)
+    monkeypatch.setattr(compile_process, "_LEAST_BYTES", 2**20)
+    monkeypatch.setattr(compile_process, "_TRIES", 1)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    engine = SentenceTransformerEngine(model)
+    embedded(engine)
+    assert engine.runtime is not None
+    engine.runtime.wait(PATIENCE_S)
+    assert engine.runtime.describe() == (
+        "runs on torch: the process that compiles it had too little memory"
+    )
+    assert np.allclose(embedded(engine), model.encode(list(TEXTS)), atol=1e-6)
+    assert not compile_process._children.running  # pyright: ignore[reportPrivateUsage]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,58 @@
+"""Tiny random cross-encoders, and the reranker of LangChain over one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from langchain_core.documents import Document
+
+WORDS = [f"word{number}" for number in range(60)]
+
+
+def cross_encoder(folder: Path, labels: int = 1) -> Any:
+    """Return a tiny random cross-encoder, loaded as users load theirs."""
+    import torch
+    from langchain_community.cross_encoders import HuggingFaceCrossEncoder
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    folder.mkdir()
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "vocab.txt").write_text("\n".join(tokens))
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(tokens),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        num_labels=labels,
+        initializer_range=1.0,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
+
+
+def reranker_of(model: Any, top_n: int = 3) -> Any:
+    """Return LangChain's reranker."""
+    from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+
+    return CrossEncoderReranker(model=model, top_n=top_n)
+
+
+def passages(number: int, count: int = 12) -> list[Document]:
+    """Return some documents of different lengths."""
+    chance = np.random.default_rng(number)
+    sizes = chance.integers(1, 40, size=count)
+    return [
+        Document(" ".join(chance.choice(WORDS, size)), metadata={"number": at})
+        for at, size in enumerate(sizes)
+    ]
+
+
+def reranked(reranker: Any, numbers: Sequence[int]) -> list[Any]:
+    """Return what is chosen of each list of documents."""
+    return [reranker.compress_documents(passages(one), f"word{one} word2") for one in numbers]

