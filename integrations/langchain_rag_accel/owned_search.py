@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,29 +12,21 @@ import numpy as np
 from langchain_core.documents import Document
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from rag_accel.accelerator import RequestIdentity, Work
-from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
-from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
-from rag_accel.interception.identity import scoped
-from rag_accel.interception.leaf_call import inside, is_nested, meters, note_leaf
+from rag_accel.accelerator import RequestIdentity
+from rag_accel.adoption.store_copies import is_large
+from rag_accel.interception.copied_search import CopiedSearch, is_due, left_to_its_store
+from rag_accel.interception.leaf_call import inside, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
 from rag_accel_adapters.langchain.stores import (
-    CopiedVectors,
     Found,
-    StoreView,
-    copy_of,
-    found_by,
-    is_large,
-    search_query,
+    InMemoryStores,
     searches_as_known,
     searches_unchanged,
 )
 
 Method = Callable[..., Any]
 
-#: how often a search is begun again because the store was changed meanwhile
-ATTEMPTS = 3
-
+_KIND = InMemoryStores()
 _known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
@@ -68,24 +59,20 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
         plain = partial(original, self) if is_nested(self) else partial(borrowed, identity, self)
         if not _may_be_owned(self):
             return await plain(*args, **kwargs)
-        if copy_of(self).is_due(self.store):
+        if is_due(_KIND, self):
             search = _StoreSearch(identity, self, _unit_of(self))
             with inside(None, identity):  # its embeddings are called here
                 return await _ASYNC[leaf.name](search, *args, **kwargs)
-        with scoped(_is_stores_own, True):
+        with left_to_its_store():
             return await plain(*args, **kwargs)
 
     return coroutine if leaf.flavour == "coroutine" else sync
 
 
-#: whether a search is one that a coroutine has left to its store: counted, but never awaited on
-_is_stores_own: ContextVar[bool] = ContextVar("rag_accel_is_stores_own", default=False)
-
-
 def _may_be_owned(store: Any) -> bool:
     # In this order: of a small store, the search may take no longer than without us.
     cls = plain_class(type(store))
-    return is_large(store) and searches_unchanged(store, cls, plain_method)
+    return is_large(_KIND, store) and searches_unchanged(store, cls, plain_method)
 
 
 def _unit_of(store: Any) -> Method:
@@ -109,11 +96,7 @@ class _StoreSearch:
     def find(self, embedding: Any, k: Any = 4, filter: Any = None) -> Found:
         """Return documents, scores and vectors, best first."""
         plain = partial(self.plain, embedding, k, filter)
-        if filter is not None:
-            return plain()
-        owned = partial(self._owned, embedding, k)
-        found = owned_or_plain(self.identity.accelerator, owned, plain, "retrieval")
-        return plain() if found is None else found
+        return plain() if filter is not None else self._copied.find(embedding, k, plain)
 
     async def afind(self, embedding: Any, k: Any = 4, filter: Any = None, **_: Any) -> Found:
         """Do as ``find`` without blocking the loop."""
@@ -123,60 +106,11 @@ class _StoreSearch:
 
         if filter is not None:
             return await plain()
-        owned = partial(self._aowned, embedding, k)
-        found = await aowned_or_plain(self.identity.accelerator, owned, plain, "retrieval")
-        return await plain() if found is None else found
+        return await self._copied.afind(embedding, k, plain)
 
-    def _owned(self, embedding: Any, k: Any) -> Found | None:
-        copy = copy_of(self.store)
-        for _ in range(ATTEMPTS):
-            look = copy.look(self.store.store)
-            if look is None or _is_stores_own.get():
-                return None
-            view = copy.current(look) or copy.update(look)
-            query = search_query(view, embedding, k) if view is not None else None
-            if view is None or query is None:
-                return None
-            hits = self.identity.accelerator.leaves.compute(self.identity, self._work(view, query))
-            if view.is_current(self.store):
-                return self._noted(found_by(view, embedding, k, hits, copy))
-        return None
-
-    async def _aowned(self, embedding: Any, k: Any) -> Found | None:
-        # What is read of the store is read on the caller's loop and without an await in between,
-        # so that no other task changes it halfway.
-        accelerator, copy = self.identity.accelerator, copy_of(self.store)
-        for _ in range(ATTEMPTS):
-            look = copy.look(self.store.store)
-            if look is None:
-                return None
-            view = copy.current(look)
-            if view is None:  # to copy a large store takes long
-                view = await accelerator.calls.start(partial(copy.update, look))
-            query = search_query(view, embedding, k) if view is not None else None
-            if view is None or query is None:
-                return None
-            hits = await accelerator.leaves.acompute(self.identity, self._work(view, query))
-            if view.is_current(self.store):
-                return self._noted(found_by(view, embedding, k, hits, copy))
-        return None
-
-    def _work(self, view: StoreView, query: SearchQuery) -> Work:
-        # Never shared: an equal search that began before a change must not answer a later one.
-        copied = view.copied
-        engine = self.identity.accelerator.own(
-            copied.index, "retrieval", partial(_engine, copied), holder=copied
-        )
-        return Work(engine, PrimitiveKind.SEARCHING, query)
-
-    def _noted(self, found: Found | None) -> Found | None:
-        if found is not None and meters and not is_nested(self.store):
-            note_leaf(self.store, (), "queued")
-        return found
-
-
-def _engine(copied: CopiedVectors) -> Engine:
-    return copied.index.as_engine()
+    @property
+    def _copied(self) -> CopiedSearch:
+        return CopiedSearch(self.identity, _KIND, self.store)
 
 
 # What the coroutines of an ``InMemoryVectorStore`` do, without its search on the loop -----------

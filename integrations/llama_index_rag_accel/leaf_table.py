@@ -24,29 +24,37 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.off_loop import off_loop
+from llama_index_rag_accel.owned_search import is_recognised, searching
+from rag_accel.adoption.embedding_calls import Role
 from rag_accel.adoption.known_classes import does_the_same
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.embedding_ahead import EmbeddingsAhead
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
+from rag_accel.interception.stand_ins import StandingIn
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
+from rag_accel_adapters.llama_index.stand_ins import STAND_INS
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
 
 
-_ONE = {"query": EmbeddingMethod("query", one=True), "text": EmbeddingMethod("document", one=True)}
+def _method(role: Role, name: str, *, one: bool) -> dict[str, EmbeddingMethod]:
+    return {
+        f"_{name}": EmbeddingMethod(role, one),
+        f"_a{name}": EmbeddingMethod(role, one, sync=f"_{name}"),
+    }
+
+
 _RECOGNISER = EmbeddingRecogniser(
     {
-        "_get_query_embedding": _ONE["query"],
-        "_aget_query_embedding": _ONE["query"],
-        "_get_text_embedding": _ONE["text"],
-        "_aget_text_embedding": _ONE["text"],
-        "_get_text_embeddings": EmbeddingMethod("document", one=False),
-        "_aget_text_embeddings": EmbeddingMethod("document", one=False),
+        **_method("query", "get_query_embedding", one=True),
+        **_method("document", "get_text_embedding", one=True),
+        **_method("document", "get_text_embeddings", one=False),
     },
     EMBEDDINGS.adopt,
 )
+STANDING_IN = StandingIn(STAND_INS)
 
 
 def _pair(name: str, async_name: str, kind: PrimitiveKind) -> list[LeafMethod]:
@@ -114,8 +122,12 @@ LLAMA_INDEX = Framework(
         BaseEmbedding: [*_EMBEDS_TEXT, *_BATCH],
         BaseSparseEmbedding: _EMBEDS,
         BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
+        # Where a store looks at its vectors, also for a retriever over it.
         BasePydanticVectorStore: [
-            *_pair("query", "aquery", SEARCHING),
+            *(
+                replace(leaf, owned=searching, within=is_recognised)
+                for leaf in _pair("query", "aquery", SEARCHING)
+            ),
             *_pair("add", "async_add", PrimitiveKind.INGESTION),
         ],
         PropertyGraphStore: [
@@ -129,7 +141,10 @@ LLAMA_INDEX = Framework(
             LeafMethod("_aquery", SEARCHING, "composite"),
             LeafMethod("asynthesize", SEARCHING, "composite"),
         ],
-        BaseNodePostprocessor: _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING),
+        BaseNodePostprocessor: [
+            replace(leaf, owned=STANDING_IN.owned)
+            for leaf in _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING)
+        ],
     },
     # A retriever over others has them do the work.
     parts={BaseRetriever: (BaseRetriever,)},

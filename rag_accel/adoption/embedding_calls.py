@@ -151,7 +151,11 @@ def _works(
     hosted = adopted.hosted
     if hosted is not None:
         work = ServerTexts(
-            tuple(texts), role, group=hosted.group, ask=hosted.ask, max_texts=hosted.max_texts
+            tuple(texts),
+            role,
+            group=hosted.group,
+            ask=hosted.asks(role),
+            max_texts=hosted.max_texts,
         )
         # Not shared with equal work: a caller never waits for the end of another's call.
         return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from rag_accel.adoption.known_classes import PlainMethod, does_the_same, full_name
@@ -22,12 +22,18 @@ class HostedCalls:
         max_texts: texts in one call.
         ask: asks the server once, without trying again; raises what the client raises.
         alone: returns the object for a caller whose shared call failed: it tries once less.
+        ask_queries: asks for queries, where they are asked for otherwise than documents.
     """
 
     group: str
     max_texts: int
     ask: Callable[[list[str]], Sequence[Any]]
     alone: Callable[[], Any]
+    ask_queries: Callable[[list[str]], Sequence[Any]] | None = None
+
+    def asks(self, role: Literal["query", "document"]) -> Callable[[list[str]], Sequence[Any]]:
+        """Return what asks for texts of a role."""
+        return self.ask_queries or self.ask if role == "query" else self.ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,8 @@ class AdoptedEmbeddings:
         prepare: what the object does to each text before the model sees it.
         describe: says what runs the model under an accelerator's options.
         hosted: how it asks its server; None for a model that computes here.
+        through_sync: whether its coroutines call its other methods, what stands around which is
+            part of a coroutine then.
     """
 
     model: Any
@@ -49,6 +57,7 @@ class AdoptedEmbeddings:
     prepare: Callable[[str], str]
     describe: Callable[[Options], str]
     hosted: HostedCalls | None = None
+    through_sync: bool = False
 
 
 def _method(cls: type, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 #: returns a class's method as its program wrote it
@@ -22,3 +23,9 @@ def does_the_same(cls: type, known: type, names: Sequence[str], method: PlainMet
 def _unbound(method: Any) -> Any:
     """Return a method as it stands in its class: a decorator of wrapt's binds it for each look."""
     return getattr(method, "_self_parent", method)
+
+
+def is_written_in(module: Any, function: object) -> bool:
+    """Tell whether a function was written in a module; a wrapper was written in its own."""
+    # Not a proxy, which shows the attributes of what it wraps.
+    return type(function) is FunctionType and function.__globals__ is vars(module)

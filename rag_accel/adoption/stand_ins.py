@@ -108,10 +108,18 @@ class StandIns:
 
 
 def replaced(obj: Any, **attributes: Any) -> Any:
-    """Return an object of the same class and state, but for these attributes."""
+    """Return an object of the same class and state, but for these attributes.
+
+    Those that a pydantic object keeps apart, as private, are replaced there.
+    """
     other = object.__new__(type(obj))
-    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__"):
         if hasattr(obj, name):
             object.__setattr__(other, name, getattr(obj, name))
+    if hasattr(obj, "__pydantic_private__"):
+        private = obj.__pydantic_private__
+        apart = {name: attributes.pop(name) for name in private or () if name in attributes}
+        held = {**private, **apart} if apart else private
+        object.__setattr__(other, "__pydantic_private__", held)
     object.__setattr__(other, "__dict__", {**vars(obj), **attributes})
     return other

@@ -8,10 +8,11 @@ framework once, as a ``Framework``; nothing else here knows any.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -216,7 +217,7 @@ def is_default(cls: type, leaf: LeafMethod) -> bool:
     here, default = plain_method(cls, leaf.name), plain_method(leaf.default, leaf.name)
     # A LangChain retriever without ``run_manager`` gets a default when its class is made.
     made = f"{leaf.default.__qualname__}.__init_subclass__.<locals>.{leaf.name}"
-    return _undecorated(here) is _undecorated(default) or getattr(here, "__qualname__", "") == made
+    return undecorated(here) is undecorated(default) or getattr(here, "__qualname__", "") == made
 
 
 def plain_method(cls: type, name: str) -> Method | None:
@@ -237,11 +238,28 @@ def is_decorated(method: Any) -> bool:
     return is_like_a_function and hasattr(method, "__wrapped__")
 
 
-def _undecorated(method: Any) -> Any:
+def undecorated(method: Any) -> Any:
     """Return the function that such a decorator was given, which is the same for all bindings."""
     while is_decorated(method):
         method = method.__wrapped__
     return method
+
+
+def decorated_as(original: Method, method: Method) -> Method:
+    """Return a method in the decorators of another, those that bind by themselves."""
+    around = getattr(original, "_self_wrapper", None) if is_decorated(original) else None
+    if around is None:
+        return method
+    inner = decorated_as(original.__wrapped__, method)  # type: ignore[attr-defined]
+
+    @functools.wraps(undecorated(original))
+    def named(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return inner(self, *args, **kwargs)
+
+    def decorated(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(MethodType(named, self), self, args, kwargs)
+
+    return decorated
 
 
 def wrapped_in(cls: type, name: str) -> Method | None:

@@ -13,12 +13,16 @@ from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role
 from rag_accel.adoption.embeddings import AdoptedEmbeddings, HostedCalls
 from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engines.embedding.hosted_engine import is_small
+from rag_accel.interception import wrappers
 from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import (
     LeafMethod,
+    decorated_as,
+    is_decorated,
     leaf_class,
     plain_class,
     plain_method,
+    undecorated,
 )
 
 Method = Callable[..., Any]
@@ -31,10 +35,12 @@ class EmbeddingMethod:
     Args:
         role: what its texts are.
         one: whether it takes a text and gives a vector, rather than a list of each.
+        sync: of a coroutine, the method that does the same.
     """
 
     role: Role
     one: bool
+    sync: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ class EmbeddingRecogniser:
 def _plain(
     recogniser: EmbeddingRecogniser, original: Method, leaf: LeafMethod, borrowed: Method
 ) -> Method:
+    inner, alone = _below_decorators(original, leaf, borrowed)
+
     def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         call = recogniser.call(identity, self, leaf, args, kwargs)
         if call is None:
@@ -95,15 +103,18 @@ def _plain(
 
         def unscheduled() -> Any:
             with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
-                return original(self, *args, **kwargs)
+                return inner(self, *args, **kwargs)
 
-        hosted = call.adopted.hosted
-        owned = call.embed if hosted is None else call.embed_or_alone
-        found = owned_or_plain(identity.accelerator, _noted(owned, self), unscheduled, "embedding")
-        if hosted is None or not isinstance(found, AskAlone):
-            return found
-        time.sleep(found.delay_s)
-        return borrowed(identity, hosted.alone(), *args, **kwargs)
+        def run(*_: Any, **__: Any) -> Any:
+            hosted = call.adopted.hosted
+            owned = _noted(call.embed if hosted is None else call.embed_or_alone, self)
+            found = owned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
+            if hosted is None or not isinstance(found, AskAlone):
+                return found
+            time.sleep(found.delay_s)
+            return alone(identity, hosted.alone(), *args, **kwargs)
+
+        return decorated_as(original, run)(self, *args, **kwargs)
 
     return scheduled
 
@@ -111,6 +122,8 @@ def _plain(
 def _coroutine(
     recogniser: EmbeddingRecogniser, original: Method, leaf: LeafMethod, borrowed: Method
 ) -> Method:
+    inner, alone = _below_decorators(original, leaf, borrowed)
+
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         call = recogniser.call(identity, self, leaf, args, kwargs)
         if call is None:
@@ -118,21 +131,49 @@ def _coroutine(
 
         async def unscheduled() -> Any:
             with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
-                return await original(self, *args, **kwargs)
+                return await inner(self, *args, **kwargs)
 
         async def owned() -> Any:
-            found = await (call.aembed() if hosted is None else call.aembed_or_alone())
+            found = await compute(self, *args, **kwargs)
             _note(self, found)
             return found
 
+        async def embed(*_: Any, **__: Any) -> Any:
+            return await (call.aembed() if hosted is None else call.aembed_or_alone())
+
+        async def run(*_: Any, **__: Any) -> Any:
+            found = await aowned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
+            if hosted is None or not isinstance(found, AskAlone):
+                return found
+            await asyncio.sleep(found.delay_s)
+            return await alone(identity, hosted.alone(), *args, **kwargs)
+
         hosted = call.adopted.hosted
-        found = await aowned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
-        if hosted is None or not isinstance(found, AskAlone):
-            return found
-        await asyncio.sleep(found.delay_s)
-        return await borrowed(identity, hosted.alone(), *args, **kwargs)
+        sync = recogniser.methods[leaf.name].sync if call.adopted.through_sync else None
+        compute = embed if sync is None else _in_decorators_of(type(self), sync, embed)
+        return await decorated_as(original, run)(self, *args, **kwargs)
 
     return scheduled
+
+
+def _in_decorators_of(cls: type, name: str, embed: Method) -> Method:
+    """Return a coroutine function in the decorators of a method that is none."""
+    method = plain_method(cls, name)
+    if method is None or not is_decorated(method):
+        return embed
+
+    def start(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(embed(*args, **kwargs))  # they await no coroutine
+
+    return decorated_as(method, start)
+
+
+def _below_decorators(
+    original: Method, leaf: LeafMethod, borrowed: Method
+) -> tuple[Method, Method]:
+    """Return a method and its admitted version without decorators, which stand around both."""
+    inner = undecorated(original)
+    return inner, borrowed if inner is original else wrappers.borrowed(inner, leaf)
 
 
 def _noted(owned: Callable[[], Any], obj: Any) -> Callable[[], Any]:

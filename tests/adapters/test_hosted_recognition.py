@@ -167,6 +167,17 @@ def test_a_stand_in_for_a_method_of_a_class_is_seen(
     assert calls(embeddings) is not None
 
 
+def test_a_tracers_proxy_of_a_method_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def traced(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        return wrapped(*args, **kwargs)
+
+    wrapt = pytest.importorskip("wrapt")
+    embeddings = make()
+    assert calls(embeddings) is not None
+    monkeypatch.setattr(Embeddings, "create", wrapt.FunctionWrapper(Embeddings.create, traced))
+    assert calls(embeddings) is None
+
+
 def test_a_method_whose_code_is_replaced_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def create(self: Any, **kwargs: Any) -> None:
         """Do nothing."""

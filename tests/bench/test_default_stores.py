@@ -11,8 +11,7 @@ pytest.importorskip("langchain_community")
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import default_stores, ratio_definitions
 from rag_accel import Accelerator
-from rag_accel.adoption import clients
-from rag_accel_adapters.langchain import stores
+from rag_accel.adoption import clients, store_copies
 
 TINY = default_stores.Sizes(documents=200, dimension=16, turns=2, callers=4, searches=12)
 
@@ -21,7 +20,7 @@ TINY = default_stores.Sizes(documents=200, dimension=16, turns=2, callers=4, sea
 def found() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clients, "MIN_NUMBERS", 0)
-        patch.setattr(stores, "MIN_NUMBERS", 0)
+        patch.setattr(store_copies, "MIN_NUMBERS", 0)
         yield default_stores.run(True, TINY)
 
 
@@ -53,7 +52,7 @@ def test_every_answer_is_the_plain_one(found: SuiteResult) -> None:
 def test_an_engine_searches_the_store_before_it_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stores, "MIN_NUMBERS", 0)
+    monkeypatch.setattr(store_copies, "MIN_NUMBERS", 0)
     rotate, done = default_stores.rotate, list[int]()
 
     def noted(*args: Any) -> Any:

@@ -7,15 +7,18 @@ and runs where its caller is.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rag_accel.adoption.embeddings import (
     AdoptedEmbeddings,
     KnownEmbeddings,
     adopt_sentence_transformer,
+    adopt_server,
 )
 from rag_accel.adoption.known_classes import PlainMethod
 from rag_accel.errors import ConfigError
+from rag_accel_adapters.llama_index.hosted import hosted_calls
 
 
 def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
@@ -27,13 +30,23 @@ def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings
     both = {"normalize_embeddings": obj.normalize}
     queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}
     try:
-        return adopt_sentence_transformer(obj._model, queries, texts, str)
+        adopted = adopt_sentence_transformer(obj._model, queries, texts, str)
     except ConfigError:
         return None
+    return replace(adopted, through_sync=True)
+
+
+def _openai(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
+    """Let small requests of several callers share calls, where no caller could make another."""
+    hosted = hosted_calls(obj, cls, method)
+    return None if hosted is None else adopt_server(hosted)
 
 
 EMBEDDINGS = KnownEmbeddings(
-    {"llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _hugging_face},
+    {
+        "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _hugging_face,
+        "llama_index.embeddings.openai.base.OpenAIEmbedding": _openai,
+    },
     (
         "_embed",
         "_embed_with_retry",

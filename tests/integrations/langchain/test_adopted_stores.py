@@ -23,7 +23,7 @@ from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel import Accelerator
-from rag_accel_adapters.langchain import stores
+from rag_accel.adoption import store_copies
 
 DIMENSION = 8
 COUNT = 300
@@ -50,9 +50,9 @@ def put(store: InMemoryVectorStore, id: str, one: Any) -> None:
 @pytest.fixture(autouse=True)
 def any_store_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a copy be made of stores of any size, at the first search."""
-    monkeypatch.setattr(stores, "MIN_ENTRIES", 1)
-    monkeypatch.setattr(stores, "MIN_NUMBERS", 1)
-    monkeypatch.setattr(stores, "SEARCHES", 0)
+    monkeypatch.setattr(store_copies, "MIN_ENTRIES", 1)
+    monkeypatch.setattr(store_copies, "MIN_NUMBERS", 1)
+    monkeypatch.setattr(store_copies, "SEARCHES", 0)
 
 
 @pytest.fixture

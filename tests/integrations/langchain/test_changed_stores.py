@@ -15,7 +15,7 @@ from lc_waiting import is_idle
 
 from langchain_rag_accel import activate
 from rag_accel import Accelerator
-from rag_accel_adapters.langchain import stores
+from rag_accel.adoption import store_copies
 
 DIMENSION = 8
 COUNT = 60
@@ -26,9 +26,9 @@ NEAR, FAR = QUERY, [-one for one in QUERY]
 @pytest.fixture(autouse=True)
 def any_store_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a copy be made of stores of any size, at the first search."""
-    monkeypatch.setattr(stores, "MIN_ENTRIES", 1)
-    monkeypatch.setattr(stores, "MIN_NUMBERS", 1)
-    monkeypatch.setattr(stores, "SEARCHES", 0)
+    monkeypatch.setattr(store_copies, "MIN_ENTRIES", 1)
+    monkeypatch.setattr(store_copies, "MIN_NUMBERS", 1)
+    monkeypatch.setattr(store_copies, "SEARCHES", 0)
 
 
 @pytest.fixture

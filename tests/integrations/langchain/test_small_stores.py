@@ -15,7 +15,8 @@ from lc_waiting import is_idle
 
 from langchain_rag_accel import accelerate, activate
 from rag_accel import Accelerator
-from rag_accel_adapters.langchain import stores
+from rag_accel.adoption import store_copies
+from rag_accel_adapters.langchain.stores import InMemoryStores
 
 DIMENSION = 384
 LARGE = 200
@@ -154,9 +155,9 @@ async def test_no_vector_of_a_small_store_is_looked_at(
     def unexpected(*_: Any) -> Any:
         raise AssertionError("looked at")
 
-    for name in ("copy_of", "_dimension", "_are_same"):
-        monkeypatch.setattr(stores, name, unexpected)
-    store = store_of(stores.MIN_ENTRIES - 1)
+    for name in ("copy_of", "_dimension", "are_same"):
+        monkeypatch.setattr(store_copies, name, unexpected)
+    store = store_of(store_copies.MIN_ENTRIES - 1)
     assert await search(on_loop, store, accelerator, 5) == 0
 
 
@@ -184,10 +185,10 @@ async def test_a_search_that_is_the_stores_own_runs_where_it_runs_plainly(
 async def test_a_store_that_shrinks_is_forgotten(accelerator: Accelerator) -> None:
     store = store_of(LARGE)
     assert await search(on_loop, store, accelerator, 4) == 1
-    assert store in stores._copies
+    assert store in store_copies._copies
     store.delete([str(number) for number in range(150)])
     assert await search(on_loop, store, accelerator, 1) == 0
-    assert store not in stores._copies
+    assert store not in store_copies._copies
 
 
 async def test_tasks_that_search_at_once_are_counted_and_then_share_steps(
@@ -213,12 +214,12 @@ async def test_a_twin_is_adopted_as_its_store_is(accelerator: Accelerator) -> No
 async def test_a_copy_that_settles_no_search_is_given_up_until_the_store_changes(
     accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "MAX_OPEN", 4)
+    monkeypatch.setattr(store_copies, "MAX_OPEN", 4)
     store = store_of(LARGE)
     for entry in list(store.store.values()):
         entry["vector"] = queries(1)[0]
     assert await search(on_loop, store, accelerator, 3) == 0
     assert await search(on_loop, store, accelerator, 6) == 4  # then it is given up
-    assert stores.copy_of(store)._copied is None
+    assert store_copies.copy_of(InMemoryStores(), store)._copied is None
     add(store, "no tie")
     assert await search(on_loop, store, accelerator, 4) == 1

@@ -17,6 +17,7 @@ from rag_accel import Accelerator
 from rag_accel.interception.patches import patches
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # how to serve
 
 #: LlamaIndex leaves loops and the databases of its chat memory open, whoever runs it.
 UPSTREAM = (

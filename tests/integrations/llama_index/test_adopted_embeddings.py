@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("llama_index.embeddings.huggingface")
 
 from langchain_huggingface import HuggingFaceEmbeddings
-from li_programs import TEXTS, EchoLLM, run_in_loop
+from li_programs import TEXTS, EchoLLM, recording, run_in_loop
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
@@ -128,6 +128,27 @@ def test_an_object_that_embeds_in_processes_is_borrowed(embedding: HuggingFaceEm
     private = {**(embedding.__pydantic_private__ or {}), "_parallel_process": True}
     object.__setattr__(other, "__pydantic_private__", private)
     assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding, plain_method) is None
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_events_and_spans_are_those_of_the_plain_object(
+    embedding: HuggingFaceEmbedding, accelerator: Accelerator, is_async: bool
+) -> None:
+    def ask(one: HuggingFaceEmbedding) -> None:
+        if is_async:
+            run_in_loop(one.aget_query_embedding("a"))
+            run_in_loop(one.aget_text_embedding("a"))
+            run_in_loop(one.aget_text_embedding_batch(["b", "c"]))
+        else:
+            one.get_query_embedding("a")
+            one.get_text_embedding("a")
+            one.get_text_embedding_batch(["b", "c"])
+
+    with recording() as expected:
+        ask(embedding)
+    with recording() as found:
+        ask(accelerate(embedding, accelerator=accelerator))
+    assert found == expected
 
 
 def test_a_subclass_that_embeds_otherwise_is_borrowed(

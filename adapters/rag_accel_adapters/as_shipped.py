@@ -68,14 +68,16 @@ def is_class_as_shipped(cls: type, method: PlainMethod) -> bool:
 def is_function_as_shipped(function: Any) -> bool:
     """Tell whether a function is one that a library's module defines at its top."""
     return (
-        isinstance(function, FunctionType)
+        type(function) is FunctionType
         and function.__code__.co_filename.startswith(_homes())
         and function.__code__.co_qualname == function.__code__.co_name
     )
 
 
 #: Bases that are no part of a library's work.
-_STANDARD = frozenset({"abc", "builtins", "langchain_core", "pydantic", "typing"})
+_STANDARD = frozenset(
+    {"abc", "builtins", "langchain_core", "llama_index_instrumentation", "pydantic", "typing"}
+)
 
 
 def _library_bases(cls: type) -> tuple[type, ...]:
@@ -83,9 +85,13 @@ def _library_bases(cls: type) -> tuple[type, ...]:
     bases = _bases.get(cls)
     if bases is None:
         bases = _bases[cls] = tuple(
-            base for base in cls.__mro__ if base is cls or package_of(base) not in _STANDARD
+            base for base in cls.__mro__ if base is cls or not _is_standard(base)
         )
     return bases
+
+
+def _is_standard(base: type) -> bool:
+    return package_of(base) in _STANDARD or base.__module__.startswith("llama_index.core.")
 
 
 def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
@@ -117,26 +123,44 @@ def _functions(cls: type, name: str, method: PlainMethod | None) -> list[Functio
     value = vars(cls)[name]
     if name.startswith("__") and name not in _DECISIVE:
         return []
+    if name == "model_post_init" and _is_pydantics(value):  # put there for private attributes
+        return []
     if isinstance(value, FunctionType):
         value = method(cls, name) if method is not None else value
     functions = list(_unwrapped(value))
-    if all(isinstance(function, FunctionType) for function in functions):
+    if all(type(function) is FunctionType for function in functions):
         return functions
-    is_data = isinstance(value, type) or not (callable(value) or hasattr(type(value), "__get__"))
+    is_data = issubclass(type(value), type) or not (
+        callable(value) or hasattr(type(value), "__get__")
+    )
     return [] if is_data else None
 
 
+def _is_pydantics(value: Any) -> bool:
+    home = os.path.dirname(sys.modules["pydantic"].__file__ or "") + os.sep
+    return type(value) is FunctionType and value.__code__.co_filename.startswith(home)
+
+
 def _unwrapped(value: Any) -> Iterator[Any]:
-    if isinstance(value, staticmethod | classmethod):
+    cls = type(value)  # a tracer's proxy says that it is of the class of what it stands for
+    if issubclass(cls, staticmethod | classmethod):
         yield from _unwrapped(value.__func__)
-    elif isinstance(value, property):
+    elif issubclass(cls, property):
         yield from (one for one in (value.fget, value.fset, value.fdel) if one is not None)
-    elif isinstance(value, functools.cached_property):
+    elif issubclass(cls, functools.cached_property):
         yield value.func
-    elif isinstance(value, FunctionType) and value.__code__.co_filename == contextlib.__file__:
+    elif cls is FunctionType and value.__code__.co_filename == contextlib.__file__:
         yield getattr(value, "__wrapped__", value)
+    elif _is_decorated_as_shipped(value):
+        yield from _unwrapped(value.__wrapped__)
     else:
         yield value
+
+
+def _is_decorated_as_shipped(value: Any) -> bool:
+    """Tell whether a library's own decorator, made by wrapt, stands around a function."""
+    around = getattr(value, "_self_wrapper", None)
+    return type(around) is FunctionType and around.__code__.co_filename.startswith(_homes())
 
 
 def _is_of(function: FunctionType, cls: type) -> bool:
@@ -148,7 +172,16 @@ def _is_of(function: FunctionType, cls: type) -> bool:
 
 
 #: They sit in one another's classes and rename their modules, so any of their files will do.
-_LIBRARIES = ("httpcore", "httpcore2", "httpx", "httpx2", "langchain_openai", "openai")
+_LIBRARIES = (
+    "httpcore",
+    "httpcore2",
+    "httpx",
+    "httpx2",
+    "langchain_openai",
+    "llama_index.embeddings.openai",
+    "llama_index_instrumentation",
+    "openai",
+)
 
 
 def _homes() -> tuple[str, ...]:

@@ -54,6 +54,7 @@ class EmbeddingsServer(LoopbackServer):
     Attributes:
         calls: the texts of each call.
         heard: each call with who it says it is from.
+        models: the model of each call.
         bad: texts for which a call is refused with 400.
         awaited: calls that must be there at once before the first is answered.
         gate: calls of several texts wait for it.
@@ -65,6 +66,7 @@ class EmbeddingsServer(LoopbackServer):
         super().__init__()
         self.calls: list[list[str]] = []
         self.heard: list[Heard] = []
+        self.models: list[str] = []
         self.bad: set[str] = set()
         self.refusals: deque[Refusal] = deque()
         self.awaited = 0
@@ -81,6 +83,7 @@ class EmbeddingsServer(LoopbackServer):
         call: dict[str, Any] = await request.json()
         texts = call["input"]
         self.calls.append(texts)
+        self.models.append(call["model"])
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
         tenant = request.headers.get("x-tenant", "")
         self.heard.append(Heard(tuple(texts), key, tenant, call.get("user", "")))

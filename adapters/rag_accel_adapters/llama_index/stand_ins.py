@@ -1,0 +1,32 @@
+"""The classes of LlamaIndex's whose objects can have stand-ins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rag_accel.adoption.clients import CrossEncoderClient
+from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
+
+
+def _is_local_cross_encoder(reranker: Any) -> bool:
+    model = reranker._model
+    cls = type(model)
+    is_known = cls.__module__.startswith("sentence_transformers.")
+    # With several scores a pair, none of them can be a node's.
+    return is_known and cls.__qualname__ == "CrossEncoder" and model.num_labels == 1
+
+
+def _reranker(reranker: Any, ask: Ask) -> Any:
+    return replaced(reranker, _model=CrossEncoderClient(reranker._model, ask))
+
+
+STAND_INS = StandIns(
+    {
+        "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": KnownClass(
+            ("_postprocess_nodes", "_apostprocess_nodes"),
+            _is_local_cross_encoder,
+            _reranker,
+            "recognised reranker: its own method runs; pairs of all requests share batches",
+        ),
+    }
+)

@@ -1,0 +1,103 @@
+"""LlamaIndex's ``SimpleVectorStore``, as a store that can be searched in a copy of its vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from llama_index.core.base.embeddings import base
+from llama_index.core.indices.query import embedding_utils
+from llama_index.core.vector_stores import simple, types, utils
+from llama_index.core.vector_stores.simple import SimpleVectorStore, SimpleVectorStoreData
+from llama_index.core.vector_stores.types import VectorStoreQueryResult
+
+from rag_accel.adoption.copied_vectors import Rows, rows_of
+from rag_accel.adoption.known_classes import PlainMethod, does_the_same, is_written_in
+from rag_accel.adoption.store_copies import Look
+
+_ITS_METHODS = ("query", "aquery")
+#: lengths of vectors whose squares and products float64 holds with all its digits
+_SHORTEST, _LONGEST = 1e-100, 1e100
+
+
+class SimpleStores:
+    """The kind of store that ``SimpleVectorStore`` is: a dict of vectors by id."""
+
+    def owner(self, store: Any) -> Any:
+        """Return the store's data, which its twins share."""
+        return store.data
+
+    def entries(self, store: Any) -> Any:
+        """Return the store's vectors by their ids."""
+        return getattr(store.data, "embedding_dict", None)
+
+    def held(self, entries: Any) -> Iterable[Any]:
+        """Return pairs of an id and a vector."""
+        return entries.items()
+
+    vector = staticmethod(itemgetter(1))
+
+    def parts(self, held: list[Any]) -> Any:
+        """Return the ids."""
+        return list(map(itemgetter(0), held))
+
+    def rows(self, vectors: Sequence[Any]) -> Rows | None:
+        """Return vectors ``[n, d]`` as float64.
+
+        None unless all are lists of floats, for which the store computes in float64, and none is
+        zero, whose score would be no number.
+        """
+        if not all(type(one) is list and one and type(one[0]) is float for one in vectors):
+            return None
+        rows = rows_of(vectors)
+        if rows is None:
+            return None
+        with np.errstate(over="ignore"):
+            lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        is_usual = (lengths > _SHORTEST) & (lengths < _LONGEST)
+        return rows if is_usual.all() else None
+
+    def scores(self, vector: Any, vectors: list[Any]) -> Any:
+        """Return the cosine with each of these, by LlamaIndex's own function."""
+        query: Any = np.array(vector)
+        return np.array([base.similarity(query, row) for row in np.array(vectors)])
+
+    def found(self, look: Look, places: Sequence[int], scores: Any) -> Any:
+        """Return a result of ids and similarities."""
+        ids = [look.parts[place] for place in places]
+        return VectorStoreQueryResult(similarities=list(scores), ids=ids)
+
+
+def searches_as_known(cls: type, method: PlainMethod) -> bool:
+    """Tell whether stores of a class are ``SimpleVectorStore`` in how they search.
+
+    Args:
+        method: returns a class's method as its program wrote it.
+    """
+    if not issubclass(cls, SimpleVectorStore):
+        return False
+    return does_the_same(cls, SimpleVectorStore, _ITS_METHODS, method)
+
+
+def searches_unchanged(store: Any, cls: type, method: PlainMethod) -> bool:
+    """Tell whether nothing was put in the place of what a recognised store searches with.
+
+    Looked at in each search that an engine could do: the store's own attributes, its class, which
+    is ``cls`` as its program wrote it, and the functions of LlamaIndex's modules.
+    """
+    data = vars(store).get("data")
+    if type(data) is not SimpleVectorStoreData or type(data.embedding_dict) is not dict:
+        return False
+    if not vars(store).keys().isdisjoint(_ITS_METHODS):
+        return False
+    its = vars(simple)
+    return (
+        vars(embedding_utils).get("default_similarity_fn") is base.similarity
+        and is_written_in(base, base.similarity)
+        and is_written_in(embedding_utils, its.get("get_top_k_embeddings"))
+        and is_written_in(utils, its.get("build_metadata_filter_fn"))
+        and is_written_in(simple, method(cls, "query"))
+        and is_written_in(types, method(cls, "aquery"))
+    )

@@ -1,0 +1,102 @@
+"""Searches of LlamaIndex's own in-memory store on an owned engine, batched across requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
+
+from rag_accel.accelerator import RequestIdentity
+from rag_accel.adoption.store_copies import is_large
+from rag_accel.interception.copied_search import CopiedSearch, is_due, left_to_its_store
+from rag_accel.interception.leaf_call import is_nested
+from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
+from rag_accel_adapters.llama_index.stores import (
+    SimpleStores,
+    searches_as_known,
+    searches_unchanged,
+)
+
+Method = Callable[..., Any]
+
+_KIND = SimpleStores()
+_known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+def is_recognised(cls: type) -> bool:
+    """Tell whether an owned engine may search stores of a class."""
+    known = _known.get(cls)
+    if known is None:
+        known = _known[cls] = searches_as_known(plain_class(cls), plain_method)
+    return known
+
+
+def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+    """Return the scheduled version of a store's search that uses an owned engine where it pays.
+
+    ``borrowed`` is the one for any other search.
+    """
+
+    def sync(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_recognised(type(self)):
+            return borrowed(identity, self, *args, **kwargs)
+        plain = _plain(original, borrowed, identity, self, args, kwargs)
+        query = _query(self, args, kwargs)
+        if query is None:
+            return plain()
+        search = _search(identity, self, query)
+        return search.find(query.query_embedding, query.similarity_top_k, plain)
+
+    async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_recognised(type(self)):
+            return await borrowed(identity, self, *args, **kwargs)
+
+        async def plain() -> Any:
+            # It calls the sync method on the loop.
+            with left_to_its_store():
+                return await _plain(original, borrowed, identity, self, args, kwargs)()
+
+        query = _query(self, args, kwargs)
+        if query is None or not is_due(_KIND, self):
+            return await plain()
+        search = _search(identity, self, query)
+        return await search.afind(query.query_embedding, query.similarity_top_k, plain)
+
+    return coroutine if leaf.flavour == "coroutine" else sync
+
+
+def _search(identity: RequestIdentity, store: Any, query: VectorStoreQuery) -> CopiedSearch:
+    if query.node_ids is None:
+        return CopiedSearch(identity, _KIND, store)
+    ids = query.node_ids  # retrievers name all nodes that their index had when they were made
+    return CopiedSearch(identity, _KIND, store, lambda look: set(ids).issuperset(look.parts))
+
+
+def _plain(
+    original: Method,
+    borrowed: Method,
+    identity: RequestIdentity,
+    store: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Method:
+    """Return the search as the store does it, admitted unless it is part of a leaf."""
+    method = original if is_nested(store) else partial(borrowed, identity)
+    return partial(method, store, *args, **kwargs)
+
+
+def _query(store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> VectorStoreQuery | None:
+    """Return what is asked of a store, if the copy of one can answer: the nearest of all nodes."""
+    query = args[0] if len(args) == 1 else kwargs.get("query") if not args else None
+    if type(query) is not VectorStoreQuery or query.mode is not VectorStoreQueryMode.DEFAULT:
+        return None
+    if query.filters is not None or type(query.node_ids) not in (list, type(None)):
+        return None
+    # In this order: of a small store, the search may take no longer than without us.
+    is_fit = is_large(_KIND, store) and searches_unchanged(
+        store, plain_class(type(store)), plain_method
+    )
+    return query if is_fit else None
