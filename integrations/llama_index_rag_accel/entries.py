@@ -1,7 +1,7 @@
 """The methods by which a LlamaIndex program is entered, each call of which is one request.
 
 A request lasts until the stream of its response has ended, or is dropped, and until the run of a
-workflow is over.
+workflow is over and the stream that it gave, if it did.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, aclosing
+from functools import partial
+from threading import Thread
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -20,10 +23,11 @@ from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentCha
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows import Workflow
+from workflows.events import StopEvent
 from workflows.handler import WorkflowHandler
 
 from llama_index_rag_accel.off_loop import off_loop
-from rag_accel.accelerator import Accelerator, current_request
+from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
 
@@ -100,26 +104,48 @@ def _entry(plain: Any) -> Any:
 
 def _kept_open(result: Any, scope: StreamScope, request: ExitStack) -> Any:
     """Return what a call returned; if it is not over, neither is its request."""
-    tokens = getattr(result, "response_gen", None) if isinstance(result, _STREAMING) else None
-    if isinstance(tokens, Iterator):
-        result.response_gen = _open_while(_stream, tokens, scope, request)
-    elif isinstance(tokens, AsyncIterator):
-        result.response_gen = _open_while(_astream, tokens, scope, request)
-    elif isinstance(result, StreamingAgentChatResponse) and not result.is_done:
-        # A thread of upstream's asks the model, now or later, and tells nobody when it is done.
-        kept = request.pop_all()
-        with scope():
-            run = current_request.get()
-        if run is not None:
-            run.after_stream(kept.close)
-        weakref.finalize(result, kept.close).atexit = False
+    # The response tells which kind its stream is: that of a tracer can be both.
+    if isinstance(result, StreamingResponse):
+        if isinstance(tokens := result.response_gen, Iterator):
+            result.response_gen = _open_while(_stream, tokens, scope, request)
+    elif isinstance(result, AsyncStreamingResponse):
+        if isinstance(tokens := result.response_gen, AsyncIterator):
+            result.response_gen = _open_while(_astream, tokens, scope, request)
+    elif isinstance(result, StreamingAgentChatResponse):
+        _open_while_written(result, request)
     elif isinstance(result, WorkflowHandler):
         # Where a later version has no such task, what its steps call are requests of their own.
         task = getattr(result, "_result_task", None)
         if task is not None:
-            kept = request.pop_all()
-            task.add_done_callback(lambda _: kept.close())
+            task.add_done_callback(partial(_kept_open_after, scope, request.pop_all()))
     return result
+
+
+def _kept_open_after(scope: StreamScope, request: ExitStack, task: Future[StopEvent]) -> None:
+    """End the request of a run that is over, or with the stream that it gave: only that asks."""
+    with request:
+        if not task.cancelled() and task.exception() is None:
+            stop = task.result()
+            given = [stop.result] if type(stop) is StopEvent else vars(stop).values()
+            stream = next((one for one in given if isinstance(one, _STREAMING)), None)
+            _kept_open(stream, scope, request)
+
+
+def _open_while_written(response: StreamingAgentChatResponse, request: ExitStack) -> None:
+    """Keep a chat's request open until the answer is in its history, whether it is read or not."""
+    # Where a later version has neither, the model is asked in a request of its own.
+    task = getattr(response, "awrite_response_to_history_task", None)
+    thread = getattr(response, "write_response_to_history_thread", None)
+    if task is not None:
+        kept = request.pop_all()
+        task.add_done_callback(lambda _: kept.close())
+    elif thread is not None and thread.is_alive():
+        Thread(target=_close_after, args=(thread, request.pop_all()), daemon=True).start()
+
+
+def _close_after(thread: Thread, request: ExitStack) -> None:
+    with request:
+        thread.join()
 
 
 def _open_while(

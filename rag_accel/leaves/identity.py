@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING
@@ -42,7 +41,6 @@ class RequestIdentity:
     """
 
     __slots__ = (
-        "_after_stream",
         "_is_closing",
         "_num_streams",
         "_ordinals",
@@ -72,11 +70,6 @@ class RequestIdentity:
         self.has_ended = False
         self._num_streams = 0
         self._is_closing = False
-        self._after_stream: Callable[[], None] | None = None
-
-    def after_stream(self, tell: Callable[[], None]) -> None:
-        """Have a function called once the next of this run's streams has ended."""
-        self._after_stream = tell
 
     def begin_stream(self) -> None:
         """Note that a stream of this run began, which the run outlives."""
@@ -88,11 +81,8 @@ class RequestIdentity:
         with _streams.lock:
             self._num_streams -= 1
             is_due = self._is_closing and self._num_streams == 0
-            tell, self._after_stream = self._after_stream, None
         if is_due:
             self._close()
-        if tell is not None:
-            tell()
 
     def close(self) -> None:
         """End the run now, or with the last of its streams."""

@@ -265,5 +265,10 @@ async def test_errors_are_the_same_object_and_no_run_stays_open(
         assert meter.passed_by == 0, str(meter)
     if name in _BESIDE and way in BLOCKING and either.options.mode == "translate":
         assert Counter(map(repr, of_bare.events())) <= Counter(map(repr, of_fast.events()))
+    elif name == "filter: model":  # its threads go on or not beside the one that fails
+        less, more = sorted(
+            (Counter(map(repr, one.events())) for one in (of_bare, of_fast)), key=len
+        )
+        assert less <= more
     else:
         assert of_fast.forest() == of_bare.forest()

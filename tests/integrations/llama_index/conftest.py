@@ -42,6 +42,15 @@ def accelerator() -> Iterator[Accelerator]:
         assert made.bypassed == {}
 
 
+@pytest.fixture
+def default_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the model of objects that are given none."""
+    from li_programs import EchoLLM
+    from llama_index.core import Settings
+
+    monkeypatch.setattr(Settings, "_llm", EchoLLM())
+
+
 @pytest.fixture(autouse=True)
 def loop_of_the_thread() -> Iterator[None]:
     """Close the loop that upstream's sync methods leave, before it is collected in another test."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -271,7 +272,7 @@ def shown(call: Callable[[], Any]) -> Shown:
 def run_in_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in a loop of another thread, as a sync test may not have one of its own."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
+        return pool.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> bool:

@@ -120,6 +120,21 @@ def test_a_chat_engines_request_lasts_until_its_stream_ends(
     assert wait_for(lambda: runs[0].has_ended)
 
 
+@pytest.mark.parametrize("name", CHAT_ENGINES)
+async def test_an_async_chats_request_lasts_until_its_stream_ends(
+    name: str, accelerator: Accelerator
+) -> None:
+    model = RunsSeen(seen=[])
+    fast = accelerate(CHAT_ENGINES[name](Parts(llm=model)), accelerator=accelerator)
+    response = await fast.astream_chat(QUESTION)
+    assert "".join([token async for token in response.async_response_gen()]) == "a b "
+    runs, are_over = zip(*model.seen, strict=True)
+    assert are_over == (False, False)
+    assert len(set(runs)) == 1
+    await asyncio.sleep(0)
+    assert runs[0].has_ended
+
+
 @pytest.mark.parametrize("num_taken", [0, 1])
 def test_a_stream_that_is_left_ends_its_request(accelerator: Accelerator, num_taken: int) -> None:
     fast = accelerate(Parts().engine(streaming=True), accelerator=accelerator)

@@ -1,0 +1,272 @@
+"""More LlamaIndex programs: engines over engines, a property graph, ingestion; and all in a table.
+
+A program is what makes it of its leaves, and the way it is used. What the use returns can be
+compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from li_more_workflows import WORKFLOWS
+from li_programs import (
+    CHAT_ENGINES,
+    QUERY_ENGINES,
+    EchoLLM,
+    Parts,
+    nodes_of,
+    recording,
+    run_in_loop,
+    text_of,
+)
+from llama_index.core import Document
+from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.base.response.schema import AsyncStreamingResponse
+from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
+from llama_index.core.graph_stores import SimplePropertyGraphStore
+from llama_index.core.graph_stores.types import (
+    KG_NODES_KEY,
+    KG_RELATIONS_KEY,
+    EntityNode,
+    Relation,
+)
+from llama_index.core.indices.property_graph import PropertyGraphIndex
+from llama_index.core.ingestion import IngestionCache, IngestionPipeline
+from llama_index.core.llms.callbacks import llm_completion_callback
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.query_engine import FLAREInstructQueryEngine, RetryQueryEngine
+from llama_index.core.schema import BaseNode, TransformComponent
+from llama_index.core.vector_stores import SimpleVectorStore
+
+QUESTION = "When was the bridge opened?"
+
+
+class RejectsFirst(BaseEvaluator):
+    """An evaluator that asks a model, and accepts only what answers a repeated question."""
+
+    def __init__(self, llm: EchoLLM) -> None:
+        self.llm = llm
+
+    def _get_prompts(self) -> dict[str, Any]:
+        return {}
+
+    def _update_prompts(self, prompts: dict[str, Any]) -> None:
+        pass
+
+    async def aevaluate(
+        self,
+        query: str | None = None,
+        response: str | None = None,
+        contexts: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> EvaluationResult:
+        verdict = await self.llm.acomplete(f"Is {response} an answer to {query}?")
+        return EvaluationResult(
+            response=response, passing="bad answer" in (query or ""), feedback=verdict.text
+        )
+
+
+class LookingAheadLLM(EchoLLM):
+    """A model that searches once, then is done."""
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        self.calls += 1
+        if prompt.rstrip().endswith("Existing Answer: \nAnswer:"):
+            return CompletionResponse(text="It opened [Search(bridge opening)] long ago.")
+        return CompletionResponse(text="It opened in 1932" if "Lookahead" in prompt else "done now")
+
+
+class FirstAndLast(TransformComponent):
+    """An extractor of one relation a text: from its second word to its last."""
+
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        for node in nodes:
+            words = node.get_content().rstrip(".").split()
+            ends = [EntityNode(name=word) for word in (words[1], words[-1])]
+            relation = Relation(label="is of", source_id=ends[0].id, target_id=ends[1].id)
+            node.metadata[KG_NODES_KEY] = ends
+            node.metadata[KG_RELATIONS_KEY] = [relation]
+        return nodes
+
+
+class SynonymLLM(EchoLLM):
+    """A model that knows words of the graph."""
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        self.calls += 1
+        is_asked_for_words = "synonyms" in prompt
+        return CompletionResponse(text="Bridge^Ran" if is_asked_for_words else f"of {len(prompt)}")
+
+
+def _retry(parts: Parts) -> Any:
+    return RetryQueryEngine(parts.engine(), RejectsFirst(parts.llm), max_retries=2)
+
+
+def _flare(parts: Parts) -> Any:
+    return FLAREInstructQueryEngine(parts.engine(), llm=parts.llm, max_iterations=3)
+
+
+def _graph_index(parts: Parts) -> PropertyGraphIndex:
+    return PropertyGraphIndex.from_documents(
+        [Document(text=text, id_=text) for text in ("The Bridge is old.", "Trams Ran by night.")],
+        llm=parts.llm,
+        kg_extractors=[FirstAndLast()],
+        property_graph_store=SimplePropertyGraphStore(),
+        vector_store=SimpleVectorStore(),
+        embed_model=parts.embedding,
+        use_async=False,
+    )
+
+
+def _graph_engine(parts: Parts) -> Any:
+    return _graph_index(parts).as_query_engine(llm=parts.llm, include_text=True)
+
+
+def _graph_retriever(parts: Parts) -> Any:
+    return _graph_index(parts).as_retriever(include_text=False)
+
+
+def _ingestion(parts: Parts) -> Any:
+    return IngestionPipeline(
+        transformations=[SentenceSplitter(chunk_size=40, chunk_overlap=5), parts.embedding],
+        cache=IngestionCache(),
+        disable_cache=False,
+    )
+
+
+def response_shown(response: Any) -> Any:
+    """Return a response's text, type and source nodes; its stream is taken to the end."""
+    return text_of(response), type(response), nodes_of(response)
+
+
+def ask(engine: Any) -> Any:
+    """Ask an engine, synchronously."""
+    return response_shown(engine.query(QUESTION))
+
+
+async def aask(engine: Any) -> Any:
+    """Ask an engine, asynchronously; if its response streams, its tokens stand for its text."""
+    response = await engine.aquery(QUESTION)
+    if isinstance(response, AsyncStreamingResponse):
+        tokens = [token async for token in response.async_response_gen()]
+        return tokens, type(response), nodes_of(response)
+    return response_shown(response)
+
+
+def _taken(engine: Any) -> Any:
+    response = engine.query(QUESTION)
+    return [*response.response_gen], type(response), nodes_of(response)
+
+
+def _streamed_engine(parts: Parts) -> Any:
+    return parts.engine(streaming=True)
+
+
+def _chat(engine: Any) -> Any:
+    turns = []
+    for question in (QUESTION, "And the ferry?"):
+        response = engine.stream_chat(question)
+        turns.append(([*response.response_gen], type(response), nodes_of(response)))
+    return turns, [(one.role, one.content) for one in engine.chat_history]
+
+
+async def _achat(engine: Any) -> Any:
+    turns = []
+    for question in (QUESTION, "And the ferry?"):
+        response = await engine.astream_chat(question)
+        tokens = [token async for token in response.async_response_gen()]
+        turns.append((tokens, type(response), nodes_of(response)))
+    return turns, [(one.role, one.content) for one in engine.chat_history]
+
+
+def _found(nodes: Sequence[Any]) -> list[tuple[str, str, float | None]]:
+    return [(one.node_id, one.node.get_content(), one.score) for one in nodes]
+
+
+def _retrieve(retriever: Any) -> Any:
+    # Ids of chunks are made anew in each index.
+    return [found[1:] for found in _found(retriever.retrieve(QUESTION))]
+
+
+async def _aretrieve(retriever: Any) -> Any:
+    return [found[1:] for found in _found(await retriever.aretrieve(QUESTION))]
+
+
+DOCUMENTS = [Document(text=f"Line {number}. " * 30, id_=f"d{number}") for number in range(2)]
+
+
+def _ingest_twice(pipeline: Any) -> Any:
+    runs = [pipeline.run(documents=DOCUMENTS) for _ in range(2)]
+    return [[(node.get_content(), node.embedding) for node in nodes] for nodes in runs]
+
+
+async def _aingest_twice(pipeline: Any) -> Any:
+    runs = [await pipeline.arun(documents=DOCUMENTS) for _ in range(2)]
+    return [[(node.get_content(), node.embedding) for node in nodes] for nodes in runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program: its leaves, what makes it of them, and a use of it, which may be a coroutine."""
+
+    make: Callable[[Parts], Any]
+    use: Callable[[Any], Any]
+    model: type[EchoLLM] = EchoLLM
+
+    def made(self) -> Any:
+        """Return the program over leaves of its own."""
+        return self.make(Parts(llm=self.model()))
+
+    def run(self, obj: Any) -> Any:
+        """Return what its use gives."""
+        given = self.use(obj)
+        return run_in_loop(given) if asyncio.iscoroutine(given) else given
+
+
+MORE: dict[str, Program] = {
+    "streamed": Program(_streamed_engine, _taken),
+    "streamed, async": Program(_streamed_engine, aask),
+    "chat": Program(CHAT_ENGINES["context"], _chat),
+    "chat, async": Program(CHAT_ENGINES["context"], _achat),
+    "retry": Program(_retry, ask),
+    "retry, async": Program(_retry, aask),
+    "flare": Program(_flare, ask, LookingAheadLLM),
+    "flare, async": Program(_flare, aask, LookingAheadLLM),
+    "property graph": Program(_graph_engine, ask, SynonymLLM),
+    "property graph, async": Program(_graph_engine, aask, SynonymLLM),
+    "property graph's retriever": Program(_graph_retriever, _retrieve, SynonymLLM),
+    "property graph's retriever, async": Program(_graph_retriever, _aretrieve, SynonymLLM),
+    "ingestion": Program(_ingestion, _ingest_twice),
+    "ingestion, async": Program(_ingestion, _aingest_twice),
+    **{name: Program(make, use) for name, (make, use) in WORKFLOWS.items()},
+}
+
+#: programs of each form: an engine over engines, an async stream, a workflow and a function agent
+OF_EACH_FORM: dict[str, Program] = {
+    "sub-question": Program(QUERY_ENGINES["sub-question"], ask),
+    "streamed": MORE["streamed, async"],
+    "rerank": MORE["rerank"],
+    "function agent": MORE["function agent"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a program gave, and the events and spans of it."""
+
+    given: Any
+    events: Counter[str]
+    spans: Counter[str]
+
+
+def evidence(run: Callable[[], Any]) -> Evidence:
+    """Return what a call shows."""
+    with recording() as (events, spans):
+        given = run()
+    return Evidence(given, events, spans)
