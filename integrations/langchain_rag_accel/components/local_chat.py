@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -79,6 +80,11 @@ class ChatRagAccel(BaseChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         return {"model_name": self._local.name, "max_tokens": self.max_tokens, **self._sampling({})}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        name = str(kwargs.get("model", self._local.name))
+        return {**params, "ls_provider": "rag_accel", "ls_model_name": name}
 
     def scheduled_by(self, accelerator: Accelerator) -> ChatRagAccel:
         """Return the same model on another accelerator."""

@@ -14,9 +14,12 @@ pytest.importorskip("transformers")
 
 import torch
 from fake_runner import prompt_ids, tokenizer
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+from langchain_tests.unit_tests import ChatModelUnitTests
 from tiny_models import LLAMA3, SIZES
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -191,3 +194,27 @@ def test_it_is_pickled_by_the_name_of_its_model() -> None:
     chat = ChatRagAccel(model="some/model", max_tokens=3)
     again = pickle.loads(pickle.dumps(chat))
     assert (again.model, again.max_tokens) == ("some/model", 3)
+
+
+class _Suite:
+    """The model of the standard suites, which look at shapes, not at words."""
+
+    @pytest.fixture(autouse=True)
+    def shared(self, accelerator: Accelerator) -> None:
+        self.params = {"model": model(), "tokenizer": tokenizer(), "accelerator": accelerator}
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatRagAccel
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return self.params
+
+
+class TestUnit(_Suite, ChatModelUnitTests):
+    pass
+
+
+class TestIntegration(_Suite, ChatModelIntegrationTests):
+    pass
