@@ -86,7 +86,7 @@ class Sampler:
         return self.options.temperature < _LEAST_TEMPERATURE
 
     def draw(self, logits: torch.Tensor) -> int:
-        """Return a random token for ``logits: [vocabulary]``, float32, none NaN or infinite."""
+        """Return a random token for ``logits: [vocabulary]``, float32, none NaN or plus infinity."""
         options = self.options
         scaled = logits / options.temperature
         if options.top_k or options.top_p < 1:
@@ -95,7 +95,7 @@ class Sampler:
         return self._drawn(scaled)
 
     def _drawn(self, logits: torch.Tensor) -> int:
-        """Return an index by one random number: one a token would take longer than the rest."""
+        """Return an index as often as its probability says, by a single random number."""
         # On the CPU, so that a seed gives the same numbers wherever the model is.
         summed = logits.softmax(-1).cpu().cumsum(-1, dtype=torch.float64)
         random = torch.rand(1, dtype=torch.float64, generator=self._random())
