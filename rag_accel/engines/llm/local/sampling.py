@@ -86,7 +86,7 @@ class Sampler:
         return self.options.temperature < _LEAST_TEMPERATURE
 
     def draw(self, logits: torch.Tensor) -> int:
-        """Return a random token for ``logits: [vocabulary]``, float32, none NaN or plus infinity."""
+        """Return a random token for ``logits: [vocabulary]``, float32, none NaN or infinity."""
         options = self.options
         scaled = logits / options.temperature
         if options.top_k or options.top_p < 1:
