@@ -16,6 +16,9 @@ _WHERE = "GenerationInput.options"
 #: Below it, logits may overflow; of chance, nothing is left there anyway.
 _LEAST_TEMPERATURE = 1e-5
 
+#: Most probable tokens sorted at first: seldom do more have the wanted probability together.
+_SORTED = 1024
+
 #: Options that are accepted where they change nothing.
 _NEUTRAL: Mapping[str, float] = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0}
 
@@ -83,16 +86,25 @@ class Sampler:
         return self.options.temperature < _LEAST_TEMPERATURE
 
     def draw(self, logits: torch.Tensor) -> int:
-        """Return a random token for ``logits: [vocabulary]``, float32, none NaN or infinite."""
+        """Return a random token for ``logits: [vocabulary]``, float32, none NaN or infinity."""
         options = self.options
         scaled = logits / options.temperature
-        scaled = _within_top_p(_within_top_k(scaled, options.top_k), options.top_p)
-        drawn = torch.multinomial(scaled.softmax(-1), 1, generator=self._random(logits.device))
-        return int(drawn)
+        if options.top_k or options.top_p < 1:
+            kept, tokens = _kept(scaled, options.top_k, options.top_p)
+            return int(tokens[self._drawn(kept)])
+        return self._drawn(scaled)
 
-    def _random(self, device: torch.device) -> torch.Generator:
+    def _drawn(self, logits: torch.Tensor) -> int:
+        """Return an index as often as its probability says, by a single random number."""
+        # On the CPU, so that a seed gives the same numbers wherever the model is.
+        summed = logits.softmax(-1).cpu().cumsum(-1, dtype=torch.float64)
+        random = torch.rand(1, dtype=torch.float64, generator=self._random())
+        at = torch.searchsorted(summed, random * summed[-1], right=True)
+        return min(int(at), len(logits) - 1)
+
+    def _random(self) -> torch.Generator:
         if self._generator is None:
-            self._generator = torch.Generator(device)
+            self._generator = torch.Generator()
             if self.options.seed is None:
                 self._generator.seed()
             else:
@@ -139,22 +151,29 @@ def _fault(largest: float) -> EngineOutputError:
     )
 
 
-def _within_top_k(logits: torch.Tensor, top_k: int) -> torch.Tensor:
-    if not 0 < top_k < logits.shape[-1]:
-        return logits
-    least = logits.topk(top_k).values[-1]
-    return logits.masked_fill(logits < least, -math.inf)
+def _kept(logits: torch.Tensor, top_k: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits that both bounds keep, the largest first, and their tokens."""
+    size = len(logits)
+    if 0 < top_k < size:
+        kept, tokens = logits.topk(top_k)
+        return _within_top_p(kept, tokens, kept.logsumexp(-1), top_p)
+    total = logits.logsumexp(-1)
+    kept, tokens = logits.topk(min(_SORTED, size))
+    if len(kept) < size and float((kept - total).exp().sum()) < top_p:
+        kept, tokens = logits.sort(descending=True)
+    return _within_top_p(kept, tokens, total, top_p)
 
 
-def _within_top_p(logits: torch.Tensor, top_p: float) -> torch.Tensor:
+def _within_top_p(
+    kept: torch.Tensor, tokens: torch.Tensor, total: torch.Tensor, top_p: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Keep the fewest most probable tokens that have ``top_p`` together; at least one."""
     if top_p >= 1:
-        return logits
-    ordered, order = logits.sort(descending=True)
-    probabilities = ordered.softmax(-1)
+        return kept, tokens
+    probabilities = (kept - total).exp()
     before = probabilities.cumsum(-1) - probabilities
-    surplus = order[before >= top_p]
-    return logits.index_fill(-1, surplus, -math.inf)
+    count = max(1, int((before < top_p).sum()))
+    return kept[:count], tokens[:count]
 
 
 def _number(low: float, high: float, *, above: bool = False) -> Any:

@@ -489,6 +489,36 @@ def test_a_forward_that_fails_can_be_done_again(engine: LocalLLMEngine, runner: 
     assert value(outputs, "b").text == text_of(runner, "hi")
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_comes_and_goes_when_each_text_is_that_of_a_plain_loop(seed: int) -> None:
+    rng = random.Random(seed)
+    runner = FakeRunner(pool_size=rng.choice([150, 400, 2000]))
+    engine = make(runner, step_tokens=rng.choice([1, 8, 64]), prefix_lanes=rng.choice([0, 1, 5]))
+    texts, handles = {}, []
+    for number in range(60):
+        id, text = f"w{number}", HEAD[: rng.randint(0, 60)] + rng.choice("abc")
+        kind = rng.choice([FULL, PARTIAL, *[PrimitiveKind.DECODING] * 4])
+        handle = rng.choice([None, *handles[-3:]])
+        texts[id] = text
+        engine.submit([work(id, text, kind=kind, handle=handle, stream=rng.random() < 0.5)])
+        for _ in range(rng.randint(0, 4)):
+            if rng.random() < 0.3:
+                engine.interrupt()
+            for output in engine.step(StepBudget()):
+                if output.handle is not None:
+                    handles.append(output.handle)
+                elif output.kind == "final":
+                    assert output.value.text == text_of(runner, texts[output.id])
+                else:
+                    assert output.kind == "partial"
+        if rng.random() < 0.2:
+            engine.cancel([WorkId(rng.choice(list(texts)))])
+        if handles and rng.random() < 0.3:
+            engine.release([handles.pop(0)])
+    engine.close()
+    assert engine.held_bytes == 0
+
+
 def test_a_closed_engine_holds_nothing_and_takes_nothing(engine: LocalLLMEngine) -> None:
     prefill(engine, "p", HEAD)
     engine.submit([work("a", stream=True), work("b")])

@@ -62,6 +62,13 @@ def test_top_p_keeps_the_fewest_that_have_it_together() -> None:
     assert set(drawn(row, 300, temperature=1.0, top_p=0.01)) == {0}
 
 
+def test_top_p_may_keep_more_than_are_sorted_at_first() -> None:
+    row = torch.zeros(5000)
+    found = drawn(row, 2000, temperature=1.0, top_p=0.9)
+    assert len(set(found)) > 1100
+    assert max(found) > 1100
+
+
 @pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("top_k", [0, 5])
 def test_what_is_kept_is_what_transformers_keeps(top_p: float, top_k: int) -> None:
