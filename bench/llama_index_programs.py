@@ -102,6 +102,10 @@ class SecondTry(BaseEvaluator):
         return EvaluationResult(passing=is_second, response=response, feedback="Try again.")
 
 
+#: classes of this file that several threads may call, as a user would name them
+THREAD_SAFE = (WaitingLLM, WordEmbedding, SecondTry)
+
+
 def _index() -> VectorStoreIndex:
     # Fixed ids: they decide between equal scores.
     nodes = [

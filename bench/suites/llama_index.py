@@ -47,9 +47,9 @@ from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.llama_index_programs import (
     BLOCKING,
+    THREAD_SAFE,
     UNBATCHED,
     Build,
-    WaitingLLM,
     questions,
     texts,
 )
@@ -102,9 +102,9 @@ FULL = Sizes()
 def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
-    name = f"{WaitingLLM.__module__}.{WaitingLLM.__qualname__}"
+    names = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in THREAD_SAFE)
     rows, found = list[Row](), dict[str, float]()
-    with bench_accelerator(thread_safe_classes=(name,)) as accelerator:
+    with bench_accelerator(thread_safe_classes=names) as accelerator:
         for part in (_ingestion, _blocking, _store, _unbatched):
             more_rows, more = part(chosen, accelerator)
             _logger.info("%s", more)
