@@ -64,6 +64,7 @@ class LocalCalls:
         make = partial(self.local.make, accelerator.options)
         engine = accelerator.own(self.local, "llm", make, holder=self.holder)
         self.local.loaded_by.add(accelerator)
+        self.local.check()
         return Work(engine, PrimitiveKind.DECODING, asked)
 
     async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:

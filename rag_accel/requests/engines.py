@@ -1,8 +1,8 @@
 """What the user gave as ``llm=``, ``embedder=``, ``index=`` and so on, bound to engines.
 
 An ``Engine`` is owned; so is one that is named, as it is registered in the entry points, and made
-without arguments. Any other callable, sync or async, is borrowed and is called with plain
-arguments:
+without arguments. A language model may also be a folder or a name on the hub. Any other callable,
+sync or async, is borrowed and is called with plain arguments:
 
     llm(prompt: str) -> str                                embedder(texts: list[str]) -> vectors
     index(query: str, k: int) -> documents or strings      reranker(query, texts) -> scores
@@ -17,8 +17,10 @@ with, or else that of an LLM. ``graph_checks`` finds stages that ask it for anot
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -67,7 +69,7 @@ def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
     if is_engine(given):
         return given
     if isinstance(given, str):
-        return _registered(name, given)
+        return _local(given) if name == "llm" and _is_model(given) else _registered(name, given)
     # Of the class, so that an object which answers to any name is still a callable.
     as_engine = getattr(type(given), "as_engine", None)
     if as_engine is not None:
@@ -81,6 +83,22 @@ def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
         valid="an Engine, the name of one, a DocumentIndex, or a callable (sync or async)",
         hint="wrap it in a function, for example lambda prompt: model.invoke(prompt).content",
     )
+
+
+def _is_model(given: str) -> bool:
+    """Tell whether a name that no engine has is a folder, or looks like one on the hub."""
+    if given in engine_registry().names():
+        return False
+    return Path(given).is_dir() or _HUB_NAME.fullmatch(given) is not None
+
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def _local(given: str) -> Engine:
+    from rag_accel.engines.llm.local.choice import local_engine
+
+    return local_engine(given)
 
 
 def _registered(name: str, plugin: str) -> Engine:

@@ -56,7 +56,7 @@ class RagAccelLLM(LLM):
         stop: strings that end an answer.
         chat_template: a template in place of the tokenizer's.
         accelerator: schedules the work; by default the current run's, else the process default.
-        arguments: fields of ``LLM``, such as ``system_prompt``.
+        arguments: fields of ``LLM``, such as its system prompt.
 
     Raises:
         ConfigError: a model that is not supported, or not proved to give what transformers gives.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import pickle
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from langchain_rag_accel.coverage import coverage
-from rag_accel import Accelerator, ConfigError
+from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 
 TOKENS = 12
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(16)]
@@ -58,6 +59,14 @@ def chat(accelerator: Accelerator) -> ChatRagAccel:
     return ChatRagAccel(
         model=model(), tokenizer=tokenizer(), max_tokens=TOKENS, accelerator=accelerator
     )
+
+
+def generation_graph() -> RAGraph:
+    graph = RAGraph()
+    graph.add_generation("answer", prompt="{input}", max_tokens=TOKENS)
+    graph.add_edge(START, "answer")
+    graph.add_edge("answer", END)
+    return graph
 
 
 def _steps(accelerator: Accelerator) -> list[Any]:
@@ -194,6 +203,27 @@ def test_it_is_pickled_by_the_name_of_its_model() -> None:
     chat = ChatRagAccel(model="some/model", max_tokens=3)
     again = pickle.loads(pickle.dumps(chat))
     assert (again.model, again.max_tokens) == ("some/model", 3)
+
+
+def test_a_model_that_was_changed_since_is_refused_by_name(accelerator: Accelerator) -> None:
+    own = copy.deepcopy(model())
+    chat = ChatRagAccel(model=own, tokenizer=tokenizer(), max_tokens=2, accelerator=accelerator)
+    chat.invoke("a")
+    own.register_forward_hook(lambda *_: None)
+    with pytest.raises(ConfigError, match="changed"):
+        chat.invoke("a")
+
+
+def test_a_model_in_a_folder_answers_as_its_object(
+    tmp_path: Path, chat: ChatRagAccel, accelerator: Accelerator
+) -> None:
+    model().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    named = ChatRagAccel(model=str(tmp_path), max_tokens=TOKENS, accelerator=accelerator)
+    assert named.invoke(QUESTIONS[7]).content == generated(QUESTIONS[7])
+    with Accelerator(llm=str(tmp_path), strict=True) as other:
+        found = other.run(generation_graph(), input=QUESTIONS[7])
+    assert found == generated(QUESTIONS[7])
 
 
 class _Suite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -11,6 +12,11 @@ from weakref import WeakSet, WeakValueDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
+from rag_accel.errors import ConfigError
+
+
+def _always() -> bool:
+    return True
 
 
 class LocalModel:
@@ -30,6 +36,7 @@ class LocalModel:
         self.template = template
         #: what has an engine of it, or had
         self.loaded_by: WeakSet[Any] = WeakSet()
+        self._is_same: Callable[[], bool] = _always
 
     def __reduce__(self) -> Any:
         return _again, (self.model, self.tokenizer, self.dtype, self.template)
@@ -60,7 +67,43 @@ class LocalModel:
         from rag_accel.engines.llm.local.loading import load
 
         loaded = load(self.model, self.tokenizer, dtype=self.dtype)
-        return LocalLLMEngine(loaded.runner, loaded.tokenizer, template=self.template)
+        self._is_same = loaded.is_same
+        return LocalLLMEngine(
+            loaded.runner, loaded.tokenizer, eos=loaded.ends, template=self.template
+        )
+
+    def check(self) -> None:
+        """Look whether a model object is still what was loaded.
+
+        Raises:
+            ConfigError: it was changed in a way that its engine does not follow.
+        """
+        if not self._is_same():
+            raise ConfigError(
+                "the model was changed after its engine was made",
+                where=self.name,
+                found="other modules, weights, hooks, dtype or device than then",
+                valid="the model as it was",
+                hint="make a new component for the changed model, or keep adapters merged",
+            )
+
+
+def local_engine(
+    model: Any, tokenizer: Any = None, *, dtype: str | None = None, template: str | None = None
+) -> Engine:
+    """Return an engine of a model by folder, hub name or object. Takes long.
+
+    Args:
+        model: a folder, a name on the hub, or a causal language model of transformers.
+        tokenizer: the tokenizer of a model object.
+        dtype: ``float32`` or ``bfloat16``; None for that of the checkpoint.
+        template: a chat template in place of the tokenizer's.
+
+    Raises:
+        ConfigError: the model is not supported, or was not proved equal.
+        ImportError: transformers is missing; names the extra.
+    """
+    return local_model(model, tokenizer, dtype=dtype, template=template).make(Options())
 
 
 _lock = Lock()

@@ -22,6 +22,7 @@ from rag_accel.engines.llm.local.pool import TensorPool
 from rag_accel.engines.llm.local.runner import PackedRunner
 from rag_accel.engines.llm.local.self_check import check_equality
 from rag_accel.engines.llm.local.shared_weights import SourceWatch, packed_copy
+from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.errors import ConfigError
 
 #: The bytes of keys and values, if none are given.
@@ -41,6 +42,7 @@ class LoadedModel:
         tokenizer: the model's own.
         name: where it came from.
         config: the model's configuration.
+        ends: tokens that end a completion.
         watch: of a model object, whether it is still what was copied; None if it was loaded here.
     """
 
@@ -48,6 +50,7 @@ class LoadedModel:
     tokenizer: Any
     name: str
     config: Any
+    ends: frozenset[int]
     watch: SourceWatch | None = None
 
     def is_same(self) -> bool:
@@ -95,7 +98,8 @@ def load(
     _check_tokenizer(tokenizer, source.config.vocab_size)
     check_equality(source)
     runner = _runner(source, context, pool_bytes)
-    return LoadedModel(runner, tokenizer, name, source.config, watch)
+    ends = end_tokens(tokenizer, source.config, getattr(source, "generation_config", None))
+    return LoadedModel(runner, tokenizer, name, source.config, ends, watch)
 
 
 def _need_transformers() -> None:
