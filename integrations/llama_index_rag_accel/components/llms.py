@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, closing
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -27,6 +35,8 @@ from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Rol
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
+
+T = TypeVar("T")
 
 _ROLES: Mapping[MessageRole, Role] = {
     MessageRole.SYSTEM: "system",
@@ -123,32 +133,15 @@ class RagAccelLLM(LLM):
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """Answer a chat, as the text comes."""
-        asked = self._asked(messages, kwargs)
-
-        def pieces() -> ChatResponseGen:
-            text = ""
-            with closing(cast("Any", self._calls.stream(asked))) as stream:
-                for piece in stream:
-                    text += piece if isinstance(piece, str) else ""
-                    yield _chat_piece(piece, text)
-
-        return pieces()
+        return _read(self._calls.stream(self._asked(messages, kwargs)), _chat_piece)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Any
     ) -> ChatResponseAsyncGen:
         """Answer a chat, as the text comes, without blocking the loop."""
-        asked = self._asked(messages, kwargs)
-
-        async def pieces() -> ChatResponseAsyncGen:
-            text = ""
-            async with aclosing(cast("Any", await self._calls.astream(asked))) as stream:
-                async for piece in stream:
-                    text += piece if isinstance(piece, str) else ""
-                    yield _chat_piece(piece, text)
-
-        return pieces()
+        stream = await self._calls.astream(self._asked(messages, kwargs))
+        return _aread(stream, _chat_piece)
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
@@ -167,32 +160,15 @@ class RagAccelLLM(LLM):
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> CompletionResponseGen:
         """Answer a prompt, as the text comes."""
-        asked = self._prompted(prompt, kwargs)
-
-        def pieces() -> CompletionResponseGen:
-            text = ""
-            with closing(cast("Any", self._calls.stream(asked))) as stream:
-                for piece in stream:
-                    text += piece if isinstance(piece, str) else ""
-                    yield _completion_piece(piece, text)
-
-        return pieces()
+        return _read(self._calls.stream(self._prompted(prompt, kwargs)), _completion_piece)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> CompletionResponseAsyncGen:
         """Answer a prompt, as the text comes, without blocking the loop."""
-        asked = self._prompted(prompt, kwargs)
-
-        async def pieces() -> CompletionResponseAsyncGen:
-            text = ""
-            async with aclosing(cast("Any", await self._calls.astream(asked))) as stream:
-                async for piece in stream:
-                    text += piece if isinstance(piece, str) else ""
-                    yield _completion_piece(piece, text)
-
-        return pieces()
+        stream = await self._calls.astream(self._prompted(prompt, kwargs))
+        return _aread(stream, _completion_piece)
 
     @property
     def _calls(self) -> LocalCalls:
@@ -231,6 +207,29 @@ def _turn(message: ChatMessage, at: int) -> Message:
             valid="system | user | assistant, of text",
         )
     return Message(role, message.content or "")
+
+
+Piece = str | GenerationOutput
+
+
+def _read(stream: Iterator[Piece], read: Callable[[Piece, str], T]) -> Generator[T, None, None]:
+    """Yield what is read of each piece and of the text up to it; closing this closes the stream."""
+    text = ""
+    with closing(cast("Any", stream)):
+        for piece in stream:
+            text += piece if isinstance(piece, str) else ""
+            yield read(piece, text)
+
+
+async def _aread(
+    stream: AsyncIterator[Piece], read: Callable[[Piece, str], T]
+) -> AsyncGenerator[T, None]:
+    """Do as ``_read`` without blocking the loop."""
+    text = ""
+    async with aclosing(cast("Any", stream)):
+        async for piece in stream:
+            text += piece if isinstance(piece, str) else ""
+            yield read(piece, text)
 
 
 def _chat_response(output: GenerationOutput) -> ChatResponse:
