@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +27,38 @@ def is_large_and_flat(index: Any) -> bool:
     return is_searchable(index) and index.ntotal * index.d >= MIN_NUMBERS
 
 
+class _UnderWay:
+    """How many searches of each index are being made in this process."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        """Begin anew: who held the lock before a fork, and what was searched, is gone."""
+        self._lock = threading.Lock()
+        self._counts.clear()
+
+    @contextmanager
+    def under_way(self, index: Any) -> Iterator[bool]:
+        """Count a search while the block runs; tell whether it began without another."""
+        key = id(index)
+        with self._lock:
+            is_alone = key not in self._counts
+            self._counts[key] += 1
+        try:
+            yield is_alone
+        finally:
+            with self._lock:
+                self._counts[key] -= 1
+                if self._counts[key] <= 0:
+                    del self._counts[key]
+
+
+_searches = _UnderWay()
+
+
 class FlatIndexClient:
     """A flat FAISS index whose searches share calls with those of others."""
 
@@ -40,6 +77,11 @@ class FlatIndexClient:
         is_usual = type(k) is int and 0 < k <= MAX_K and not more
         if not is_usual or np.shape(x) != (1, self._index.d) or not np.isfinite(x).all():
             return plain()
+        with _searches.under_way(self._index) as is_alone:
+            # Alone, nothing is to be shared, and FAISS spreads a search over its own threads.
+            return plain() if is_alone else self._asked(x, k, plain)
+
+    def _asked(self, x: Any, k: int, plain: Callable[[], Any]) -> tuple[Any, Any]:
         work = ClientWork(
             self._index,
             "retrieval",

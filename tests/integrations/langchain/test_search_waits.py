@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import faiss
@@ -16,6 +17,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from langchain_rag_accel import activate
 from rag_accel import Accelerator
+from rag_accel.adoption import clients
 from rag_accel.adoption.clients import MIN_NUMBERS
 from rag_accel.engines.retrieval.flat_index_engine import FlatIndexEngine
 
@@ -37,6 +39,13 @@ def store() -> FAISS:
     )
 
 
+@pytest.fixture
+def never_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each search of an index be made as if others were under way."""
+    monkeypatch.setattr(clients._searches, "under_way", lambda index: nullcontext(False))
+
+
+@pytest.mark.usefixtures("never_alone")
 async def test_all_that_come_while_a_step_is_under_way_are_in_the_next(
     store: FAISS, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.explanation import explain_inside
 from langchain_rag_accel.leaf_table import STANDING_IN
 from rag_accel import Accelerator
+from rag_accel.adoption import clients
 from rag_accel.adoption.clients import MIN_NUMBERS
 
 DIMENSION = 64
@@ -51,6 +53,12 @@ def store_of(index: Any, strategy: str = "L2", **settings: Any) -> FAISS:
         distance_strategy=STRATEGIES[strategy][1],
         **settings,
     )
+
+
+@pytest.fixture
+def never_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each search of an index be made as if others were under way."""
+    monkeypatch.setattr(clients._searches, "under_way", lambda index: nullcontext(False))
 
 
 @pytest.fixture(scope="module", params=STRATEGIES)
@@ -136,6 +144,18 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+def test_a_search_without_another_is_made_by_the_store_itself(
+    store: FAISS, accelerator: Accelerator
+) -> None:
+    fast = accelerate(store, accelerator=accelerator)
+    vector = store.embedding_function.embed_query("alone")  # type: ignore[union-attr]
+    found = fast.similarity_search_with_score_by_vector(vector, 4)
+    assert found == store.similarity_search_with_score_by_vector(vector, 4)
+    engines: Any = accelerator.metrics.snapshot().get("engines", {})
+    assert not any(name.startswith("retrieval#") for name in engines)
+
+
+@pytest.mark.usefixtures("never_alone")
 @pytest.mark.cross_product(keep=8)
 @pytest.mark.parametrize("way", SYNC)
 def test_every_search_finds_what_the_store_finds(
@@ -151,6 +171,7 @@ def test_every_search_finds_what_the_store_finds(
     assert engine["items"] == 44
 
 
+@pytest.mark.usefixtures("never_alone")
 @pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("way", ASYNC)
 async def test_every_coroutine_finds_what_the_store_finds(
