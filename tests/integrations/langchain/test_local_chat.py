@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +20,14 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
-from tiny_models import LLAMA3, SIZES
-from transformers import LlamaConfig, LlamaForCausalLM
+from lc_waiting import is_idle, wait_until
+from tiny_chat import TOKENS, generated, generated_by, model
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from langchain_rag_accel.coverage import coverage
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 
-TOKENS = 12
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(16)]
-
-
-@cache
-def model() -> Any:
-    sizes = {**SIZES, "vocab_size": len(tokenizer()), "eos_token_id": 1, "bos_token_id": 0}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=LLAMA3)).eval()
-
-
-@cache
-def generated(question: str) -> str:
-    """Return what ``generate`` makes of a question."""
-    ids = torch.tensor([prompt_ids(question)])
-    made = model().generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=TOKENS,
-        do_sample=False,
-        pad_token_id=0,
-    )
-    return tokenizer().decode(made[0, ids.shape[1] :], skip_special_tokens=True)
 
 
 @pytest.fixture
@@ -163,7 +139,9 @@ def test_a_stream_that_is_left_ends_its_work(chat: ChatRagAccel, accelerator: Ac
     stream = chat.stream(QUESTIONS[6])
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    # The fixture waits until nothing lives in the accelerator.
+    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+    (engine,) = _steps(accelerator)
+    assert engine["steps"] < TOKENS
 
 
 @pytest.mark.parametrize(
@@ -209,7 +187,14 @@ def test_a_model_that_was_changed_since_is_refused_by_name(accelerator: Accelera
     own = copy.deepcopy(model())
     chat = ChatRagAccel(model=own, tokenizer=tokenizer(), max_tokens=2, accelerator=accelerator)
     chat.invoke("a")
-    own.register_forward_hook(lambda *_: None)
+    weight = own.model.norm.weight.detach()
+    own.model.norm.weight = torch.nn.Parameter(weight * torch.linspace(-1, 1, len(weight)))
+    with pytest.raises(ConfigError, match="changed"):
+        chat.invoke("a")
+    again = ChatRagAccel(
+        model=own, tokenizer=tokenizer(), max_tokens=TOKENS, accelerator=accelerator
+    )
+    assert again.invoke("a").content == generated_by(own, "a") != generated("a")
     with pytest.raises(ConfigError, match="changed"):
         chat.invoke("a")
 

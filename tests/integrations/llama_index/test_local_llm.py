@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +12,17 @@ import pytest
 pytest.importorskip("transformers")
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))
 
-import torch
-from fake_runner import prompt_ids, tokenizer
+from fake_runner import tokenizer
 from li_programs import TEXTS, HashEmbedding, recording, run_in_loop
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
-from tiny_models import LLAMA3, SIZES
-from transformers import LlamaConfig, LlamaForCausalLM
+from tiny_chat import TOKENS, generated, model
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator, ConfigError
 
-TOKENS = 12
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(8)]
-
-
-@cache
-def model() -> Any:
-    sizes = {**SIZES, "vocab_size": len(tokenizer()), "eos_token_id": 1, "bos_token_id": 0}
-    sizes["max_position_embeddings"] = 2048
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=LLAMA3)).eval()
-
-
-@cache
-def generated(question: str) -> str:
-    """Return what ``generate`` makes of a question."""
-    ids = torch.tensor([prompt_ids(question)])
-    made = model().generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=TOKENS,
-        do_sample=False,
-        pad_token_id=0,
-    )
-    return tokenizer().decode(made[0, ids.shape[1] :], skip_special_tokens=True)
 
 
 @pytest.fixture

@@ -6,17 +6,13 @@ import importlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
+from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.errors import ConfigError
-
-
-def _always() -> bool:
-    return True
 
 
 class LocalModel:
@@ -36,7 +32,8 @@ class LocalModel:
         self.template = template
         #: what has an engine of it, or had
         self.loaded_by: WeakSet[Any] = WeakSet()
-        self._is_same: Callable[[], bool] = _always
+        #: tell whether the model is still what each engine of it was made of
+        self._watches: list[Callable[[], bool]] = []
 
     def __reduce__(self) -> Any:
         return _again, (self.model, self.tokenizer, self.dtype, self.template)
@@ -67,10 +64,15 @@ class LocalModel:
         from rag_accel.engines.llm.local.loading import load
 
         loaded = load(self.model, self.tokenizer, dtype=self.dtype)
-        self._is_same = loaded.is_same
+        self._watches.append(loaded.is_same)
         return LocalLLMEngine(
             loaded.runner, loaded.tokenizer, eos=loaded.ends, template=self.template
         )
+
+    @property
+    def is_same(self) -> bool:
+        """Tell whether a model object is still what all its engines were made of."""
+        return all(watch() for watch in self._watches)
 
     def check(self) -> None:
         """Look whether a model object is still what was loaded.
@@ -78,7 +80,7 @@ class LocalModel:
         Raises:
             ConfigError: it was changed in a way that its engine does not follow.
         """
-        if not self._is_same():
+        if not self.is_same:
             raise ConfigError(
                 "the model was changed after its engine was made",
                 where=self.name,
@@ -106,19 +108,22 @@ def local_engine(
     return local_model(model, tokenizer, dtype=dtype, template=template).make(Options())
 
 
-_lock = Lock()
+_lock = RenewedLock()
 _known: WeakValueDictionary[tuple[Any, ...], LocalModel] = WeakValueDictionary()
 
 
 def local_model(
     model: Any, tokenizer: Any = None, *, dtype: str | None = None, template: str | None = None
 ) -> LocalModel:
-    """Return the model; the same for all that ask for the same while one of them lives."""
+    """Return the model; the same for all that ask for the same while one of them lives.
+
+    A model object that was changed since an engine of it was made is another.
+    """
     named = isinstance(model, str | Path)
     key = (str(model) if named else id(model), id(tokenizer), dtype, template)
-    with _lock:
+    with _lock.lock:
         found = _known.get(key)
-        if found is None:
+        if found is None or not found.is_same:
             found = _known[key] = LocalModel(model, tokenizer, dtype, template)
         return found
 
