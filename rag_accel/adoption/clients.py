@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import numpy as np
 
 from rag_accel.adoption.stand_ins import Ask, ClientWork
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, RerankBatch, SearchQuery
+from rag_accel.engines.retrieval.index.locks import ForkedAnew
 
 #: numbers in an index from which a single scan takes longer than asking the scheduler, about 0.5 ms
 MIN_NUMBERS = 2_000_000
@@ -27,18 +27,13 @@ def is_large_and_flat(index: Any) -> bool:
     return is_searchable(index) and index.ntotal * index.d >= MIN_NUMBERS
 
 
-class _UnderWay:
+class _UnderWay(ForkedAnew):
     """How many searches of each index are being made in this process."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)
-
     def renew(self) -> None:
-        """Begin anew: who held the lock before a fork, and what was searched, is gone."""
-        self._lock = threading.Lock()
-        self._counts.clear()
+        """Begin anew: what other threads searched before a fork is not being searched here."""
+        self._lock = threading.RLock()  # a signal's handler may search, too
+        self._counts: Counter[int] = Counter()
 
     @contextmanager
     def under_way(self, index: Any) -> Iterator[bool]:
