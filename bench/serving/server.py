@@ -21,8 +21,9 @@ from bench.arms import bench_accelerator
 from bench.serving.chain import build_chain
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.load import run_load, torch_threads
-from langchain_rag_accel.demo.material import default_cache, prepare
+from langchain_rag_accel.demo.material import prepare
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.system.files import user_cache
 
 WARM_UP = 64
 PATIENCE_S = 60.0
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--accelerated", action="store_true", help="serve accelerate(chain)")
     parser.add_argument("--torch-threads", type=int, help="by default torch's own choice")
     arguments = parser.parse_args(argv)
-    material = prepare(None, None, default_cache(), progress=False)
+    material = prepare(None, None, user_cache(), progress=False)
     chain = build_chain(material.store)
     with ExitStack() as stack:
         if arguments.torch_threads:

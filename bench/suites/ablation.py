@@ -205,10 +205,11 @@ from bench.ablation.groups import FULL, MEASURES, QUICK, Groups, Sizes
 from bench.answers import too_many
 from bench.garbage import little_garbage
 from bench.results import SuiteResult, sizes_of
-from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from langchain_rag_accel.demo.material import Material, prepare
 from rag_accel.engines.llm.emulated.table import H100_LIKE_1B, DeviceTable
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.errors import ConfigError
+from rag_accel.system.files import user_cache
 
 
 def configured(quick: bool, settings: Mapping[str, str]) -> Sizes:
@@ -234,7 +235,7 @@ def run(
 ) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
-    kept = cache or default_cache()
+    kept = cache or user_cache()
     found = material or prepare(None, None, kept, progress=sys.stderr.isatty())
     groups = chosen.groups or tuple(MEASURES)
     bench = Groups(chosen, found, scorer, table, kept)

@@ -81,10 +81,11 @@ from bench.answers import too_many
 from bench.garbage import little_garbage
 from bench.measure import median
 from bench.results import SuiteResult, sizes_of
-from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from langchain_rag_accel.demo.material import Material, prepare
 from rag_accel.engines.llm.emulated.table import H100_LIKE_8B, DeviceTable
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
+from rag_accel.system.files import user_cache
 
 #: ratios under load, and how many requests arrive together for each
 _TOGETHER = {"topology_vs_blind_together": 8, "topology_vs_blind_single": 1}
@@ -146,7 +147,7 @@ def run(
 ) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
-    found = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
+    found = material or prepare(None, None, user_cache(), progress=sys.stderr.isatty())
     with (
         open_setting(
             found,

@@ -69,7 +69,8 @@ from bench.results import Row, SuiteResult, sizes_of
 from langchain_rag_accel.components.chat_models import ExtractiveChatModel
 from langchain_rag_accel.demo.command import build_chain
 from langchain_rag_accel.demo.load import run_load, torch_threads
-from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from langchain_rag_accel.demo.material import Material, prepare
+from rag_accel.system.files import user_cache
 
 MAX_READER_SHARE = 0.3
 
@@ -138,7 +139,7 @@ class CallingReader(ExtractiveChatModel):
 def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
-    found = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
+    found = material or prepare(None, None, user_cache(), progress=sys.stderr.isatty())
     questions = found.questions[: chosen.questions]
     tuning, most = questions[: chosen.tuning_questions], max(chosen.users)
     rows: list[Row] = []

@@ -51,7 +51,8 @@ from bench.measure import Pairs, rotate
 from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.processes import Client, Server
 from langchain_rag_accel.demo.load import Load
-from langchain_rag_accel.demo.material import default_cache, prepare
+from langchain_rag_accel.demo.material import prepare
+from rag_accel.system.files import user_cache
 from rag_accel.system.processor import usable_cores
 
 PLAIN, OURS = "plain", "accelerated"
@@ -129,7 +130,7 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over the demo's documents."""
     chosen = sizes or (QUICK if quick else FULL)
     # Also makes the index, which the servers then read from the cache.
-    questions = prepare(None, None, default_cache(), progress=False).questions
+    questions = prepare(None, None, user_cache(), progress=False).questions
     with ExitStack() as stack:
         plain = {
             threads: stack.enter_context(Server("--torch-threads", str(threads)))

@@ -96,7 +96,7 @@ from bench.mixed.sweep import Bracket
 from bench.mixed.systems import System
 from bench.mixed.trace import Trace, make_trace
 from bench.results import Row, SuiteResult
-from langchain_rag_accel.demo.material import default_cache
+from rag_accel.system.files import user_cache
 
 __all__ = ["configured", "run"]
 
@@ -201,5 +201,5 @@ async def _measure_light(bench: Bench, found: Found) -> None:
 
 
 def _real_material() -> Material:
-    cache = default_cache() / "bench"
+    cache = user_cache() / "bench"
     return Material(real_passages(cache), lambda texts: kept_vectors(cache, texts), cache)

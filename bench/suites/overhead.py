@@ -80,9 +80,10 @@ from bench.unbatched.rounds import BUILDERS, Rounds, time_rounds
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.command import build_chain
 from langchain_rag_accel.demo.load import run_load, torch_threads
-from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from langchain_rag_accel.demo.material import Material, prepare
 from langchain_rag_accel.demo.report import compare
 from rag_accel.accelerator import Accelerator
+from rag_accel.system.files import user_cache
 
 FAKE_DELAY_S = 0.1
 GRAPH_NODES = 10
@@ -160,7 +161,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     # First, while the process holds no model whose threads and memory would take part.
     with little_garbage():
         rounds = _rounds(chosen)
-    served = material or prepare(None, None, default_cache(), progress=sys.stderr.isatty())
+    served = material or prepare(None, None, user_cache(), progress=sys.stderr.isatty())
     with bench_accelerator() as accelerator, little_garbage():
         leaves = _leaves(accelerator, chosen)
         requests = [*_one_shot(accelerator, chosen), *_retrieval(served, accelerator, chosen)]

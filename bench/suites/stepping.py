@@ -98,10 +98,10 @@ from bench.search_arms import (
 )
 from bench.search_steps import whole_and_in_steps
 from bench.vectors import KINDS, IndexSize, Labels, Vectors, build_index, make_mixture
-from langchain_rag_accel.demo.material import default_cache
 from rag_accel.engines.retrieval import DocumentIndex
 from rag_accel.engines.retrieval.vectors.ivf import own_num_clusters
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
+from rag_accel.system.files import user_cache
 from rag_accel.system.processor import usable_cores
 
 _logger = logging.getLogger("bench.stepping")
@@ -153,7 +153,7 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
     chosen = sizes or (QUICK if quick else FULL)
     threads = min(2, usable_cores())
     rows: list[Row] = []
-    index = build_index(chosen.index, cache or default_cache())
+    index = build_index(chosen.index, cache or user_cache())
     with thread_count(threads), little_garbage():
         found = _Bench(index, chosen, threads, rows).run()
     for kind in KINDS:

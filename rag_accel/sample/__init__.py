@@ -1,4 +1,4 @@
-"""Real documents and questions for the demo and the benchmarks, without a network."""
+"""Documents, questions and a model for demo and benchmarks, all real, without a network."""
 
 from rag_accel.sample.corpus import read_corpus
 from rag_accel.sample.documents import load_folder
@@ -10,6 +10,7 @@ from rag_accel.sample.questions import (
     load_questions,
     make_questions,
 )
+from rag_accel.sample.smollm2 import smollm2_folder
 
 __all__ = [
     "LoadReport",
@@ -21,4 +22,5 @@ __all__ = [
     "load_questions",
     "make_questions",
     "read_corpus",
+    "smollm2_folder",
 ]

@@ -1,12 +1,13 @@
-"""Files that are written whole or not at all."""
+"""Files and folders that are written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -102,3 +103,40 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return a folder, made first if it is not there: whole or not at all, by one process.
+
+    Others that want it at the same time wait for the one that makes it. A maker that raises or is
+    killed leaves no folder under this name; what it had begun is removed by the next.
+
+    Args:
+        folder: is to exist; its parents are made.
+        make: fills a folder given to it; takes long.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    begun = folder.with_name(f".{folder.name}{_SUFFIX}")
+    with open(folder.with_name(f".{folder.name}.lock"), "ab") as locked:
+        _lock(locked.fileno())
+        if not folder.is_dir():
+            shutil.rmtree(begun, ignore_errors=True)
+            begun.mkdir()
+            try:
+                make(begun)
+                os.replace(begun, folder)
+            except BaseException:
+                shutil.rmtree(begun, ignore_errors=True)
+                raise
+    return folder
+
+
+def user_cache() -> Path:
+    """Return the folder for what is made once: ``$XDG_CACHE_HOME/rag_accel``."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "rag_accel"

@@ -21,12 +21,13 @@ from langchain_core.runnables import (
 from langchain_rag_accel.accelerate import accelerate, explain
 from langchain_rag_accel.components.chat_models import ExtractiveChatModel
 from langchain_rag_accel.demo.load import measure
-from langchain_rag_accel.demo.material import Material, default_cache, prepare
+from langchain_rag_accel.demo.material import Material, prepare
 from langchain_rag_accel.demo.report import as_json, compare, samples, table, time_spent, total
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.engine_api import Document
 from rag_accel.engines.llm.extractive.prompt import format_passages
+from rag_accel.system.files import user_cache
 
 TOP_K = 4
 
@@ -74,7 +75,7 @@ def command(arguments: argparse.Namespace) -> int:
     material = prepare(
         arguments.docs,
         arguments.questions,
-        arguments.cache or default_cache(),
+        arguments.cache or user_cache(),
         progress=sys.stderr.isatty() and not quiet,
     )
     _introduce(material, tell)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,12 +90,6 @@ def local_embeddings() -> Any:
     return HuggingFaceEmbeddings(
         model_name=str(get_model_path()), encode_kwargs={"normalize_embeddings": True}
     )
-
-
-def default_cache() -> Path:
-    """Return the folder for cached indexes: ``$XDG_CACHE_HOME/rag_accel``."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "rag_accel"
 
 
 def _index(
