@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,20 @@ from langchain_core.runnables import (
 from langchain_rag_accel.accelerate import accelerate, explain
 from langchain_rag_accel.components.chat_models import ExtractiveChatModel
 from langchain_rag_accel.demo.load import measure
+from langchain_rag_accel.demo.local_model import (
+    LocalLevel,
+    local_as_json,
+    local_table,
+    measure_local_model,
+)
 from langchain_rag_accel.demo.material import Material, prepare
 from langchain_rag_accel.demo.report import as_json, compare, samples, table, time_spent, total
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.engine_api import Document
 from rag_accel.engines.llm.extractive.prompt import format_passages
+from rag_accel.errors import ConfigError
+from rag_accel.sample import smollm2_folder
 from rag_accel.system.files import user_cache
 
 TOP_K = 4
@@ -91,9 +100,7 @@ def command(arguments: argparse.Namespace) -> int:
         )
         text = explain(fast)
         spent = time_spent(accelerator.metrics.snapshot())
-    if quiet:
-        print(json.dumps(as_json(comparison, levels, text)))
-    else:
+    if not quiet:
         tell(samples(levels[-1].questions, levels[-1].plain.answers))
         tell(f"\n{table(levels)}")
         tell(
@@ -101,11 +108,39 @@ def command(arguments: argparse.Namespace) -> int:
             f" (score ties: {comparison.ties}), all levels together"
         )
         tell(f"\nwhere the accelerated arm's time went\n{spent}\n\n{text}")
-    return 1 if comparison.different else 0
+    local = _local_model(material, arguments.cache or user_cache(), options, tell)
+    if quiet:
+        found = as_json(comparison, levels, text)
+        print(json.dumps({**found, "local_model": local_as_json(local)}))
+    different = [*comparison.different, *(one for level in local for one in level.different)]
+    return 1 if different else 0
 
 
-def _introduce(material: Material, tell: object) -> None:
-    assert callable(tell), "tell is a function"
+def _local_model(
+    material: Material, cache: Path, options: Options, tell: Callable[[str], None]
+) -> list[LocalLevel]:
+    """Answer a few questions with a language model of this machine; nothing where there is none."""
+    try:
+        folder = smollm2_folder(cache)
+    except ConfigError as error:
+        tell(f"\nno language model of this machine: {error}")
+        return []
+    tell(f"\nthe same chain with a language model of this machine, {folder.name}, streamed")
+    with Accelerator(options=options) as accelerator:
+        levels = measure_local_model(
+            folder,
+            lambda model: build_chain(material.store, model),
+            material.questions,
+            accelerator,
+            tell,
+        )
+    answers = sum(len(level.questions) for level in levels)
+    different = sum(len(level.different) for level in levels)
+    tell(f"\n{local_table(levels)}\n\nidentical answers: {answers - different} of {answers}")
+    return levels
+
+
+def _introduce(material: Material, tell: Callable[[str], None]) -> None:
     cached = "cached" if material.index_was_cached else "made now"
     tell(
         f"{len(material.documents)} chunks (index {cached}), "

@@ -1,0 +1,70 @@
+"""The demo's comparison with a language model of this machine, on a tiny one."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_chat
+from fake_runner import tokenizer
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnablePassthrough
+from tokenizers import processors
+
+from langchain_rag_accel.demo.local_model import (
+    LocalLevel,
+    local_as_json,
+    local_table,
+    measure_local_model,
+)
+from rag_accel import Accelerator
+
+QUESTIONS = [f"Which of the {at} documents says how high it is?" for at in range(9)]
+
+
+def build(model: Any) -> Any:
+    prompt = ChatPromptTemplate.from_template("{question}")
+    return {"question": RunnablePassthrough()} | RunnablePassthrough.assign(
+        answer=prompt | model | StrOutputParser()
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny_chat.model().save_pretrained(folder)
+    # LangChain renders a template to text and reads that as a text: nothing is to be put before it.
+    plain = copy.deepcopy(tokenizer())
+    plain.backend_tokenizer.post_processor = processors.Sequence([])
+    plain.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def levels(folder: Path, told: list[str]) -> list[LocalLevel]:
+    with Accelerator() as accelerator:
+        return measure_local_model(folder, build, QUESTIONS, accelerator, told.append)
+
+
+def test_both_arms_answer_alike(levels: list[LocalLevel]) -> None:
+    assert [level.users for level in levels] == [1, 8]
+    assert all(all(level.plain.texts) for level in levels)
+    assert not any(level.different for level in levels)
+
+
+def test_each_answer_of_one_user_is_told(levels: list[LocalLevel], told: list[str]) -> None:
+    assert len(told) == len(levels[0].questions)
+    assert levels[0].accelerated.texts[0] in told[0]
+
+
+def test_what_was_found_is_written(levels: list[LocalLevel]) -> None:
+    assert len(local_table(levels).splitlines()) == 2 + 2 * len(levels)
+    assert [one["different"] for one in local_as_json(levels)] == [[], []]
