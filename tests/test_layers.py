@@ -27,6 +27,7 @@ VIOLATIONS = {
     "time": ("rag_accel/scheduler/planted.py", "asyncio"),
     "driver": ("rag_accel/scheduler/planted_too.py", "rag_accel.scheduler.driver"),
     "adapters": ("adapters/rag_accel_adapters/planted_too.py", "rag_accel.accelerator"),
+    "kv": ("rag_accel/scheduler/planted_kv.py", "rag_accel.kv.keys"),
     "profile": ("rag_accel/profile/planted.py", "rag_accel.engines.batching"),
 }
 

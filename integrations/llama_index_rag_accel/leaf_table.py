@@ -32,6 +32,7 @@ from rag_accel.interception.embedding_ahead import EmbeddingsAhead
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.interception.stand_ins import StandingIn
+from rag_accel_adapters.llama_index.documents import documents_in
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.stand_ins import STAND_INS
 
@@ -154,4 +155,5 @@ LLAMA_INDEX = Framework(
     is_composite_call=lambda method: blocking_method(method) is not None,
     spread=off_loop,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
+    documents=documents_in,
 )

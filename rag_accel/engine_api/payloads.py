@@ -86,18 +86,37 @@ class IngestBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """Where a retrieved text stands in a prompt: ``messages[message].content[start:stop]``.
+
+    Args:
+        message: which message.
+        start: the first character.
+        stop: behind the last one.
+        document: the id of the document, for reports.
+    """
+
+    message: int
+    start: int
+    stop: int
+    document: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationInput:
     """The prompt of one completion. ``options`` are sampling options by their OpenAI names.
 
     The messages are always the whole prompt, also where work names a handle: of what was prefilled
     under the handle an engine reuses only the common prefix. For PARTIAL_PREFILLING they are the
-    beginning of a prompt, which may end within a message and within a word.
+    beginning of a prompt, which may end within a message and within a word. ``passages`` say which
+    parts of them are retrieved texts, in any order; an engine that has no use for it ignores it.
     """
 
     messages: tuple[Message, ...]
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    passages: tuple[Passage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

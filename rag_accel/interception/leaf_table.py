@@ -17,6 +17,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.leaves.seen_documents import ReadDocuments
 
 Method = Callable[..., Any]
 Flavour = Literal[
@@ -93,6 +94,8 @@ class Framework:
         is_composite_call: tells whether a method makes calls that do not need each other.
         spread: returns such a method as it is to run here.
         may_be_owned: tells whether an owned engine may run objects of a class.
+        documents: yields the id and the text of each document in what a search or a reranking
+            returned.
     """
 
     name: str
@@ -107,6 +110,7 @@ class Framework:
     is_composite_call: Callable[[Method | None], bool] = lambda method: False
     spread: Callable[[Method], Method] = lambda method: method
     may_be_owned: Callable[[type], bool] = lambda cls: False
+    documents: ReadDocuments = lambda result: ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.owned_or_plain import start_in_pool
+from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_call import LeafCall, held, inside, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import (
     Flavour,
@@ -30,6 +31,7 @@ from rag_accel.interception.leaf_table import (
     mark,
     plain_method,
 )
+from rag_accel.leaves.seen_documents import ReadDocuments
 
 T = TypeVar("T")
 StreamScope = Callable[[], AbstractContextManager[None]]
@@ -82,6 +84,8 @@ async def astepped(
 FindIdentity = Callable[[Any], RequestIdentity | None]
 Method = Callable[..., Any]
 
+_FINDING = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
+
 #: Where a wrapper keeps its scheduled version: ``scheduled(identity, obj, *args, **kwargs)``.
 _SCHEDULED = "__rag_accel_scheduled_call__"
 
@@ -103,12 +107,33 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
         return None
     if leaf.owned is not None:
         scheduled = leaf.owned(original, leaf, scheduled)
+    if leaf.kind in _FINDING:
+        scheduled = noting(scheduled, leaf_class(cls).framework.documents)
     seek = find if is_inherited else functools.partial(_leafs_run, find)
     if leaf.within(cls):
         seek = functools.partial(_run_within, find, seek, leaf.within)
     wrapper = mark(_LOOKING[leaf.flavour](original, scheduled, seek), original)
     setattr(wrapper, _SCHEDULED, scheduled)
     return wrapper
+
+
+def noting(scheduled: Method, read: ReadDocuments) -> Method:
+    """Return a scheduled version whose results the run remembers, for prompts made of them."""
+    if inspect.iscoroutinefunction(scheduled):
+
+        async def anoting(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
+            found = await scheduled(identity, obj, *args, **kwargs)
+            identity.seen.add(read, found)
+            return found
+
+        return anoting
+
+    def call(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        found = scheduled(identity, obj, *args, **kwargs)
+        identity.seen.add(read, found)
+        return found
+
+    return call
 
 
 def borrowed(original: Method, leaf: LeafMethod) -> Method:

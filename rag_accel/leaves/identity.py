@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING
 
+from rag_accel.leaves.seen_documents import SeenDocuments
 from rag_accel.scheduler.messages import RequestId
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class RequestIdentity:
         "has_ended",
         "program",
         "request",
+        "seen",
     )
 
     def __init__(
@@ -70,6 +72,8 @@ class RequestIdentity:
         self.has_ended = False
         self._num_streams = 0
         self._is_closing = False
+        #: what the run's searches have found
+        self.seen = SeenDocuments()
 
     def begin_stream(self) -> None:
         """Note that a stream of this run began, which the run outlives."""

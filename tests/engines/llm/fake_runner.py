@@ -55,6 +55,14 @@ def tokenizer() -> Any:
     return fast
 
 
+class FakeState(tuple[int, ...]):
+    """The token ids of neighbouring slots."""
+
+    @property
+    def nbytes(self) -> int:
+        return len(self)
+
+
 class FakePool:
     """Lanes of token ids in place of keys and values; a byte a token."""
 
@@ -83,6 +91,13 @@ class FakePool:
         held = self.lanes[source]
         self.lanes[target].update((slot, held[slot]) for slot in range(tokens))
         self.copied += tokens
+
+    def read(self, lane: int, slots: range) -> FakeState:
+        return FakeState(self.lanes[lane][slot] for slot in slots)
+
+    def write(self, lane: int, slot: int, state: Any) -> None:
+        assert slot + len(state) <= self.sizes[lane]
+        self.lanes[lane].update(enumerate(state, slot))
 
     def free(self, lane: int) -> None:
         del self.lanes[lane], self.sizes[lane]

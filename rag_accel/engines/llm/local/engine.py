@@ -24,6 +24,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.llm.local.chunks import ChunkReuse
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.pace import Pace
 from rag_accel.engines.llm.local.prefix import PrefixCache
@@ -36,6 +37,7 @@ from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
+from rag_accel.kv.store import HostStore
 from rag_accel.system.processor import usable_cores
 
 _WHERE = "local language model"
@@ -98,6 +100,9 @@ class LocalLLMEngine(EngineBase):
         self._clock = clock or MonotonicClock()
         self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
+        self._chunks = ChunkReuse(
+            runner.pool, HostStore(self._options.chunk_bytes), model=repr(id(runner))
+        )
         self._schedule = Schedule(self._admit)
         self._pace = Pace(self._options.step_tokens, self._options.stall_s)
         self._works: dict[WorkId, LocalWork] = {}
@@ -116,7 +121,7 @@ class LocalLLMEngine(EngineBase):
     @property
     def held_bytes(self) -> int:
         """Return the bytes of keys and values that are held, with those kept for later prompts."""
-        return self._runner.pool.held_bytes
+        return self._runner.pool.held_bytes + self._chunks.held_bytes
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Read prompts and queue them."""
@@ -173,6 +178,7 @@ class LocalLLMEngine(EngineBase):
         self.cancel([*self._works, *(output.id for output in self._ready)])
         self.release(list(self._prefilled))
         self._prefixes.clear()
+        self._chunks.clear()
         self._closed = True
 
     def _accept(self, request: EngineRequest) -> None:
@@ -185,7 +191,11 @@ class LocalLLMEngine(EngineBase):
             self._ready.append(self._end_of_prompt(request, None))
             return
         self._works[request.id] = self._running[work.sequence] = work
-        self._schedule.add(work.sequence)
+        if work.segments is not None:
+            for encoding in self._chunks.begin(work.sequence, work.segments):
+                self._schedule.add(encoding)
+        if self._chunks.is_ready(work.sequence):
+            self._schedule.add(work.sequence)
 
     def _checked_payload(self, request: EngineRequest) -> GenerationInput:
         if request.kind not in _KINDS:
@@ -205,20 +215,23 @@ class LocalLLMEngine(EngineBase):
     def _admit(self, sequence: TokenSequence) -> bool:
         """Give a sequence its lane; of its prompt, the last token is always computed."""
         prompt = sequence.prompt
-        opened = self._prefixes.open(prompt, sequence.capacity, sequence.namespace, len(prompt) - 1)
+        most = len(prompt) - 1 if sequence.exact is None else sequence.exact
+        opened = self._prefixes.open(prompt, sequence.capacity, sequence.namespace, most)
         if opened is not None:
             sequence.begin(*opened)
+            self._chunks.load(sequence)
         return opened is not None
 
     def _forward(self, most_rows: int) -> list[EngineOutput]:
         plan = self._schedule.next(most_rows)
         if not plan:
-            return [self._no_room(next(iter(self._schedule)))]
+            return self._no_room(next(iter(self._schedule)))
         logits = self._run([planned.rows for planned in plan])
         for planned in plan:
             self._advance(planned)
         asked = [self._running[planned.sequence] for planned in plan if planned.rows.asked]
         choices = choose(logits, [work.sampler for work in asked])
+        self._end_encodings(plan)
         outputs = [self._end_prompt(work) for work in self._computed_prompts(plan)]
         for work, choice in zip(asked, choices, strict=True):
             if isinstance(choice, EngineError):
@@ -239,14 +252,28 @@ class LocalLLMEngine(EngineBase):
     def _advance(self, planned: Planned) -> None:
         """Count rows that were computed; a prompt's are at once there for others to begin with."""
         sequence = planned.sequence
-        sequence.computed += len(planned.rows)
+        sequence.go_on(planned.rows.slots[-1] + 1)
         if not sequence.is_decoding and sequence.lane is not None:
             self._prefixes.grow(sequence.lane, sequence.computed_ids)
 
     def _computed_prompts(self, plan: Sequence[Planned]) -> Iterator[LocalWork]:
         for planned in plan:
-            if not planned.sequence.max_new and not planned.sequence.pending:
-                yield self._running[planned.sequence]
+            sequence = planned.sequence
+            if sequence in self._running and not sequence.max_new and not sequence.pending:
+                yield self._running[sequence]
+
+    def _end_encodings(self, plan: Sequence[Planned]) -> None:
+        """Keep what was encoded, and let the prompts begin that waited for it."""
+        for planned in plan:
+            sequence = planned.sequence
+            if sequence.pending or not self._chunks.is_encoding(sequence):
+                continue
+            for ready in self._chunks.encoded(sequence):
+                self._schedule.add(ready)
+            self._schedule.drop(sequence)
+            if sequence.lane is not None:  # its head is what the next text is encoded behind
+                self._prefixes.keep(sequence.lane)
+                sequence.lane = None
 
     def _end_prompt(self, work: LocalWork) -> EngineOutput:
         lane = work.sequence.lane
@@ -267,21 +294,31 @@ class LocalLLMEngine(EngineBase):
         self._keep(work, lane)
 
     def _keep(self, work: LocalWork, lane: Lane) -> None:
-        work.sequence.lane = None
+        if work.sequence.exact is None:
+            work.sequence.lane = None
+            self._prefixes.keep(lane)
         self._forget(work)
-        self._prefixes.keep(lane)
 
     def _forget(self, work: LocalWork) -> None:
         del self._works[work.request.id], self._running[work.sequence]
-        self._schedule.drop(work.sequence)
-        if work.sequence.lane is not None:
-            self._prefixes.drop(work.sequence.lane)
-            work.sequence.lane = None
+        for encoding in self._chunks.forget(work.sequence):
+            self._leave(encoding)
+        self._leave(work.sequence)
 
-    def _no_room(self, sequence: TokenSequence) -> EngineOutput:
-        work = self._running[sequence]
-        self._forget(work)
-        return work.report("error", error=EngineError("the pool has no room", where=_WHERE))
+    def _leave(self, sequence: TokenSequence) -> None:
+        self._schedule.drop(sequence)
+        if sequence.lane is not None:
+            self._prefixes.drop(sequence.lane)
+            sequence.lane = None
+
+    def _no_room(self, sequence: TokenSequence) -> list[EngineOutput]:
+        encodes = self._chunks.is_encoding(sequence)
+        waiting = self._chunks.readers(sequence) if encodes else [sequence]
+        works = [self._running[one] for one in waiting]
+        for work in works:
+            self._forget(work)
+        error = EngineError("the pool has no room", where=_WHERE)
+        return [work.report("error", error=error) for work in works]
 
 
 def _profile(options: LocalOptions) -> EngineProfile:

@@ -24,6 +24,7 @@ from rag_accel.engines.llm.local.self_check import check_equality
 from rag_accel.engines.llm.local.shared_weights import SourceWatch, packed_copy
 from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.errors import ConfigError
+from rag_accel.kv.rotation import rotation_of
 
 #: The bytes of keys and values, if none are given.
 POOL_BYTES = 1 << 30
@@ -128,6 +129,7 @@ def _runner(source: Any, context: int | None, pool_bytes: int) -> PackedRunner:
         limit_bytes=pool_bytes,
         dtype=source.dtype,
         device=source.device,
+        frequencies=rotation_of(source),
     )
     return PackedRunner(packed_copy(source), pool, shape.vocabulary)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from rag_accel.errors import ConfigError
+from rag_accel.kv.entry import KeyValues, LaneState
+from rag_accel.kv.rotation import rotated
 
 #: The slots of a lane before any sequence needs more.
 FIRST_SLOTS = 256
@@ -31,6 +33,7 @@ class TensorPool:
         limit_bytes: the most bytes of keys, values and positions together.
         dtype: of keys and values.
         device: where they are.
+        frequencies: of the rotation of keys, by which they are moved; None where they cannot be.
 
     Raises:
         ConfigError: not even a sequence of one token fits.
@@ -48,8 +51,10 @@ class TensorPool:
         limit_bytes: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        frequencies: torch.Tensor | None = None,
     ) -> None:
         self.context = context
+        self.frequencies = frequencies
         self._layers, self._heads, self._dim = layers, heads, dim
         self._bytes = 2 * layers * heads * dim * dtype.itemsize + POSITION_BYTES
         self._limit = limit_bytes // self._bytes
@@ -121,6 +126,35 @@ class TensorPool:
         self._written[target] = max(self._written[target], tokens)
         if source in self._moved:
             self._moved.add(target)
+
+    def read(self, lane: int, slots: range) -> KeyValues:
+        """Return a copy of what slots hold that were written in their places.
+
+        Raises:
+            ValueError: the lane is not taken, or holds fewer tokens.
+        """
+        if slots.stop > self._written.get(lane, 0) or lane in self._moved:
+            raise ValueError(f"lane {lane} holds fewer than {slots.stop} tokens in their places")
+        taken = slice(slots.start, slots.stop)
+        keys, values = self.keys[:, lane, :, taken], self.values[:, lane, :, taken]
+        return KeyValues(keys.clone(), values.clone(), slots.start)
+
+    def write(self, lane: int, slot: int, state: LaneState) -> None:
+        """Put state into slots from this one on, moved to their positions.
+
+        Raises:
+            ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
+        """
+        assert isinstance(state, KeyValues)
+        stop = slot + len(state)
+        self._need(lane, stop)
+        if self.frequencies is None:
+            raise ValueError("the keys of this model cannot be moved to other positions")
+        keys = rotated(state.keys, slot - state.position, self.frequencies)
+        self.keys[:, lane, :, slot:stop] = keys
+        self.values[:, lane, :, slot:stop] = state.values
+        self.positions[lane, slot:stop] = torch.arange(slot, stop, dtype=torch.int32)
+        self.mark(lane, stop, is_moved=False)
 
     def free(self, lane: int) -> None:
         """Give a lane back.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from rag_accel.engine_api import Message
+from rag_accel.engine_api import Message, Passage
 from rag_accel.errors import ConfigError, EngineError
+from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
 
 _WHERE = "local language model"
 
@@ -72,6 +73,44 @@ class Prompting:
         except Exception:
             return ()
 
+    def segmented(
+        self, messages: Sequence[Message], passages: Sequence[Passage], least_tokens: int
+    ) -> SegmentedPrompt | None:
+        """Return a whole prompt by its segments; None where no passage can be told apart in it.
+
+        The head is what stands before the first message that is not the system's, or that has a
+        passage. Each segment has the tokens that it has alone.
+        """
+        if self._special is not None and any(
+            self._special.search(message.content) for message in messages
+        ):
+            return None
+        try:
+            turns = [{"role": one.role, "content": one.content} for one in messages]
+            text = self._tokenizer.apply_chat_template(
+                turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
+            )
+        except Exception:  # the whole prompt is refused by its reason
+            return None
+        starts = _starts(text, messages)
+        if starts is None:
+            return None
+        with_passage = {one.message for one in passages}
+        head_stop = min(
+            (
+                start
+                for at, start in enumerate(starts)
+                if _ends_head(messages[at], at, with_passage)
+            ),
+            default=0,
+        )
+        spans = [
+            TextSpan(starts[one.message] + one.start, starts[one.message] + one.stop, one.document)
+            for one in passages
+            if 0 <= one.message < len(starts)
+        ]
+        return split_prompt(text, head_stop, spans, self._encode, least_tokens)
+
     def _ids(self, messages: Sequence[Message], *, whole: bool) -> tuple[int, ...]:
         mark = _unused(message.content for message in messages)
         turns = [{"role": one.role, "content": self._marked(one.content, mark)} for one in messages]
@@ -96,6 +135,27 @@ class Prompting:
     def _encode(self, text: str, as_text: bool = False) -> tuple[int, ...]:
         options = {"split_special_tokens": True} if as_text else {}
         return tuple(self._tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+
+
+def _starts(text: str, messages: Sequence[Message]) -> list[int] | None:
+    """Return where each message's content begins; None where a template has rewritten one.
+
+    A template may strip a content: its place is then that of the first character it would have.
+    """
+    starts: list[int] = []
+    at = 0
+    for message in messages:
+        stripped = message.content.strip()
+        found = text.find(stripped, at)
+        if found < 0:
+            return None
+        starts.append(found - message.content.find(stripped))
+        at = found + len(stripped)
+    return starts
+
+
+def _ends_head(message: Message, at: int, with_passage: Collection[int]) -> bool:
+    return message.role != "system" or at in with_passage
 
 
 def check_room(prompt: int, max_tokens: int, context: int) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rag_accel.kv.entry import LaneState
+
 
 @dataclass(frozen=True, slots=True)
 class Causal:
@@ -66,6 +68,14 @@ class LanePool(Protocol):
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copy the first slots of a lane to another."""
+        ...
+
+    def read(self, lane: int, slots: range) -> LaneState:
+        """Return a copy of what slots hold that were written in their places."""
+        ...
+
+    def write(self, lane: int, slot: int, state: LaneState) -> None:
+        """Put state into slots from this one on, moved to their positions."""
         ...
 
     def free(self, lane: int) -> None:

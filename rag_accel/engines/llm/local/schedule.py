@@ -107,6 +107,12 @@ def _gains_by_waiting(sequence: TokenSequence, prompts: Iterable[Planned]) -> bo
     """Tell whether this very forward computes much that the sequence could take over after it."""
     return any(
         other.namespace == sequence.namespace
-        and common_length(other.prompt, sequence.prompt) - other.computed >= WORTH_WAITING
+        and _common(other, sequence) - other.computed >= WORTH_WAITING
         for other in (planned.sequence for planned in prompts)
     )
+
+
+def _common(one: TokenSequence, other: TokenSequence) -> int:
+    """Return how many tokens two prompts can have in common of what is taken over."""
+    exact = [most for most in (one.exact, other.exact) if most is not None]
+    return min(common_length(one.prompt, other.prompt), *exact, len(one.prompt))

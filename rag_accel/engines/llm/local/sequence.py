@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rag_accel.engines.llm.local.rows import SequenceRows
@@ -37,6 +38,11 @@ class TokenSequence:
         namespace: tenant.
         arrived_at: when the request arrived, in seconds.
         depth: longest remaining path to the request's end, in primitives.
+        exact: how many first tokens have the state that computing all before them gives; None for
+            all. No other sequence takes over more.
+        from_chunks: tokens whose state texts have that were encoded for other prompts.
+        skipped: places of the prompt that are not computed, ranges in order, whose state is
+            put into the lane when it is taken; the last token is never among them.
     """
 
     prompt: tuple[int, ...]
@@ -49,6 +55,9 @@ class TokenSequence:
     lane: Lane | None = None
     from_prefix: int = 0
     computed: int = 0
+    exact: int | None = None
+    from_chunks: int = 0
+    skipped: tuple[range, ...] = ()
 
     @property
     def capacity(self) -> int:
@@ -57,8 +66,9 @@ class TokenSequence:
 
     @property
     def pending(self) -> int:
-        """Return how many known tokens are not computed yet."""
-        return len(self.prompt) + len(self.generated) - self.computed
+        """Return how many known tokens are still to be computed."""
+        left = len(self.prompt) + len(self.generated) - self.computed
+        return left - sum(len(one) for one in self.skipped if one.start >= self.computed)
 
     @property
     def is_decoding(self) -> bool:
@@ -67,23 +77,43 @@ class TokenSequence:
 
     @property
     def computed_ids(self) -> tuple[int, ...]:
-        """Return the tokens whose keys and values its lane holds."""
-        return (*self.prompt, *self.generated)[: self.computed]
+        """Return the tokens whose keys and values its lane holds, as far as they are exact."""
+        most = self.computed if self.exact is None else min(self.computed, self.exact)
+        return (*self.prompt, *self.generated)[:most]
 
     def begin(self, lane: Lane, from_prefix: int) -> None:
         """Take a lane that holds the first ``from_prefix`` tokens of the prompt already."""
         self.lane = lane
-        self.from_prefix = self.computed = from_prefix
+        self.from_prefix = from_prefix
+        self.go_on(from_prefix)
+
+    def go_on(self, computed: int) -> None:
+        """Note that the lane holds all tokens before a place, and those skipped from there on."""
+        for one in self.skipped:
+            if one.start == computed:
+                computed = one.stop
+        self.computed = computed
 
     def rows(self, most: int) -> SequenceRows:
         """Return the next rows, at most so many; the last known token's logits are asked for."""
         assert self.lane is not None
-        first, last = self.computed, self.computed + min(most, self.pending)
+        slots = self._next_slots(min(most, self.pending))
         size = len(self.prompt)
-        ids = (
-            self.prompt[first:last] if first < size else self.generated[first - size : last - size]
-        )
-        slots = range(first, last)
-        is_last = last == size + len(self.generated)
+        ids = tuple(self.prompt[at] if at < size else self.generated[at - size] for at in slots)
+        is_last = slots[-1] + 1 == size + len(self.generated)
         asked = (len(slots) - 1,) if is_last and self.max_new else ()
         return SequenceRows(self.lane.number, ids, slots, slots, asked)
+
+    def _next_slots(self, count: int) -> Sequence[int]:
+        """Return the next places to compute."""
+        slots: list[int] = []
+        at = self.computed
+        ends = [*(one for one in self.skipped if one.start >= at), None]
+        for end in ends:
+            behind = at + count - len(slots)
+            stop = behind if end is None else min(behind, end.start)
+            slots += range(at, stop)
+            if len(slots) == count or end is None:
+                break
+            at = end.stop
+        return slots

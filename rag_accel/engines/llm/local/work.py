@@ -23,6 +23,7 @@ from rag_accel.engines.llm.local.sampling import Choice, Sampler, read_options
 from rag_accel.engines.llm.local.sequence import TokenSequence
 from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer
 from rag_accel.errors import EngineError
+from rag_accel.kv.segments import SegmentedPrompt
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +36,7 @@ class LocalWork:
         sampler: chooses its tokens; unused where only a prompt is to be computed.
         completion: its text; None where only a prompt is to be computed.
         token_text: returns the text of one token, for reports of probabilities.
+        segments: of its prompt, where the state of retrieved texts is used.
     """
 
     request: EngineRequest
@@ -42,6 +44,7 @@ class LocalWork:
     sampler: Sampler
     completion: CompletionText | None
     token_text: Callable[[int], str]
+    segments: SegmentedPrompt | None = None
     revision: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
@@ -70,13 +73,14 @@ class LocalWork:
         return EngineOutput(self.request.id, kind, value, error=error, revision=self.revision)
 
     def _result(self, completion: CompletionText) -> GenerationOutput:
-        size, taken_over = len(self.sequence.prompt), self.sequence.from_prefix
+        sequence = self.sequence
+        size, prefix, chunks = len(sequence.prompt), sequence.from_prefix, sequence.from_chunks
         return GenerationOutput(
             text=completion.text,
             prompt_tokens=size,
             completion_tokens=completion.num_tokens,
             finish_reason=completion.finish_reason or "stop",
-            use=PromptUse(computed=size - taken_over, from_prefix=taken_over),
+            use=PromptUse(size - prefix - chunks, prefix, chunks),
             logprobs=tuple(self.logprobs),
         )
 
@@ -130,7 +134,12 @@ class WorkReader:
         if wanted is None:
             wanted = self._options.max_tokens_default
         check_least("GenerationInput.max_tokens", wanted, 1)
-        prompt = self._prompting.whole(payload.messages)
+        segments = None
+        if self._options.kv_reuse != "exact" and payload.passages:
+            segments = self._prompting.segmented(
+                payload.messages, payload.passages, self._options.least_chunk_tokens
+            )
+        prompt = segments.ids if segments else self._prompting.whole(payload.messages)
         max_new = check_room(len(prompt), wanted, self._runner.context)
         cleans_up = bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False))
         completion = CompletionText(
@@ -139,7 +148,9 @@ class WorkReader:
             eos=self._eos,
             max_tokens=max_new,
         )
-        return self._work(request, prompt, max_new, sampler, completion)
+        work = self._work(request, prompt, max_new, sampler, completion)
+        work.segments = segments
+        return work
 
     def _work(
         self,

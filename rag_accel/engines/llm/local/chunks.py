@@ -1,0 +1,177 @@
+"""Retrieved texts of prompts: which are encoded first, and what is put into a prompt's lane.
+
+A text whose state is not kept is encoded behind the prompt's head, by a sequence of its own; state
+that a whole prompt left is never kept, for it has seen what stood before the text. What was kept is
+moved to where the text stands now (FusionRAG section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rag_accel.engines.llm.local.rows import LanePool
+from rag_accel.engines.llm.local.sequence import TokenSequence
+from rag_accel.kv.entry import LaneState
+from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.segments import Segment, SegmentedPrompt
+from rag_accel.kv.store import ChunkStore
+
+
+@dataclass(slots=True, eq=False)
+class Encoding:
+    """A text that is encoded now. Equal only to itself.
+
+    Args:
+        key: what it is kept under.
+        sequence: the head and the text.
+        slots: where the text is in it.
+        readers: the prompts that wait for it.
+    """
+
+    key: bytes
+    sequence: TokenSequence
+    slots: range
+    readers: dict[PromptChunks, None] = field(default_factory=dict["PromptChunks", None])
+
+
+@dataclass(slots=True, eq=False)
+class PromptChunks:
+    """The retrieved texts of one prompt under way. Equal only to itself.
+
+    Args:
+        prompt: its segments.
+        sequence: its tokens.
+        states: of its texts, by key, as far as they are there.
+        missing: keys of the texts that are still encoded.
+        own: keys of the texts that are encoded for this prompt's sake.
+    """
+
+    prompt: SegmentedPrompt
+    sequence: TokenSequence
+    chunks: tuple[tuple[bytes, Segment], ...]
+    states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
+    missing: set[bytes] = field(default_factory=set[bytes])
+    own: set[bytes] = field(default_factory=set[bytes])
+
+    @property
+    def num_reused(self) -> int:
+        """Return the tokens that were neither computed in the prompt nor encoded for it."""
+        first: set[bytes] = set(self.own)
+        reused = 0
+        for key, segment in self.chunks:
+            if key in first:
+                first.discard(key)
+            else:
+                reused += len(segment.ids)
+        return reused
+
+
+class ChunkReuse:
+    """The retrieved texts of all prompts of an engine. Used by its worker only.
+
+    Args:
+        pool: where sequences are.
+        store: keeps the state of texts.
+        model: identifies the weights.
+    """
+
+    def __init__(self, pool: LanePool, store: ChunkStore, model: str) -> None:
+        self._pool = pool
+        self._store = store
+        self._model = model
+        self._encodings: dict[bytes, Encoding] = {}
+        self._by_sequence: dict[TokenSequence, Encoding] = {}
+        self._prompts: dict[TokenSequence, PromptChunks] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of what is kept."""
+        return self._store.held_bytes
+
+    def begin(self, sequence: TokenSequence, prompt: SegmentedPrompt) -> Iterator[TokenSequence]:
+        """Take a prompt; yield the sequences that are to be computed before it begins."""
+        source = ChunkSource(self._model, sequence.namespace, prompt.head)
+        chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
+        found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
+        sequence.exact = len(prompt.head)
+        sequence.skipped = tuple(range(one.start, one.end) for _, one in chunks)
+        for key, segment in chunks:
+            if key in found.states or key in found.missing:
+                continue
+            if (state := self._store.find(key)) is not None:
+                found.states[key] = state
+                continue
+            found.missing.add(key)
+            encoding = self._encodings.get(key)
+            if encoding is None:
+                found.own.add(key)
+                encoding = self._encode(key, prompt.head, segment, sequence)
+                yield encoding.sequence
+            encoding.readers[found] = None
+
+    def is_ready(self, sequence: TokenSequence) -> bool:
+        """Tell whether all texts of a prompt are there; of one without texts, they are."""
+        found = self._prompts.get(sequence)
+        return found is None or not found.missing
+
+    def is_encoding(self, sequence: TokenSequence) -> bool:
+        """Tell whether a sequence encodes a text."""
+        return sequence in self._by_sequence
+
+    def encoded(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
+        """Keep the text that a sequence has encoded; yield the prompts that may begin now."""
+        assert sequence.lane is not None
+        encoding = self._forget_encoding(sequence)
+        state = self._pool.read(sequence.lane.number, encoding.slots)
+        self._store.put(encoding.key, state)
+        for reader in encoding.readers:
+            reader.states[encoding.key] = state
+            reader.missing.discard(encoding.key)
+            if not reader.missing:
+                yield reader.sequence
+
+    def load(self, sequence: TokenSequence) -> None:
+        """Put the state of its texts into the lane that a prompt was given."""
+        found = self._prompts.get(sequence)
+        if found is None:
+            return
+        assert sequence.lane is not None
+        for key, segment in found.chunks:
+            self._pool.write(sequence.lane.number, segment.start, found.states[key])
+        sequence.from_chunks = found.num_reused
+
+    def forget(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
+        """Drop a prompt; yield the encoding sequences that nothing waits for any more."""
+        found = self._prompts.pop(sequence, None)
+        if found is None:
+            return
+        for key in found.missing:
+            encoding = self._encodings[key]
+            del encoding.readers[found]
+            if not encoding.readers:
+                yield self._forget_encoding(encoding.sequence).sequence
+
+    def readers(self, sequence: TokenSequence) -> list[TokenSequence]:
+        """Return the prompts that wait for what a sequence encodes."""
+        return [reader.sequence for reader in self._by_sequence[sequence].readers]
+
+    def clear(self) -> None:
+        """Forget all that is kept."""
+        self._store.clear()
+
+    def _encode(
+        self, key: bytes, head: tuple[int, ...], segment: Segment, reader: TokenSequence
+    ) -> Encoding:
+        ids = (*head, *segment.ids)
+        sequence = TokenSequence(
+            ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
+        )
+        encoding = Encoding(key, sequence, range(len(head), len(ids)))
+        self._encodings[key] = self._by_sequence[sequence] = encoding
+        return encoding
+
+    def _forget_encoding(self, sequence: TokenSequence) -> Encoding:
+        encoding = self._by_sequence.pop(sequence)
+        del self._encodings[encoding.key]
+        return encoding

@@ -1,0 +1,40 @@
+"""The attention state of one text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class LaneState(Protocol):
+    """Keys and values of neighbouring slots, as a pool of lanes gives and takes them."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes it holds."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValues:
+    """Keys and values ``[layer, kv head, token, dim]``; what holds them never changes them.
+
+    Args:
+        keys: rotated for the positions they were computed at.
+        values: of the same tokens.
+        position: that of the first token.
+    """
+
+    keys: Any
+    values: Any
+    position: int
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of both tensors."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def __len__(self) -> int:
+        return self.keys.shape[2]

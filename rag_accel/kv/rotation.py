@@ -1,0 +1,36 @@
+"""Rotated keys moved to other positions (FusionRAG section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def rotated(keys: torch.Tensor, distance: int, frequencies: torch.Tensor) -> torch.Tensor:
+    """Return keys as they are ``distance`` positions later, in the dtype they have.
+
+    Halves of a head are rotated against each other, as models of transformers do. A factor that
+    some kinds of rotation put on all keys stays as it is.
+
+    Args:
+        keys: ``[..., token, dim]``.
+        distance: positions; negative for earlier ones.
+        frequencies: the model's own, ``[dim / 2]``, float32, radians a position.
+    """
+    if distance == 0:
+        return keys
+    angles = frequencies.to(torch.float64) * distance
+    cos, sin = (one.to(torch.float32).repeat(2) for one in (angles.cos(), angles.sin()))
+    wide = keys.float()
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(keys.dtype)
+
+
+def rotation_of(model: Any) -> torch.Tensor | None:
+    """Return the frequencies of a model of transformers; None where they depend on the length."""
+    rotary = getattr(model.get_decoder(), "rotary_emb", None)
+    frequencies = getattr(rotary, "inv_freq", None)
+    if frequencies is None or getattr(rotary, "rope_type", "default") in ("dynamic", "longrope"):
+        return None
+    return frequencies

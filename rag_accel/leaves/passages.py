@@ -1,0 +1,30 @@
+"""Where the documents that a request has found stand in a prompt that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rag_accel.engine_api import GenerationInput, Passage
+from rag_accel.kv.locate import locate
+
+#: Shorter documents, in characters, are not looked for: what they would save is less than that.
+LEAST_CHARACTERS = 24
+
+
+def with_passages(asked: GenerationInput, documents: Iterable[tuple[str, str]]) -> GenerationInput:
+    """Return a prompt that says where the documents stand in it.
+
+    Args:
+        asked: the prompt; one that says so already stays as it is.
+        documents: the id and a text of each; those that are not in the prompt are ignored.
+    """
+    if asked.passages:
+        return asked
+    texts = list(documents)
+    passages = tuple(
+        Passage(at, span.start, span.stop, span.document)
+        for at, message in enumerate(asked.messages)
+        for span in locate(message.content, texts, LEAST_CHARACTERS)
+    )
+    return replace(asked, passages=passages) if passages else asked

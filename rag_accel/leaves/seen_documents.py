@@ -1,0 +1,41 @@
+"""The documents that a request's searches have found, for the prompts that are made of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+#: Yields the id and a text of each document in what a leaf returned, in every form in which it may
+#: stand in a prompt; nothing for what holds none.
+ReadDocuments = Callable[[Any], Iterable[tuple[str, str]]]
+
+MOST_RESULTS = 32
+MOST_TEXTS = 512
+
+
+class SeenDocuments:
+    """Results of a request's searches and rerankings, the latest ones; any thread may add some.
+
+    They are kept as they were returned and read only if a prompt asks for them.
+    """
+
+    __slots__ = ("_results",)
+
+    def __init__(self) -> None:
+        self._results: deque[tuple[ReadDocuments, Any]] = deque(maxlen=MOST_RESULTS)
+
+    def add(self, read: ReadDocuments, result: Any) -> None:
+        """Note what a leaf returned."""
+        self._results.append((read, result))
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yield ids and texts, each text once, those found last first; at most ``MOST_TEXTS``."""
+        told: set[str] = set()
+        for read, result in reversed(list(self._results)):
+            for document, text in read(result):
+                if text not in told:
+                    told.add(text)
+                    yield document, text
+                if len(told) >= MOST_TEXTS:
+                    return

@@ -1,0 +1,82 @@
+"""Texts are kept under all that their state depends on, within the bytes allowed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag_accel.kv.entry import KeyValues
+from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.rotation import rotated
+from rag_accel.kv.store import HostStore
+
+SOURCE = ChunkSource("model", "tenant", (1, 2))
+
+
+def state(tokens: int = 4) -> KeyValues:
+    """Return state of 8 bytes a token."""
+    return KeyValues(torch.zeros(1, 1, tokens, 1), torch.zeros(1, 1, tokens, 1), 0)
+
+
+def test_a_key_is_that_of_its_source_and_tokens() -> None:
+    assert SOURCE.key((5, 6)) == ChunkSource("model", "tenant", (1, 2)).key([5, 6])
+    assert len(SOURCE.key((5, 6))) == 32
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ChunkSource("model2", "tenant", (1, 2)),
+        ChunkSource("model", "tenant2", (1, 2)),
+        ChunkSource("modelt", "enant", (1, 2)),
+        ChunkSource("model", "tenant", (1,)),
+        ChunkSource("model", "tenant", (1, 2, 5)),
+        ChunkSource("model", "tenant", (1, 2), "other"),
+    ],
+)
+def test_whatever_state_depends_on_changes_the_key(other: ChunkSource) -> None:
+    assert other.key((5, 6)) != SOURCE.key((5, 6))
+    assert other.key((6,)) != SOURCE.key((5, 6))
+
+
+def test_the_least_lately_used_goes_first() -> None:
+    store = HostStore(limit_bytes=64)
+    assert all(store.put(key, state()) for key in (b"a", b"b"))
+    assert store.find(b"a") is not None
+    store.put(b"c", state())
+    assert [store.find(key) is not None for key in (b"a", b"b", b"c")] == [True, False, True]
+    assert store.held_bytes == 64
+
+
+def test_what_is_larger_than_the_store_is_not_kept() -> None:
+    store = HostStore(limit_bytes=64)
+    store.put(b"a", state())
+    assert not store.put(b"b", state(9))
+    assert store.find(b"a") is not None
+
+
+def test_what_is_kept_stays_when_it_is_put_again() -> None:
+    store = HostStore(limit_bytes=64)
+    first = state()
+    store.put(b"a", first)
+    store.put(b"a", state())
+    assert store.find(b"a") is first
+    assert store.held_bytes == 32
+
+
+def test_nothing_is_held_once_it_is_cleared() -> None:
+    store = HostStore(limit_bytes=64)
+    store.put(b"a", state())
+    store.clear()
+    assert (len(store), store.held_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moved_there_and_back_keys_are_the_same(dtype: torch.dtype) -> None:
+    frequencies = 10_000 ** (-torch.arange(0, 8, 2) / 8)
+    keys = torch.randn(2, 1, 5, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    there = rotated(keys, 700, frequencies)
+    assert not torch.equal(there, keys)
+    tolerance = 1e-5 if dtype is torch.float32 else 0.05
+    torch.testing.assert_close(rotated(there, -700, frequencies), keys, atol=tolerance, rtol=0)
+    assert rotated(keys, 0, frequencies) is keys
