@@ -63,12 +63,11 @@ class LocalCalls:
         accelerator = identity.accelerator
         make = partial(self.local.make, accelerator.options)
         engine = accelerator.own(self.local, "llm", make, holder=self.holder)
-        self.local.loaded_by.add(accelerator)
         self.local.check()
         return Work(engine, PrimitiveKind.DECODING, asked)
 
     async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
         """Do as ``_work``; where the model has to be loaded first, off the loop."""
-        if identity.accelerator in self.local.loaded_by:
+        if identity.accelerator.is_held(self.local, self.holder):
             return self._work(identity, asked)
         return await identity.accelerator.calls.start(partial(self._work, identity, asked))

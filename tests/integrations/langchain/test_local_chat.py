@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ from tiny_chat import TOKENS, generated, generated_by, model
 from langchain_rag_accel import ChatRagAccel, accelerate
 from langchain_rag_accel.coverage import coverage
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
+from rag_accel.config import Options
+from rag_accel.engine_api import Engine
+from rag_accel.engines.llm.local.choice import LocalModel
 
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(16)]
 
@@ -209,6 +214,40 @@ def test_a_model_in_a_folder_answers_as_its_object(
     with Accelerator(llm=str(tmp_path), strict=True) as other:
         found = other.run(generation_graph(), input=QUESTIONS[7])
     assert found == generated(QUESTIONS[7])
+
+
+def test_a_models_own_repetition_penalty_is_that_of_generate(accelerator: Accelerator) -> None:
+    own = copy.deepcopy(model())
+    own.generation_config.repetition_penalty = 1.5
+    chat = ChatRagAccel(
+        model=own, tokenizer=tokenizer(), max_tokens=TOKENS, accelerator=accelerator
+    )
+    text = chat.invoke(QUESTIONS[3]).content
+    assert text == generated_by(own, QUESTIONS[3]) != generated(QUESTIONS[3])
+    plain = chat.invoke(QUESTIONS[3], repetition_penalty=1.0).content
+    assert plain == generated(QUESTIONS[3])
+
+
+async def test_a_model_whose_last_caller_is_gone_is_loaded_again_off_the_loop(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded_in: list[threading.Thread] = []
+    make = LocalModel.make
+
+    def watched(local: LocalModel, options: Options) -> Engine:
+        loaded_in.append(threading.current_thread())
+        return make(local, options)
+
+    monkeypatch.setattr(LocalModel, "make", watched)
+    model_and_tokenizer = {"model": model(), "tokenizer": tokenizer(), "max_tokens": 2}
+    waiting = ChatRagAccel(**model_and_tokenizer, accelerator=accelerator)
+    calling = ChatRagAccel(**model_and_tokenizer, accelerator=accelerator)
+    await calling.ainvoke("a")
+    del calling
+    gc.collect()
+    await waiting.ainvoke("a")
+    assert len(loaded_in) == 2
+    assert threading.current_thread() not in loaded_in
 
 
 class _Suite:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
@@ -30,8 +30,6 @@ class LocalModel:
         self.tokenizer = tokenizer
         self.dtype = dtype
         self.template = template
-        #: what has an engine of it, or had
-        self.loaded_by: WeakSet[Any] = WeakSet()
         #: tell whether the model is still what each engine of it was made of
         self._watches: list[Callable[[], bool]] = []
 
@@ -66,7 +64,11 @@ class LocalModel:
         loaded = load(self.model, self.tokenizer, dtype=self.dtype)
         self._watches.append(loaded.is_same)
         return LocalLLMEngine(
-            loaded.runner, loaded.tokenizer, eos=loaded.ends, template=self.template
+            loaded.runner,
+            loaded.tokenizer,
+            eos=loaded.ends,
+            template=self.template,
+            sampling=loaded.sampling,
         )
 
     @property
