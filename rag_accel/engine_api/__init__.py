@@ -33,6 +33,7 @@ from rag_accel.engine_api.payloads import (
     SearchQuery,
     TextBatch,
     TokenLogprob,
+    TokenUsage,
 )
 from rag_accel.engine_api.profile import BorrowedEngine, Capability, EngineProfile, LatencyModel
 
@@ -66,5 +67,6 @@ __all__ = [
     "StepBudget",
     "TextBatch",
     "TokenLogprob",
+    "TokenUsage",
     "WorkId",
 ]
