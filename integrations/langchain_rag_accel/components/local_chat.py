@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, closing
+from contextvars import ContextVar
 from typing import Any, cast
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForLLMRun,
+    CallbackManagerForLLMRun,
+    Callbacks,
+)
+from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
@@ -19,10 +25,23 @@ from langchain_rag_accel.components.local_messages import generation_input
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.interception.local_calls import LocalCalls
+from rag_accel.interception.local_calls import CallsAhead, LocalCalls
 
 #: calls of a batch that wait at once where the caller names no limit
 MAX_CONCURRENCY = 64
+#: the calls of the ``generate`` that runs here
+_ahead: ContextVar[CallsAhead | None] = ContextVar("rag_accel_calls_ahead", default=None)
+#: arguments of ``generate`` that do not reach the model
+_OF_THE_RUN = frozenset(
+    {
+        "tags",
+        "metadata",
+        "run_name",
+        "run_id",
+        "ls_structured_output_format",
+        "structured_output_format",
+    }
+)
 _SAMPLING = ("temperature", "top_p", "top_k", "seed", "logprobs")
 
 
@@ -106,6 +125,43 @@ class ChatRagAccel(BaseChatModel):
             config = {"max_concurrency": many, **(config or {})}
         return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
 
+    def generate(
+        self,
+        messages: list[list[BaseMessage]],
+        stop: list[str] | None = None,
+        callbacks: Callbacks = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        """Answer several lists of messages, in steps that they share.
+
+        Runs, callbacks and errors are those of LangChain, which asks one after the other. So do
+        these calls where a cache may answer some of them or a rate limiter spaces them.
+        """
+        if len(messages) < 2 or self._is_spaced():
+            return super().generate(messages, stop, callbacks, **kwargs)
+        ahead = CallsAhead(self._calls, self._asked_of(messages, stop, kwargs))
+        token = _ahead.set(ahead)
+        try:
+            return super().generate(messages, stop, callbacks, **kwargs)
+        finally:
+            _ahead.reset(token)
+            ahead.close()
+
+    def _is_spaced(self) -> bool:
+        may_be_cached = self.cache is not False and (self.cache or get_llm_cache() is not None)
+        return bool(may_be_cached or self.rate_limiter)
+
+    def _asked_of(
+        self, messages: list[list[BaseMessage]], stop: list[str] | None, kwargs: dict[str, Any]
+    ) -> Iterator[GenerationInput]:
+        """Yield what will be asked up to the first that is refused, whose call will tell."""
+        own = {name: value for name, value in kwargs.items() if name not in _OF_THE_RUN}
+        for one in messages:
+            try:
+                yield self._asked(one, stop, dict(own))
+            except Exception:
+                return
+
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -113,7 +169,10 @@ class ChatRagAccel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._result(self._calls.generate(self._asked(messages, stop, kwargs)))
+        asked, ahead = self._asked(messages, stop, kwargs), _ahead.get()
+        if ahead is not None and ahead.calls.holder is self:
+            return self._result(ahead.generate(asked))
+        return self._result(self._calls.generate(asked))
 
     async def _agenerate(
         self,

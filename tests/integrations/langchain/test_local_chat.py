@@ -16,10 +16,13 @@ pytest.importorskip("transformers")
 
 import torch
 from fake_runner import prompt_ids, tokenizer
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 from lc_waiting import is_idle, wait_until
@@ -27,7 +30,7 @@ from tiny_chat import TOKENS, generated, generated_by, model
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from langchain_rag_accel.coverage import coverage
-from rag_accel import END, START, Accelerator, ConfigError, RAGraph
+from rag_accel import END, START, Accelerator, ConfigError, EngineError, RAGraph
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
 from rag_accel.engines.llm.local.choice import LocalModel
@@ -103,8 +106,83 @@ def test_sixteen_together_are_answered_alike_and_share_steps(
     assert found == [generated(question) for question in QUESTIONS]
     (engine,) = _steps(accelerator)
     assert engine["items"] == 16
-    if way != "generate":  # that one asks in turn
-        assert engine["steps"] < 8 * TOKENS
+    assert engine["steps"] < 8 * TOKENS
+
+
+class _Ends(BaseCallbackHandler):
+    """What LangChain tells of each run."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self.told.append(("start", kwargs["run_id"]))
+
+    def on_llm_end(self, response: Any, **kwargs: Any) -> None:
+        self.told.append(("end", kwargs["run_id"]))
+
+    def on_llm_error(self, error: BaseException, **kwargs: Any) -> None:
+        self.told.append(("error", kwargs["run_id"]))
+
+
+def test_generate_has_a_run_for_each_list_of_messages(chat: ChatRagAccel) -> None:
+    ends = _Ends()
+    lists = [[HumanMessage(question)] for question in QUESTIONS[:4]]
+    found = chat.generate(lists, callbacks=[ends], tags=["four"], max_tokens=2)
+    assert found.run is not None
+    runs = [run.run_id for run in found.run]
+    assert ends.told == [("start", id) for id in runs] + [("end", id) for id in runs]
+    assert len(set(runs)) == 4
+
+
+def test_generate_raises_the_first_error_as_langchain_does(chat: ChatRagAccel) -> None:
+    ends = _Ends()
+    long = [HumanMessage("how high? " * 2000)]
+    lists = [[HumanMessage("a")], long, [ToolMessage("b", tool_call_id="1")], [HumanMessage("c")]]
+    with pytest.raises(EngineError, match="context"):
+        chat.generate(lists, callbacks=[ends])
+    assert [what for what, _ in ends.told] == ["start"] * 4 + ["error"]
+    assert ends.told[1][1] == ends.told[4][1]
+    with pytest.raises(ConfigError, match="tool message"):
+        chat.generate([lists[0], lists[2]])
+
+
+def test_generate_gives_equal_messages_a_call_each(chat: ChatRagAccel) -> None:
+    lists = [[HumanMessage("a")]] * 3
+    found = chat.generate(lists, temperature=1.0)
+    assert len(found.generations) == 3
+    seeded = chat.generate(lists, temperature=1.0, seed=3)
+    (text,) = {one[0].text for one in seeded.generations}
+    assert text == chat.invoke("a", temperature=1.0, seed=3).content
+
+
+def test_generate_asks_nothing_that_a_cache_answers(
+    chat: ChatRagAccel, accelerator: Accelerator
+) -> None:
+    cached = chat.model_copy(update={"cache": InMemoryCache()})
+    lists = [[HumanMessage(question)] for question in QUESTIONS[:3]]
+    first = cached.generate(lists)
+    again = cached.generate(lists)
+    assert [one[0].text for one in again.generations] == [one[0].text for one in first.generations]
+    (engine,) = _steps(accelerator)
+    assert engine["items"] == 3
+
+
+def test_generate_streams_to_a_handler_that_asks_for_it(
+    chat: ChatRagAccel, accelerator: Accelerator
+) -> None:
+    def second(messages: list[Any], config: RunnableConfig) -> str:
+        found = chat.generate([messages, messages], callbacks=config["callbacks"])
+        return found.generations[1][0].text
+
+    async def events() -> list[Any]:
+        run = RunnableLambda(second)
+        return [one async for one in run.astream_events([HumanMessage("a")], version="v2")]
+
+    told = [one["event"] for one in asyncio.run(events())]
+    assert told.count("on_chat_model_stream") > 4
+    (engine,) = _steps(accelerator)
+    assert engine["items"] == 2
 
 
 def test_it_answers_in_an_accelerated_chain(chat: ChatRagAccel, accelerator: Accelerator) -> None:
