@@ -25,6 +25,7 @@ from langchain_rag_accel.components.local_messages import generation_input
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
+from rag_accel.engines.llm.local.options import LocalBounds
 from rag_accel.interception.local_calls import CallsAhead, LocalCalls
 
 #: calls of a batch that wait at once where the caller names no limit
@@ -62,6 +63,9 @@ class ChatRagAccel(BaseChatModel):
         top_k: so many most probable tokens are kept.
         seed: of each call's own generator.
         chat_template: a template in place of the tokenizer's.
+        pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
+        prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
+            that ask for other bounds of one model have an engine each.
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
@@ -81,6 +85,8 @@ class ChatRagAccel(BaseChatModel):
     top_k: int | None = None
     seed: int | None = None
     chat_template: str | None = None
+    pool_bytes: int | None = Field(default=None, gt=0)
+    prefix_lanes: int | None = Field(default=None, ge=0)
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
     _local: LocalModel = PrivateAttr()
@@ -88,7 +94,11 @@ class ChatRagAccel(BaseChatModel):
     @model_validator(mode="after")
     def _choose(self) -> ChatRagAccel:
         self._local = local_model(
-            self.model, self.tokenizer, dtype=self.dtype, template=self.chat_template
+            self.model,
+            self.tokenizer,
+            dtype=self.dtype,
+            template=self.chat_template,
+            bounds=LocalBounds.of(self.pool_bytes, self.prefix_lanes),
         )
         return self
 

@@ -33,6 +33,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
+from rag_accel.engines.llm.local.options import LocalBounds
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
 
@@ -65,6 +66,9 @@ class RagAccelLLM(LLM):
         seed: of each call's own generator.
         stop: strings that end an answer.
         chat_template: a template in place of the tokenizer's.
+        pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
+        prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
+            that ask for other bounds of one model have an engine each.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -80,6 +84,8 @@ class RagAccelLLM(LLM):
     top_p: float | None = Field(default=None, description="Probability that is kept.")
     top_k: int | None = Field(default=None, description="How many tokens are kept.")
     seed: int | None = Field(default=None, description="Seed of each call.")
+    pool_bytes: int | None = Field(default=None, description="Bytes of keys and values.", gt=0)
+    prefix_lanes: int | None = Field(default=None, description="Prompts kept.", ge=0)
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
     _local: LocalModel = PrivateAttr()
@@ -96,7 +102,13 @@ class RagAccelLLM(LLM):
         **arguments: Any,
     ) -> None:
         super().__init__(**{"dtype": dtype, **arguments})
-        self._local = local_model(model, tokenizer, dtype=dtype, template=chat_template)
+        self._local = local_model(
+            model,
+            tokenizer,
+            dtype=dtype,
+            template=chat_template,
+            bounds=LocalBounds.of(self.pool_bytes, self.prefix_lanes),
+        )
         self._accelerator = accelerator
 
     @classmethod

@@ -261,9 +261,10 @@ def test_a_folder_without_a_model_is_refused_by_name(
 
 
 def test_it_is_pickled_by_the_name_of_its_model() -> None:
-    chat = ChatRagAccel(model="some/model", max_tokens=3)
+    chat = ChatRagAccel(model="some/model", max_tokens=3, pool_bytes=1 << 20)
     again = pickle.loads(pickle.dumps(chat))
     assert (again.model, again.max_tokens) == ("some/model", 3)
+    assert again._local is chat._local
 
 
 def test_a_model_that_was_changed_since_is_refused_by_name(accelerator: Accelerator) -> None:
@@ -292,6 +293,47 @@ def test_a_model_in_a_folder_answers_as_its_object(
     with Accelerator(llm=str(tmp_path), strict=True) as other:
         found = other.run(generation_graph(), input=QUESTIONS[7])
     assert found == generated(QUESTIONS[7])
+
+
+def test_a_pool_that_is_bounded_refuses_what_it_cannot_hold(accelerator: Accelerator) -> None:
+    given = {"model": model(), "tokenizer": tokenizer(), "accelerator": accelerator}
+    small = ChatRagAccel(**given, pool_bytes=1 << 18, max_tokens=TOKENS)
+    assert small.invoke(QUESTIONS[0]).content == generated(QUESTIONS[0])
+    with pytest.raises(EngineError, match="larger than the pool"):
+        small.invoke(QUESTIONS[0] * 60)
+    ChatRagAccel(**given, max_tokens=2).invoke(QUESTIONS[0] * 60)
+
+
+def test_without_prefix_lanes_nothing_is_kept(accelerator: Accelerator) -> None:
+    chat = ChatRagAccel(
+        model=model(), tokenizer=tokenizer(), max_tokens=2, prefix_lanes=0, accelerator=accelerator
+    )
+    for _ in range(2):
+        usage = chat.invoke(QUESTIONS[0]).usage_metadata
+        assert usage is not None
+        assert usage["input_token_details"]["cache_read"] == 0
+
+
+def test_components_with_other_bounds_of_one_model_have_an_engine_each(
+    accelerator: Accelerator,
+) -> None:
+    bounds: list[dict[str, int]] = [{}, {"pool_bytes": 1 << 30}, {"prefix_lanes": 2}]
+    chats = [
+        ChatRagAccel(
+            model=model(), tokenizer=tokenizer(), max_tokens=2, accelerator=accelerator, **one
+        )
+        for one in bounds
+    ]
+    for chat in chats:
+        chat.invoke("a")
+    assert len(_steps(accelerator)) == 2
+
+
+@pytest.mark.parametrize("bad", [{"pool_bytes": 0}, {"prefix_lanes": -1}])
+def test_bounds_out_of_range_are_named(bad: dict[str, int]) -> None:
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        ChatRagAccel(model="some/model", **bad)
 
 
 def test_a_models_own_repetition_penalty_is_that_of_generate(accelerator: Accelerator) -> None:

@@ -19,6 +19,7 @@ from rag_accel.engines.llm.local.families import (
     check_type,
     refusal,
 )
+from rag_accel.engines.llm.local.options import POOL_BYTES
 from rag_accel.engines.llm.local.pool import TensorPool
 from rag_accel.engines.llm.local.runner import PackedRunner
 from rag_accel.engines.llm.local.sampling import own_sampling
@@ -27,8 +28,6 @@ from rag_accel.engines.llm.local.shared_weights import SourceWatch, packed_copy
 from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.errors import ConfigError
 
-#: The bytes of keys and values, if none are given.
-POOL_BYTES = 1 << 30
 #: What is fetched from the hub: no code, and no weights that can hold code.
 _FETCHED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 #: One of these is what a tokenizer is made of.
