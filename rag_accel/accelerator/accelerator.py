@@ -241,6 +241,10 @@ class Accelerator:
         """
         return self._table.own(obj, name, make, variant, holder)
 
+    def is_held(self, obj: Any, holder: Any, variant: str = "") -> bool:
+        """Tell whether ``own`` for this holder returns at once: its engine lives as long as it."""
+        return self._table.is_held(obj, variant, holder)
+
     def borrow(
         self, name: str, kind: PrimitiveKind, max_concurrency: int | None = None
     ) -> EngineName:

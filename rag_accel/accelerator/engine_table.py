@@ -59,6 +59,11 @@ class EngineTable:
             if self._owned.get(key) is known:
                 return known.engine
 
+    def is_held(self, obj: Any, variant: str, holder: Any) -> bool:
+        """Tell whether a holder has an engine of ``obj``; see ``Accelerator.is_held``."""
+        known = self._owned.get((id(obj), variant))
+        return known is not None and known.stands_for(obj) and id(holder) in known.holders
+
     def _join(self, key: _Key, obj: Any, name: str, make: Callable[[], Engine]) -> _Adopted:
         with self._lock:
             known = self._owned.get(key)

@@ -116,6 +116,8 @@ class SchedulerObserver:
         failed = isinstance(event, StepFailed)
         if failed:
             cells.failures.add()
+        elif isinstance(event, StepEnded):
+            self._count_tokens(event)
         started = self._steps.pop(event.engine, None)
         if isinstance(event, StepEnded) and trace.FirstOutput in self._tracer.wanted:
             self._first_outputs(event, now)
@@ -131,6 +133,18 @@ class SchedulerObserver:
                     not failed,
                 )
             )
+
+    def _count_tokens(self, event: StepEnded) -> None:
+        for report in event.reports:
+            if report.used is not None:
+                used = report.used
+                self._metrics.record_tokens(
+                    event.engine,
+                    prompt_tokens_computed=used.prompt.computed,
+                    prompt_tokens_from_prefix=used.prompt.from_prefix,
+                    prompt_tokens_from_chunks=used.prompt.from_chunks,
+                    completion_tokens=used.completion_tokens,
+                )
 
     def _first_outputs(self, event: StepEnded, now: float) -> None:
         for report in event.reports:

@@ -34,6 +34,7 @@ from rag_accel.engine_api.payloads import (
     SearchQuery,
     TextBatch,
     TokenLogprob,
+    TokenUsage,
 )
 from rag_accel.engine_api.profile import BorrowedEngine, Capability, EngineProfile, LatencyModel
 
@@ -68,5 +69,6 @@ __all__ = [
     "StepBudget",
     "TextBatch",
     "TokenLogprob",
+    "TokenUsage",
     "WorkId",
 ]

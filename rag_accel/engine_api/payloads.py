@@ -168,3 +168,31 @@ class GenerationOutput:
     finish_reason: str = "stop"
     use: PromptUse | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """The tokens of several generations together.
+
+    Args:
+        prompt: of their prompts; those of an engine that does not tell count as computed. What a
+            request has had computed of a prompt ahead counts as taken over from a prefix.
+        completion_tokens: generated.
+        generations: how many there were.
+    """
+
+    prompt: PromptUse = PromptUse()
+    completion_tokens: int = 0
+    generations: int = 0
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.prompt + other.prompt,
+            self.completion_tokens + other.completion_tokens,
+            self.generations + other.generations,
+        )
+
+    @classmethod
+    def of(cls, output: GenerationOutput) -> TokenUsage:
+        """Return the tokens of one generation."""
+        return cls(output.use or PromptUse(output.prompt_tokens), output.completion_tokens, 1)

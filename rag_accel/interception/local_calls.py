@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, cast
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
@@ -12,6 +14,11 @@ from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKin
 from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
+from rag_accel.leaves.handed_over import HandedOver
+from rag_accel.leaves.passages import with_passages
+
+#: calls handed over before the first of them is waited for
+MOST_AHEAD = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,11 @@ class LocalCalls:
             identity, self._work(identity, asked)
         )
         return found
+
+    def hand_over(self, asked: GenerationInput) -> HandedOver:
+        """Submit a completion that is waited for later, as the only one."""
+        identity = self._identity()
+        return identity.accelerator.leaves.hand_over(identity, [self._work(identity, asked)])
 
     async def agenerate(self, asked: GenerationInput) -> GenerationOutput:
         """Do as ``generate`` without blocking the loop."""
@@ -63,12 +75,59 @@ class LocalCalls:
         accelerator = identity.accelerator
         make = partial(self.local.make, accelerator.options)
         engine = accelerator.own(self.local, "llm", make, holder=self.holder)
-        self.local.loaded_by.add(accelerator)
         self.local.check()
+        if self.local.bounds.kv_reuse != "exact":
+            asked = with_passages(asked, identity.seen.texts())
         return Work(engine, PrimitiveKind.DECODING, asked)
 
     async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
         """Do as ``_work``; where the model has to be loaded first, off the loop."""
-        if identity.accelerator in self.local.loaded_by:
+        if identity.accelerator.is_held(self.local, self.holder):
             return self._work(identity, asked)
         return await identity.accelerator.calls.start(partial(self._work, identity, asked))
+
+
+class CallsAhead:
+    """Calls that are made one after the other, whose work shares steps all the same.
+
+    Nothing is handed over before the first call is made; ``close`` must follow the last.
+
+    Args:
+        calls: of the component that makes them.
+        asked: what will be asked, in order; a call that is left out is cancelled with the next one.
+    """
+
+    def __init__(self, calls: LocalCalls, asked: Iterable[GenerationInput]) -> None:
+        self.calls = calls
+        self._coming = iter(asked)
+        self._handed: deque[tuple[GenerationInput, HandedOver]] = deque()
+
+    def generate(self, asked: GenerationInput) -> GenerationOutput:
+        """Return a completion, of the work handed over for it if there is any."""
+        self._hand_over()
+        while self._handed:
+            ahead, work = self._handed.popleft()
+            if ahead == asked:
+                return self._value(work)
+            work.cancel()
+            self._hand_over()
+        return self.calls.generate(asked)
+
+    def close(self) -> None:
+        """Cancel what was not called."""
+        self._coming = iter(())
+        while self._handed:
+            self._handed.popleft()[1].cancel()
+
+    def _hand_over(self) -> None:
+        try:
+            for asked in islice(self._coming, MOST_AHEAD - len(self._handed)):
+                self._handed.append((asked, self.calls.hand_over(asked)))
+        except Exception:  # the call itself raises it again, in its turn
+            self._coming = iter(())
+
+    def _value(self, work: HandedOver) -> GenerationOutput:
+        try:
+            return cast("GenerationOutput", work.value(0))
+        finally:
+            work.cancel()

@@ -47,7 +47,7 @@ CHARACTERS_PER_TOKEN: Final = 4
 LONG_VALUE_TOKENS: Final = 64
 """Guessed length of documents, and of a completion unless ``max_tokens`` is less."""
 SHORT_VALUE_TOKENS: Final = 8
-"""Guessed length of any other value, such as a question."""
+"""Guessed length of any other value, such as a question, unless what writes it tells."""
 
 _PARTS = frozenset({PrimitiveKind.PARTIAL_PREFILLING, PrimitiveKind.FULL_PREFILLING})
 _FINDS_DOCUMENTS = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
@@ -171,6 +171,9 @@ def _num_tokens(value: ValueName, graph: PrimitiveGraph) -> int:
         if writer.kind is PrimitiveKind.DECODING:
             limit = writer.attribute("max_tokens")
             return min(limit, LONG_VALUE_TOKENS) if isinstance(limit, int) else LONG_VALUE_TOKENS
+        told = writer.attribute("tokens")
+        if isinstance(told, int):
+            return told
         sources = [writer]
         if writer.kind is PrimitiveKind.FUNCTION:
             sources = [one for name in writer.inputs for one in _writers(name, graph)]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rag_accel.config import OnFull, Options
+from rag_accel.engine_api import TokenUsage
 from rag_accel.errors import BusyError, ConfigError, DeadlineError, GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.ragraph import RAGraph
@@ -65,6 +66,14 @@ class RunHandle:
     def done(self) -> bool:
         """Tell whether it has ended."""
         return self._over.is_set()
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Return the tokens of its generations on owned engines that have ended so far.
+
+        A generation whose result other requests share counts in each of them.
+        """
+        return self._run.usage
 
     def look(self) -> None:
         """Notice the outcome once there is one; called by the scheduler."""

@@ -11,9 +11,11 @@ from typing import Any
 from rag_accel.engine_api import (
     EngineOutput,
     EngineRequest,
+    GenerationOutput,
     PrimitiveKind,
     RerankBatch,
     ScoredDocument,
+    TokenUsage,
     WorkId,
 )
 from rag_accel.graph.growth import InstanceName
@@ -114,6 +116,8 @@ class GraphRequest:
         self.id: RequestId = driver.new_request()
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
+        #: tokens of its generations on owned engines that have ended
+        self.usage = TokenUsage()
         #: when it arrived and when it must have ended, on the driver's clock, once it has started
         self.arrived_at = 0.0
         self.deadline: float | None = None
@@ -219,6 +223,8 @@ class GraphRequest:
             return
         if _is_fold(node):
             return
+        if isinstance(result.value, GenerationOutput):
+            self.usage += TokenUsage.of(result.value)
         try:
             self._store(self._primitives[node.node], result)
             self._end_items(self._items.ended(node.node, result.value))

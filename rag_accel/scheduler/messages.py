@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, NewType
 
 from rag_accel.engine_api.kinds import PrimitiveKind
+from rag_accel.engine_api.payloads import TokenUsage
 
 RequestId = NewType("RequestId", int)
 EngineName = NewType("EngineName", str)
@@ -167,11 +168,13 @@ class ProgramLeft:
 class NodeReport:
     """One member of a step ended, gave its first output, or had a part of it ended.
 
-    After a ``part``, others of the same member are left.
+    After a ``part``, others of the same member are left. ``used`` are the tokens of a generation
+    that ended.
     """
 
     node: NodeKey
     kind: Literal["final", "error", "partial", "part"]
+    used: TokenUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)

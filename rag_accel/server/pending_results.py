@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from rag_accel.clock import MonotonicClock
+from rag_accel.engine_api import TokenUsage
 from rag_accel.errors import (
     BusyError,
     ClosedError,
@@ -243,10 +244,13 @@ class PendingResults:
     def _end(self, served: ServedRequest, output: Any, error: BaseException | None) -> None:
         with self._lock:
             assert served.ended_at is not None, "a request has a result before it ended"
+            usage = served.handle.usage if served.handle is not None else TokenUsage()
             served.handle = None
             latency_s = served.ended_at - served.started_at
             state, error = self._state(served, error)
-            served.result = ServedResult(served.id, served.program, state, latency_s, output, error)
+            served.result = ServedResult(
+                served.id, served.program, state, latency_s, output, error, usage
+            )
             del self._live[served.id]
             self._totals[state] += 1
             self._counters.ended(served.program, state, latency_s)

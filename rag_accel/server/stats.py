@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NewType, TypedDict
 
+from rag_accel.engine_api import TokenUsage
 from rag_accel.telemetry.metrics import Snapshot, percentile
 
 # Say what a served request ended with.
@@ -28,6 +29,7 @@ class ServedResult:
         latency_s: seconds from ``add_request`` to its end.
         output: the graph's result; None unless it has finished.
         error: what ended it, the original exception object; None if it has finished.
+        usage: tokens of its generations on owned engines.
     """
 
     id: ServedId
@@ -36,6 +38,7 @@ class ServedResult:
     latency_s: float
     output: Any = None
     error: BaseException | None = None
+    usage: TokenUsage = field(default_factory=TokenUsage)
 
     def unwrap(self) -> Any:
         """Return the output; raise what ended the request if it has not finished."""

@@ -26,6 +26,14 @@ SECONDS_BOUNDS = (
 SIZE_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Bucket bounds for numbers of items in a batch."""
 
+TOKENS = (
+    "prompt_tokens_computed",
+    "prompt_tokens_from_prefix",
+    "prompt_tokens_from_chunks",
+    "completion_tokens",
+)
+"""Counters of an engine that generates: its prompts' tokens by where their state came from."""
+
 
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest of some values that at least ``share`` of them do not exceed."""
@@ -218,6 +226,11 @@ class Metrics:
             found = self._engines.setdefault(name, EngineMetrics(self, name))
         return found
 
+    def record_tokens(self, name: str, **counts: int) -> None:
+        """Add tokens of an engine's generations to its counters, made on first use."""
+        for cell in TOKENS:
+            self.counter("engines", name, cell).add(counts[cell])
+
     def retire_engine(self, name: str) -> None:
         """Move what was measured of an engine that is gone to those of its kind that have left.
 
@@ -231,6 +244,11 @@ class Metrics:
             getattr(into, slot).merge(getattr(gone, slot))
             with self._lock:
                 self._cells.pop(("engines", name, slot), None)
+        for cell in TOKENS:
+            with self._lock:
+                tokens = self._cells.pop(("engines", name, cell), None)
+            if isinstance(tokens, Counter):
+                self.counter("engines", f"{name.partition('#')[0]}#left", cell).merge(tokens)
 
     def snapshot(self) -> Snapshot:
         """Return all values nested by path; each cell is consistent in itself."""

@@ -11,11 +11,13 @@ from rag_accel.workflows.document_qa import (
     ingest_into,
     naive_document_qa,
 )
+from rag_accel.workflows.history import Conversation
 from rag_accel.workflows.iterative import irg, multistep
 from rag_accel.workflows.single_pass import hyde, one_shot, recomp, search_backed
 from rag_accel.workflows.synthesis import Synthesis, SynthesisMode
 
 __all__ = [
+    "Conversation",
     "Ingest",
     "Synthesis",
     "SynthesisMode",

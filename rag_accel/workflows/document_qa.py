@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Protocol
 
 from rag_accel.engine_api import Document
 from rag_accel.errors import ConfigError, DocumentError
-from rag_accel.graph.nodes import START
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.workflows import prompts, steps
+from rag_accel.workflows.history import started, with_history
 from rag_accel.workflows.steps import require_count
 from rag_accel.workflows.synthesis import Synthesis, SynthesisMode, add_synthesis
 
@@ -133,6 +133,7 @@ def naive_document_qa(
     top_k: int = 3,
     synthesis: SynthesisMode | Synthesis = "tree",
     max_tokens: int | None = None,
+    history: bool = False,
     llm: str = "llm",
     index: str = "index",
     embedder: str = "embedder",
@@ -150,12 +151,21 @@ def naive_document_qa(
         synthesis: how the answer is made of them: ``stuff``, ``tree`` or ``refine``, or a
             ``Synthesis`` with prompts of your own.
         max_tokens: most tokens of each generation.
+        history: as in ``one_shot``.
         llm, index, embedder: names of engines.
     """
-    graph, before = _uploading(ingest, upload, index, embedder)
+    graph, _, before = _uploading(ingest, upload, history, index, embedder)
     graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
     graph.add_edge(before, "search")
-    return add_synthesis(graph, "search", synthesis, width=top_k, llm=llm, max_tokens=max_tokens)
+    return add_synthesis(
+        graph,
+        "search",
+        synthesis,
+        width=top_k,
+        llm=llm,
+        max_tokens=max_tokens,
+        history=history,
+    )
 
 
 def advanced_document_qa(
@@ -168,6 +178,7 @@ def advanced_document_qa(
     top_n: int = 3,
     synthesis: SynthesisMode | Synthesis = "refine",
     max_tokens: int | None = None,
+    history: bool = False,
     llm: str = "llm",
     expander: str | None = None,
     index: str = "index",
@@ -195,6 +206,7 @@ def advanced_document_qa(
         top_n: documents that the reranker keeps of all.
         synthesis: how the answer is made of them, as in ``naive_document_qa``.
         max_tokens: most tokens of each generation.
+        history: as in ``one_shot``.
         llm, index, embedder, reranker: names of engines.
         expander: the engine that expands the question; by default ``llm``.
 
@@ -203,11 +215,11 @@ def advanced_document_qa(
     """
     steps.require_count("num_queries", num_queries)
     steps.require_count("top_n", top_n)
-    graph, before = _uploading(ingest, upload, index, embedder)
-    prompt = expand_prompt.replace("{count}", str(num_queries))
+    graph, start, before = _uploading(ingest, upload, history, index, embedder)
+    prompt = with_history(expand_prompt.replace("{count}", str(num_queries)), history)
     graph.add_generation("expand", prompt=prompt, output="expansion", engine=expander or llm)
     graph.add_function("queries", steps.Queries(num_queries), inputs=["expansion", "input"])
-    graph.add_edge(START, "expand").add_edge("expand", "queries")
+    graph.add_edge(start, "expand").add_edge("expand", "queries")
     searches = [f"search{number}" for number in range(1, num_queries + 1)]
     for place, search in enumerate(searches):
         query, found = f"query{place + 1}", f"found{place + 1}"
@@ -216,22 +228,31 @@ def advanced_document_qa(
             search, query=query, top_k=top_k, output=found, engine=index, embedder=embedder
         )
         graph.add_edge("queries", query).add_edge(query, search)
-        if before != START:
+        if before != start:
             graph.add_edge(before, search)
     found = [f"found{number}" for number in range(1, num_queries + 1)]
     graph.add_function("merge", steps.merged, inputs=found, output="found")
     graph.add_rerank("rerank", documents="found", top_n=top_n, output="docs", engine=reranker)
     graph.add_edge(searches, "merge").add_edge("merge", "rerank")
-    return add_synthesis(graph, "rerank", synthesis, width=top_n, llm=llm, max_tokens=max_tokens)
+    return add_synthesis(
+        graph,
+        "rerank",
+        synthesis,
+        width=top_n,
+        llm=llm,
+        max_tokens=max_tokens,
+        history=history,
+    )
 
 
 def _uploading(
-    ingest: Ingest | bool | None, upload: Upload | None, index: str, embedder: str
-) -> tuple[RAGraph, str]:
-    """Return a graph that uploads, and the stage after which what was uploaded can be found."""
+    ingest: Ingest | bool | None, upload: Upload | None, history: bool, index: str, embedder: str
+) -> tuple[RAGraph, str, str]:
+    """Return a graph that uploads, its first stage and that after which uploads can be found."""
     if ingest is None or ingest is False:
-        return RAGraph(), START
-    graph = RAGraph(inputs=["input", "documents"])
+        graph, start = started(history)
+        return graph, start, start
+    graph, start = started(history, "documents")
     graph.add_function("chunk", upload or Upload(), inputs="documents", output="chunks")
     if ingest is True:
         graph.add_ingestion(
@@ -239,5 +260,5 @@ def _uploading(
         )
     else:
         graph.add_function("ingest", ingest, inputs="chunks", output="ingested")
-    graph.add_edge(START, "chunk").add_edge("chunk", "ingest")
-    return graph, "ingest"
+    graph.add_edge(start, "chunk").add_edge("chunk", "ingest")
+    return graph, start, "ingest"

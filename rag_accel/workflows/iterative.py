@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rag_accel.graph.nodes import END, START
+from rag_accel.graph.nodes import END
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.workflows import prompts, steps
+from rag_accel.workflows.history import started, with_history
 
 
 def multistep(
@@ -18,6 +19,7 @@ def multistep(
     is_done: Callable[[Sequence[str]], bool] | None = None,
     top_k: int = 2,
     max_tokens: int | None = None,
+    history: bool = False,
     llm: str = "llm",
     planner: str | None = None,
     index: str = "index",
@@ -41,6 +43,7 @@ def multistep(
         is_done: called with the notes after a round; True leaves the other questions out.
         top_k: documents to find in a round.
         max_tokens: most tokens of each answer.
+        history: as in ``one_shot``.
         llm, index, embedder: names of engines.
         planner: the engine that splits the question; by default ``llm``.
 
@@ -49,8 +52,10 @@ def multistep(
     """
     steps.require_count("max_questions", max_questions)
     plan = decompose_prompt.replace("{count}", str(max_questions))
-    graph = RAGraph()
-    graph.add_generation("decompose", prompt=plan, output="plan", engine=planner or llm)
+    graph, start = started(history)
+    graph.add_generation(
+        "decompose", prompt=with_history(plan, history), output="plan", engine=planner or llm
+    )
     questions = steps.Questions(max_questions)
     graph.add_function("questions", questions, inputs=["plan", "input"])
     graph.add_function("begin", steps.no_notes, inputs=(), output="notes")
@@ -60,11 +65,17 @@ def multistep(
         "search", query="question", top_k=top_k, output="docs", engine=index, embedder=embedder
     )
     graph.add_generation(
-        "step", prompt=step_prompt, output="reply", max_tokens=max_tokens, engine=llm
+        "step",
+        prompt=with_history(step_prompt, history),
+        output="reply",
+        max_tokens=max_tokens,
+        engine=llm,
     )
     graph.add_function("note", steps.noted, inputs=["notes", "question", "reply"], output="notes")
-    graph.add_generation("answer", prompt=prompt, max_tokens=max_tokens, engine=llm)
-    graph.add_edge(START, ["decompose", "begin"]).add_edge("decompose", "questions")
+    graph.add_generation(
+        "answer", prompt=with_history(prompt, history), max_tokens=max_tokens, engine=llm
+    )
+    graph.add_edge(start, ["decompose", "begin"]).add_edge("decompose", "questions")
     graph.add_edge(["questions", "begin"], "pick").add_edge("pick", "search")
     graph.add_edge("search", "step").add_edge("step", "note")
     more = steps.MoreQuestions("pick", "answer", is_done)
@@ -78,6 +89,7 @@ def irg(
     rounds: int = 2,
     top_k: int = 5,
     max_tokens: int | None = None,
+    history: bool = False,
     llm: str = "llm",
     index: str = "index",
     embedder: str = "embedder",
@@ -94,14 +106,15 @@ def irg(
         rounds: searches, and answers; 1 is ``one_shot``.
         top_k: documents to find in a round.
         max_tokens: most tokens of each answer.
+        history: as in ``one_shot``.
         llm, index, embedder: names of engines.
 
     Raises:
         ConfigError: if ``rounds`` is below 1.
     """
     steps.require_count("rounds", rounds)
-    graph = RAGraph()
-    before: str = START
+    graph, start = started(history)
+    before = start
     for number in range(1, rounds + 1):
         search, answer = f"search{number}", f"answer{number}"
         query = "input"
@@ -114,7 +127,11 @@ def irg(
             search, query=query, top_k=top_k, output="docs", engine=index, embedder=embedder
         )
         graph.add_generation(
-            answer, prompt=prompt, output="answer", max_tokens=max_tokens, engine=llm
+            answer,
+            prompt=with_history(prompt, history),
+            output="answer",
+            max_tokens=max_tokens,
+            engine=llm,
         )
         graph.add_edge(before, search).add_edge(search, answer)
         before = answer

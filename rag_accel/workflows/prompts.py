@@ -8,6 +8,9 @@ from __future__ import annotations
 ANSWER = "Use these passages to answer the question.\n\n{docs}\n\nQuestion: {input}\nAnswer:"
 """Of ``docs`` and ``input``."""
 
+CONVERSATION = "Conversation so far:\n\n{turns}\n\n"
+"""Of ``turns``; before each prompt of a request that has any, where a workflow has a history."""
+
 HYPOTHESIS = "Write a short passage that answers the question.\n\nQuestion: {input}\nPassage:"
 """Of ``input``."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
-from rag_accel.graph.nodes import END, START
+from rag_accel.graph.nodes import END
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.workflows import prompts, steps
+from rag_accel.workflows.history import started, with_history
 
 
 def one_shot(
@@ -15,6 +17,7 @@ def one_shot(
     system: str | None = None,
     top_k: int = 5,
     max_tokens: int | None = None,
+    history: bool = False,
     llm: str = "llm",
     index: str = "index",
     embedder: str = "embedder",
@@ -26,12 +29,22 @@ def one_shot(
         system: template of the system message.
         top_k: documents to find.
         max_tokens: most tokens of the answer.
+        history: whether a request brings a second input, ``history``: the earlier turns of its
+            conversation, see ``Conversation``. They stand before each prompt as the value
+            ``conversation``, so what begins with them is computed while a search runs; a prompt
+            that names this value places it itself. Without turns the prompts are those without.
         llm, index, embedder: names of engines.
     """
-    graph = RAGraph()
+    graph, start = started(history)
     graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
-    graph.add_generation("answer", prompt=prompt, system=system, max_tokens=max_tokens, engine=llm)
-    return _chain(graph, "search", "answer")
+    graph.add_generation(
+        "answer",
+        prompt=with_history(prompt, history),
+        system=system,
+        max_tokens=max_tokens,
+        engine=llm,
+    )
+    return _chain(graph, start, "search", "answer")
 
 
 def hyde(
@@ -40,6 +53,7 @@ def hyde(
     prompt: str = prompts.ANSWER,
     top_k: int = 5,
     max_tokens: int | None = None,
+    history: bool = False,
     llm: str = "llm",
     writer: str | None = None,
     index: str = "index",
@@ -52,13 +66,14 @@ def hyde(
         prompt: of ``docs`` and ``input``.
         top_k: documents to find.
         max_tokens: most tokens of the passage, and of the answer.
+        history: as in ``one_shot``.
         llm, index, embedder: names of engines.
         writer: the engine that writes the passage; by default ``llm``.
     """
-    graph = RAGraph()
+    graph, start = started(history)
     graph.add_generation(
         "hypothesis",
-        prompt=hypothesis_prompt,
+        prompt=with_history(hypothesis_prompt, history),
         output="passage",
         max_tokens=max_tokens,
         engine=writer or llm,
@@ -66,8 +81,10 @@ def hyde(
     graph.add_retrieval(
         "search", query="passage", top_k=top_k, output="docs", engine=index, embedder=embedder
     )
-    graph.add_generation("answer", prompt=prompt, max_tokens=max_tokens, engine=llm)
-    return _chain(graph, "hypothesis", "search", "answer")
+    graph.add_generation(
+        "answer", prompt=with_history(prompt, history), max_tokens=max_tokens, engine=llm
+    )
+    return _chain(graph, start, "hypothesis", "search", "answer")
 
 
 def recomp(
@@ -77,6 +94,7 @@ def recomp(
     top_k: int = 5,
     summary_tokens: int | None = None,
     max_tokens: int | None = None,
+    history: bool = False,
     llm: str = "llm",
     compressor: str | None = None,
     index: str = "index",
@@ -89,20 +107,23 @@ def recomp(
         prompt: of ``summary`` and ``input``.
         top_k: documents to find.
         summary_tokens, max_tokens: most tokens of the summary, and of the answer.
+        history: as in ``one_shot``.
         llm, index, embedder: names of engines.
         compressor: the engine that compresses; by default ``llm``.
     """
-    graph = RAGraph()
+    graph, start = started(history)
     graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
     graph.add_generation(
         "compress",
-        prompt=compress_prompt,
+        prompt=with_history(compress_prompt, history),
         output="summary",
         max_tokens=summary_tokens,
         engine=compressor or llm,
     )
-    graph.add_generation("answer", prompt=prompt, max_tokens=max_tokens, engine=llm)
-    return _chain(graph, "search", "compress", "answer")
+    graph.add_generation(
+        "answer", prompt=with_history(prompt, history), max_tokens=max_tokens, engine=llm
+    )
+    return _chain(graph, start, "search", "compress", "answer")
 
 
 def search_backed(
@@ -113,6 +134,7 @@ def search_backed(
     wants_search: Callable[[str], bool] = steps.wants_search,
     top_k: int = 4,
     max_tokens: int | None = None,
+    history: bool = False,
     llm: str = "llm",
     proxy: str | None = None,
     judge: str | None = None,
@@ -132,27 +154,36 @@ def search_backed(
             ANSWER asks for a search.
         top_k: documents to find.
         max_tokens: most tokens of the draft, and of the answer.
+        history: as in ``one_shot``.
         llm, index, embedder: names of engines; the index may be any search engine.
         proxy: the engine that answers first; by default ``llm``.
         judge: the engine that judges; by default that of the proxy.
     """
     first = proxy or llm
-    graph = RAGraph()
+    graph, start = started(history)
     graph.add_generation(
-        "proxy", prompt=proxy_prompt, output="draft", max_tokens=max_tokens, engine=first
+        "proxy",
+        prompt=with_history(proxy_prompt, history),
+        output="draft",
+        max_tokens=max_tokens,
+        engine=first,
     )
-    graph.add_generation("judge", prompt=judge_prompt, output="verdict", engine=judge or first)
+    graph.add_generation(
+        "judge", prompt=with_history(judge_prompt, history), output="verdict", engine=judge or first
+    )
     graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
-    graph.add_generation("answer", prompt=prompt, max_tokens=max_tokens, engine=llm)
+    graph.add_generation(
+        "answer", prompt=with_history(prompt, history), max_tokens=max_tokens, engine=llm
+    )
     # A branch that chose END would make the verdict the result.
     graph.add_function("keep", steps.as_it_is, inputs="draft", output="answer")
-    graph.add_edge(START, "proxy").add_edge("proxy", "judge")
+    graph.add_edge(start, "proxy").add_edge("proxy", "judge")
     decide = steps.Verdict("search", "keep", wants_search)
     graph.add_edge("judge", decide, targets=["search", "keep"])
     return graph.add_edge("search", "answer").add_edge("answer", END).add_edge("keep", END)
 
 
 def _chain(graph: RAGraph, *names: str) -> RAGraph:
-    for source, target in zip((START, *names), (*names, END), strict=True):
+    for source, target in pairwise((*names, END)):
         graph.add_edge(source, target)
     return graph

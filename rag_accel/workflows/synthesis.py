@@ -11,6 +11,7 @@ from rag_accel.graph.nodes import END
 from rag_accel.graph.prompt import split_prompt
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.workflows import prompts, steps
+from rag_accel.workflows.history import with_history
 
 SynthesisMode = Literal["stuff", "tree", "refine"]
 
@@ -56,14 +57,16 @@ def add_synthesis(
     width: int,
     llm: str,
     max_tokens: int | None,
+    history: bool = False,
 ) -> RAGraph:
     """Add the stages from the value ``docs``, complete after stage ``after``, to END.
 
     Args:
         width: most documents that ``docs`` may hold.
+        history: whether the value ``conversation`` stands before each prompt.
     """
     chosen = how if isinstance(how, Synthesis) else Synthesis(how)
-    writer = _AnswerWriter(graph, llm, max_tokens)
+    writer = _AnswerWriter(graph, llm, max_tokens, history)
     match chosen.mode:
         case "stuff":
             writer.add("answer", chosen.stuff_prompt)
@@ -84,10 +87,15 @@ class _AnswerWriter:
     graph: RAGraph
     llm: str
     max_tokens: int | None
+    history: bool
 
     def add(self, name: str, prompt: str, output: str = "answer") -> None:
         self.graph.add_generation(
-            name, prompt=prompt, output=output, max_tokens=self.max_tokens, engine=self.llm
+            name,
+            prompt=with_history(prompt, self.history),
+            output=output,
+            max_tokens=self.max_tokens,
+            engine=self.llm,
         )
 
 

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.errors import ConfigError
-from rag_accel.telemetry.metrics import SECONDS_BOUNDS, SIZE_BOUNDS, Counter, Histogram, Metrics
+from rag_accel.telemetry.metrics import (
+    SECONDS_BOUNDS,
+    SIZE_BOUNDS,
+    TOKENS,
+    Counter,
+    Histogram,
+    Metrics,
+)
 
 finite = st.floats(-1e6, 1e6)
 bounds_of_any_kind = st.lists(finite, min_size=1, max_size=12, unique=True).map(
@@ -200,3 +207,14 @@ def test_what_was_measured_of_an_engine_that_left_is_added_to_its_kind() -> None
     sizes = cells.batch_size.snapshot()
     assert (sizes["count"], sizes["sum"], sizes["min"], sizes["max"]) == (3, 6.0, 1.0, 3.0)
     assert sum(sizes["counts"]) == 3
+
+
+def test_tokens_of_an_engine_that_left_are_kept_with_its_kind() -> None:
+    metrics = Metrics()
+    for name in ("llm#1", "llm#2"):
+        metrics.engine(name)
+        metrics.record_tokens(name, **dict.fromkeys(TOKENS, 3))
+        metrics.retire_engine(name)
+    left = metrics.snapshot()["engines"]["llm#left"]
+    assert [left[name] for name in TOKENS] == [6, 6, 6, 6]
+    assert "llm#1" not in metrics.snapshot()["engines"]

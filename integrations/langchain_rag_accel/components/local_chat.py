@@ -4,25 +4,46 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, closing
+from contextvars import ContextVar
 from typing import Any, cast
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForLLMRun,
+    CallbackManagerForLLMRun,
+    Callbacks,
+)
+from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
-from langchain_rag_accel.components.local_messages import generation_input
+from langchain_rag_accel.components.local_messages import generation_input, named_documents
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.interception.local_calls import LocalCalls
+from rag_accel.engines.llm.local.options import KvReuse, LocalBounds
+from rag_accel.interception.local_calls import CallsAhead, LocalCalls
+from rag_accel.leaves.passages import with_passages
 
 #: calls of a batch that wait at once where the caller names no limit
 MAX_CONCURRENCY = 64
+#: the calls of the ``generate`` that runs here
+_ahead: ContextVar[CallsAhead | None] = ContextVar("rag_accel_calls_ahead", default=None)
+#: arguments of ``generate`` that do not reach the model
+_OF_THE_RUN = frozenset(
+    {
+        "tags",
+        "metadata",
+        "run_name",
+        "run_id",
+        "ls_structured_output_format",
+        "structured_output_format",
+    }
+)
 _SAMPLING = ("temperature", "top_p", "top_k", "seed", "logprobs")
 
 
@@ -43,6 +64,14 @@ class ChatRagAccel(BaseChatModel):
         top_k: so many most probable tokens are kept.
         seed: of each call's own generator.
         chat_template: a template in place of the tokenizer's.
+        pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
+        prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
+            that ask for other bounds of one model have an engine each.
+        kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: retrieved texts take
+            the state they had behind the system's turn, wherever they stand (FusionRAG section
+            3.1). They are known where a search of the same accelerated run found them, or where a
+            call names them: ``invoke(messages, documents=[...])``.
+        chunk_bytes: most bytes kept of retrieved texts; 1 GiB by default.
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
@@ -62,6 +91,10 @@ class ChatRagAccel(BaseChatModel):
     top_k: int | None = None
     seed: int | None = None
     chat_template: str | None = None
+    pool_bytes: int | None = Field(default=None, gt=0)
+    prefix_lanes: int | None = Field(default=None, ge=0)
+    kv_reuse: KvReuse = "exact"
+    chunk_bytes: int | None = Field(default=None, ge=0)
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
     _local: LocalModel = PrivateAttr()
@@ -69,7 +102,16 @@ class ChatRagAccel(BaseChatModel):
     @model_validator(mode="after")
     def _choose(self) -> ChatRagAccel:
         self._local = local_model(
-            self.model, self.tokenizer, dtype=self.dtype, template=self.chat_template
+            self.model,
+            self.tokenizer,
+            dtype=self.dtype,
+            template=self.chat_template,
+            bounds=LocalBounds.of(
+                pool_bytes=self.pool_bytes,
+                prefix_lanes=self.prefix_lanes,
+                kv_reuse=self.kv_reuse,
+                chunk_bytes=self.chunk_bytes,
+            ),
         )
         return self
 
@@ -106,6 +148,43 @@ class ChatRagAccel(BaseChatModel):
             config = {"max_concurrency": many, **(config or {})}
         return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
 
+    def generate(
+        self,
+        messages: list[list[BaseMessage]],
+        stop: list[str] | None = None,
+        callbacks: Callbacks = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        """Answer several lists of messages, in steps that they share.
+
+        Runs, callbacks and errors are those of LangChain, which asks one after the other. So do
+        these calls where a cache may answer some of them or a rate limiter spaces them.
+        """
+        if len(messages) < 2 or self._is_spaced():
+            return super().generate(messages, stop, callbacks, **kwargs)
+        ahead = CallsAhead(self._calls, self._asked_of(messages, stop, kwargs))
+        token = _ahead.set(ahead)
+        try:
+            return super().generate(messages, stop, callbacks, **kwargs)
+        finally:
+            _ahead.reset(token)
+            ahead.close()
+
+    def _is_spaced(self) -> bool:
+        may_be_cached = self.cache is not False and (self.cache or get_llm_cache() is not None)
+        return bool(may_be_cached or self.rate_limiter)
+
+    def _asked_of(
+        self, messages: list[list[BaseMessage]], stop: list[str] | None, kwargs: dict[str, Any]
+    ) -> Iterator[GenerationInput]:
+        """Yield what will be asked up to the first that is refused, whose call will tell."""
+        own = {name: value for name, value in kwargs.items() if name not in _OF_THE_RUN}
+        for one in messages:
+            try:
+                yield self._asked(one, stop, dict(own))
+            except Exception:
+                return
+
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -113,7 +192,10 @@ class ChatRagAccel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._result(self._calls.generate(self._asked(messages, stop, kwargs)))
+        asked, ahead = self._asked(messages, stop, kwargs), _ahead.get()
+        if ahead is not None and ahead.calls.holder is self:
+            return self._result(ahead.generate(asked))
+        return self._result(self._calls.generate(asked))
 
     async def _agenerate(
         self,
@@ -161,9 +243,11 @@ class ChatRagAccel(BaseChatModel):
     def _asked(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
     ) -> GenerationInput:
-        return generation_input(
+        documents = named_documents(kwargs.pop("documents", None))
+        asked = generation_input(
             messages, stop, kwargs.pop("max_tokens", self.max_tokens), self._sampling(kwargs)
         )
+        return with_passages(asked, documents)
 
     def _sampling(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a call: its own, known or not, before those of the model."""
@@ -191,6 +275,8 @@ class ChatRagAccel(BaseChatModel):
             "model_name": self._local.name,
             "finish_reason": output.finish_reason,
         }
+        if self.kv_reuse != "exact" and output.use is not None:
+            found["kv_reuse"] = {"way": self.kv_reuse, "reused_tokens": output.use.from_chunks}
         if output.logprobs:
             found["logprobs"] = [
                 {"token": one.token, "logprob": one.logprob} for one in output.logprobs

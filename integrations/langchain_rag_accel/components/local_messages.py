@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 
 from rag_accel.engine_api import GenerationInput, Message, Role
@@ -67,3 +68,25 @@ def _turn(message: BaseMessage, at: int) -> Message:
                     valid="text",
                 )
     return Message(role, str(message.text))
+
+
+def named_documents(given: Any) -> list[tuple[str, str]]:
+    """Return the id and the text of documents that a call names.
+
+    Raises:
+        ConfigError: something else than texts and documents.
+    """
+    found: list[tuple[str, str]] = []
+    for at, one in enumerate(given or ()):
+        if isinstance(one, Document):
+            found.append((str(one.id or at), one.page_content))
+        elif isinstance(one, str):
+            found.append((str(at), one))
+        else:
+            raise ConfigError(
+                "documents are texts or LangChain's documents",
+                where=f"ChatRagAccel, documents[{at}]",
+                found=type(one).__name__,
+                valid="str | Document",
+            )
+    return found

@@ -33,6 +33,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
+from rag_accel.engines.llm.local.options import KvReuse, LocalBounds
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
 
@@ -65,6 +66,13 @@ class RagAccelLLM(LLM):
         seed: of each call's own generator.
         stop: strings that end an answer.
         chat_template: a template in place of the tokenizer's.
+        pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
+        prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
+            that ask for other bounds of one model have an engine each.
+        kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: texts that a search of
+            the same accelerated run found take the state they had behind the system's turn,
+            wherever they stand (FusionRAG section 3.1).
+        chunk_bytes: most bytes kept of such texts; 1 GiB by default.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -80,6 +88,10 @@ class RagAccelLLM(LLM):
     top_p: float | None = Field(default=None, description="Probability that is kept.")
     top_k: int | None = Field(default=None, description="How many tokens are kept.")
     seed: int | None = Field(default=None, description="Seed of each call.")
+    pool_bytes: int | None = Field(default=None, description="Bytes of keys and values.", gt=0)
+    prefix_lanes: int | None = Field(default=None, description="Prompts kept.", ge=0)
+    kv_reuse: KvReuse = Field(default="exact", description="How retrieved texts are computed.")
+    chunk_bytes: int | None = Field(default=None, description="Bytes kept of texts.", ge=0)
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
     _local: LocalModel = PrivateAttr()
@@ -96,7 +108,18 @@ class RagAccelLLM(LLM):
         **arguments: Any,
     ) -> None:
         super().__init__(**{"dtype": dtype, **arguments})
-        self._local = local_model(model, tokenizer, dtype=dtype, template=chat_template)
+        self._local = local_model(
+            model,
+            tokenizer,
+            dtype=dtype,
+            template=chat_template,
+            bounds=LocalBounds.of(
+                pool_bytes=self.pool_bytes,
+                prefix_lanes=self.prefix_lanes,
+                kv_reuse=self.kv_reuse,
+                chunk_bytes=self.chunk_bytes,
+            ),
+        )
         self._accelerator = accelerator
 
     @classmethod

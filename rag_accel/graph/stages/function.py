@@ -19,6 +19,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.text_size import TextFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class Function:
         """Return how it joins lists, if it does."""
         return "prefix" if isinstance(self.fn, UnionFunction) else None
 
+    @property
+    def tokens(self) -> int | None:
+        """Return how many tokens its text has, about, if it tells."""
+        return self.fn.about_tokens if isinstance(self.fn, TextFunction) else None
+
 
 def _steps(stage: Function, engines: Engines, counts: Counts) -> tuple[Step, ...]:
     return (Step(PrimitiveKind.FUNCTION),)
@@ -70,7 +76,7 @@ register_stage(
         _steps,
         engines=(),
         line={"fn": function("fn")},
-        of_last=("fn", "items", "item", "union"),
+        of_last=("fn", "items", "item", "union", "tokens"),
         written=_written,
     )
 )

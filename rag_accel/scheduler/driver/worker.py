@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
 
-from rag_accel.engine_api import Engine, EngineOutput, EngineRequest, Handle, StepBudget, WorkId
+from rag_accel.engine_api import (
+    Engine,
+    EngineOutput,
+    EngineRequest,
+    GenerationOutput,
+    Handle,
+    StepBudget,
+    TokenUsage,
+    WorkId,
+)
 from rag_accel.errors import EngineOutputError, SchedulingError
 from rag_accel.scheduler.driver.leaf import LeafClient, Result, StepOutcome
 from rag_accel.scheduler.driver.parts import PartedWork
@@ -84,6 +93,10 @@ def forgotten(request: EngineRequest) -> EngineOutput:
         hint="run the engine through rag_accel.testing.EngineContract",
     )
     return EngineOutput(request.id, "error", error=error)
+
+
+def _used(value: object) -> TokenUsage | None:
+    return TokenUsage.of(value) if isinstance(value, GenerationOutput) else None
 
 
 logger = logging.getLogger("rag_accel.scheduler")
@@ -304,7 +317,7 @@ class EngineWorker:
             return
         if output.kind != "error":
             outcome.results[held.node] = Result(output.value, handle=output.handle)
-            outcome.reports.append(NodeReport(held.node, "final"))
+            outcome.reports.append(NodeReport(held.node, "final", _used(output.value)))
             return
         self._parted.drop([held.node])
         error = output.error

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ pytest.importorskip("transformers")
 
 import torch
 from fake_runner import prompt_ids, tokenizer
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 from lc_waiting import is_idle, wait_until
@@ -25,7 +30,10 @@ from tiny_chat import TOKENS, generated, generated_by, model
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from langchain_rag_accel.coverage import coverage
-from rag_accel import END, START, Accelerator, ConfigError, RAGraph
+from rag_accel import END, START, Accelerator, ConfigError, EngineError, RAGraph
+from rag_accel.config import Options
+from rag_accel.engine_api import Engine
+from rag_accel.engines.llm.local.choice import LocalModel
 
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(16)]
 
@@ -98,8 +106,83 @@ def test_sixteen_together_are_answered_alike_and_share_steps(
     assert found == [generated(question) for question in QUESTIONS]
     (engine,) = _steps(accelerator)
     assert engine["items"] == 16
-    if way != "generate":  # that one asks in turn
-        assert engine["steps"] < 8 * TOKENS
+    assert engine["steps"] < 8 * TOKENS
+
+
+class _Ends(BaseCallbackHandler):
+    """What LangChain tells of each run."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self.told.append(("start", kwargs["run_id"]))
+
+    def on_llm_end(self, response: Any, **kwargs: Any) -> None:
+        self.told.append(("end", kwargs["run_id"]))
+
+    def on_llm_error(self, error: BaseException, **kwargs: Any) -> None:
+        self.told.append(("error", kwargs["run_id"]))
+
+
+def test_generate_has_a_run_for_each_list_of_messages(chat: ChatRagAccel) -> None:
+    ends = _Ends()
+    lists = [[HumanMessage(question)] for question in QUESTIONS[:4]]
+    found = chat.generate(lists, callbacks=[ends], tags=["four"], max_tokens=2)
+    assert found.run is not None
+    runs = [run.run_id for run in found.run]
+    assert ends.told == [("start", id) for id in runs] + [("end", id) for id in runs]
+    assert len(set(runs)) == 4
+
+
+def test_generate_raises_the_first_error_as_langchain_does(chat: ChatRagAccel) -> None:
+    ends = _Ends()
+    long = [HumanMessage("how high? " * 2000)]
+    lists = [[HumanMessage("a")], long, [ToolMessage("b", tool_call_id="1")], [HumanMessage("c")]]
+    with pytest.raises(EngineError, match="context"):
+        chat.generate(lists, callbacks=[ends])
+    assert [what for what, _ in ends.told] == ["start"] * 4 + ["error"]
+    assert ends.told[1][1] == ends.told[4][1]
+    with pytest.raises(ConfigError, match="tool message"):
+        chat.generate([lists[0], lists[2]])
+
+
+def test_generate_gives_equal_messages_a_call_each(chat: ChatRagAccel) -> None:
+    lists = [[HumanMessage("a")]] * 3
+    found = chat.generate(lists, temperature=1.0)
+    assert len(found.generations) == 3
+    seeded = chat.generate(lists, temperature=1.0, seed=3)
+    (text,) = {one[0].text for one in seeded.generations}
+    assert text == chat.invoke("a", temperature=1.0, seed=3).content
+
+
+def test_generate_asks_nothing_that_a_cache_answers(
+    chat: ChatRagAccel, accelerator: Accelerator
+) -> None:
+    cached = chat.model_copy(update={"cache": InMemoryCache()})
+    lists = [[HumanMessage(question)] for question in QUESTIONS[:3]]
+    first = cached.generate(lists)
+    again = cached.generate(lists)
+    assert [one[0].text for one in again.generations] == [one[0].text for one in first.generations]
+    (engine,) = _steps(accelerator)
+    assert engine["items"] == 3
+
+
+def test_generate_streams_to_a_handler_that_asks_for_it(
+    chat: ChatRagAccel, accelerator: Accelerator
+) -> None:
+    def second(messages: list[Any], config: RunnableConfig) -> str:
+        found = chat.generate([messages, messages], callbacks=config["callbacks"])
+        return found.generations[1][0].text
+
+    async def events() -> list[Any]:
+        run = RunnableLambda(second)
+        return [one async for one in run.astream_events([HumanMessage("a")], version="v2")]
+
+    told = [one["event"] for one in asyncio.run(events())]
+    assert told.count("on_chat_model_stream") > 4
+    (engine,) = _steps(accelerator)
+    assert engine["items"] == 2
 
 
 def test_it_answers_in_an_accelerated_chain(chat: ChatRagAccel, accelerator: Accelerator) -> None:
@@ -178,9 +261,10 @@ def test_a_folder_without_a_model_is_refused_by_name(
 
 
 def test_it_is_pickled_by_the_name_of_its_model() -> None:
-    chat = ChatRagAccel(model="some/model", max_tokens=3)
+    chat = ChatRagAccel(model="some/model", max_tokens=3, pool_bytes=1 << 20)
     again = pickle.loads(pickle.dumps(chat))
     assert (again.model, again.max_tokens) == ("some/model", 3)
+    assert again._local is chat._local
 
 
 def test_a_model_that_was_changed_since_is_refused_by_name(accelerator: Accelerator) -> None:
@@ -209,6 +293,81 @@ def test_a_model_in_a_folder_answers_as_its_object(
     with Accelerator(llm=str(tmp_path), strict=True) as other:
         found = other.run(generation_graph(), input=QUESTIONS[7])
     assert found == generated(QUESTIONS[7])
+
+
+def test_a_pool_that_is_bounded_refuses_what_it_cannot_hold(accelerator: Accelerator) -> None:
+    given = {"model": model(), "tokenizer": tokenizer(), "accelerator": accelerator}
+    small = ChatRagAccel(**given, pool_bytes=1 << 18, max_tokens=TOKENS)
+    assert small.invoke(QUESTIONS[0]).content == generated(QUESTIONS[0])
+    with pytest.raises(EngineError, match="larger than the pool"):
+        small.invoke(QUESTIONS[0] * 60)
+    ChatRagAccel(**given, max_tokens=2).invoke(QUESTIONS[0] * 60)
+
+
+def test_without_prefix_lanes_nothing_is_kept(accelerator: Accelerator) -> None:
+    chat = ChatRagAccel(
+        model=model(), tokenizer=tokenizer(), max_tokens=2, prefix_lanes=0, accelerator=accelerator
+    )
+    for _ in range(2):
+        usage = chat.invoke(QUESTIONS[0]).usage_metadata
+        assert usage is not None
+        assert usage["input_token_details"]["cache_read"] == 0
+
+
+def test_components_with_other_bounds_of_one_model_have_an_engine_each(
+    accelerator: Accelerator,
+) -> None:
+    bounds: list[dict[str, int]] = [{}, {"pool_bytes": 1 << 30}, {"prefix_lanes": 2}]
+    chats = [
+        ChatRagAccel(
+            model=model(), tokenizer=tokenizer(), max_tokens=2, accelerator=accelerator, **one
+        )
+        for one in bounds
+    ]
+    for chat in chats:
+        chat.invoke("a")
+    assert len(_steps(accelerator)) == 2
+
+
+@pytest.mark.parametrize("bad", [{"pool_bytes": 0}, {"prefix_lanes": -1}])
+def test_bounds_out_of_range_are_named(bad: dict[str, int]) -> None:
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        ChatRagAccel(model="some/model", **bad)
+
+
+def test_a_models_own_repetition_penalty_is_that_of_generate(accelerator: Accelerator) -> None:
+    own = copy.deepcopy(model())
+    own.generation_config.repetition_penalty = 1.5
+    chat = ChatRagAccel(
+        model=own, tokenizer=tokenizer(), max_tokens=TOKENS, accelerator=accelerator
+    )
+    text = chat.invoke(QUESTIONS[3]).content
+    assert text == generated_by(own, QUESTIONS[3]) != generated(QUESTIONS[3])
+    plain = chat.invoke(QUESTIONS[3], repetition_penalty=1.0).content
+    assert plain == generated(QUESTIONS[3])
+
+
+async def test_a_model_whose_last_caller_is_gone_is_loaded_again_off_the_loop(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded_in: list[threading.Thread] = []
+    make = LocalModel.make
+
+    def watched(local: LocalModel, options: Options) -> Engine:
+        loaded_in.append(threading.current_thread())
+        return make(local, options)
+
+    monkeypatch.setattr(LocalModel, "make", watched)
+    model_and_tokenizer = {"model": model(), "tokenizer": tokenizer(), "max_tokens": 2}
+    waiting = ChatRagAccel(**model_and_tokenizer, accelerator=accelerator)
+    calling = ChatRagAccel(**model_and_tokenizer, accelerator=accelerator)
+    await calling.ainvoke("a")
+    del calling
+    gc.collect()
+    await waiting.ainvoke("a")
+    assert len(loaded_in) == 2
+    assert threading.current_thread() not in loaded_in
 
 
 class _Suite:

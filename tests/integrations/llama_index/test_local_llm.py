@@ -20,7 +20,7 @@ from tiny_chat import TOKENS, generated, model
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
 from llama_index_rag_accel.coverage import coverage
-from rag_accel import Accelerator, ConfigError
+from rag_accel import Accelerator, ConfigError, EngineError
 
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(8)]
 
@@ -106,3 +106,24 @@ def test_messages_it_cannot_take_are_refused_by_name(
 def test_tools_are_refused_by_name(llm: RagAccelLLM) -> None:
     with pytest.raises(ConfigError, match="tools"):
         llm.chat(_user("a"), tools=[{"name": "f"}])
+
+
+def test_a_pool_that_is_bounded_refuses_what_it_cannot_hold(accelerator: Accelerator) -> None:
+    small = RagAccelLLM(
+        model(),
+        tokenizer=tokenizer(),
+        max_tokens=TOKENS,
+        pool_bytes=1 << 18,
+        prefix_lanes=0,
+        accelerator=accelerator,
+    )
+    assert small.complete(QUESTIONS[0]).text == generated(QUESTIONS[0])
+    with pytest.raises(EngineError, match="larger than the pool"):
+        small.complete(QUESTIONS[0] * 60)
+
+
+@pytest.mark.parametrize("bad", [{"pool_bytes": 0}, {"prefix_lanes": -1}])
+def test_bounds_out_of_range_are_named(bad: dict[str, int]) -> None:
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        RagAccelLLM("some/model", **bad)

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
+from rag_accel.engines.llm.local.options import LocalBounds
 from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.errors import ConfigError
+
+DEFAULT_BOUNDS = LocalBounds()
 
 
 class LocalModel:
@@ -23,20 +26,27 @@ class LocalModel:
         tokenizer: the tokenizer of a model object.
         dtype: ``float32`` or ``bfloat16``; None for that of the checkpoint.
         template: a chat template in place of the tokenizer's.
+        bounds: what it may hold.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, dtype: str | None, template: str | None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        dtype: str | None,
+        template: str | None,
+        bounds: LocalBounds,
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.dtype = dtype
         self.template = template
-        #: what has an engine of it, or had
-        self.loaded_by: WeakSet[Any] = WeakSet()
+        self.bounds = bounds
         #: tell whether the model is still what each engine of it was made of
         self._watches: list[Callable[[], bool]] = []
 
     def __reduce__(self) -> Any:
-        return _again, (self.model, self.tokenizer, self.dtype, self.template)
+        return _again, (self.model, self.tokenizer, self.dtype, self.template, self.bounds)
 
     @property
     def name(self) -> str:
@@ -63,10 +73,17 @@ class LocalModel:
         from rag_accel.engines.llm.local.engine import LocalLLMEngine
         from rag_accel.engines.llm.local.loading import load
 
-        loaded = load(self.model, self.tokenizer, dtype=self.dtype)
+        loaded = load(
+            self.model, self.tokenizer, dtype=self.dtype, pool_bytes=self.bounds.pool_bytes
+        )
         self._watches.append(loaded.is_same)
         return LocalLLMEngine(
-            loaded.runner, loaded.tokenizer, eos=loaded.ends, template=self.template
+            loaded.runner,
+            loaded.tokenizer,
+            eos=loaded.ends,
+            template=self.template,
+            sampling=loaded.sampling,
+            options=self.bounds.options,
         )
 
     @property
@@ -113,20 +130,27 @@ _known: WeakValueDictionary[tuple[Any, ...], LocalModel] = WeakValueDictionary()
 
 
 def local_model(
-    model: Any, tokenizer: Any = None, *, dtype: str | None = None, template: str | None = None
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    dtype: str | None = None,
+    template: str | None = None,
+    bounds: LocalBounds = DEFAULT_BOUNDS,
 ) -> LocalModel:
     """Return the model; the same for all that ask for the same while one of them lives.
 
     A model object that was changed since an engine of it was made is another.
     """
     named = isinstance(model, str | Path)
-    key = (str(model) if named else id(model), id(tokenizer), dtype, template)
+    key = (str(model) if named else id(model), id(tokenizer), dtype, template, bounds)
     with _lock.lock:
         found = _known.get(key)
         if found is None or not found.is_same:
-            found = _known[key] = LocalModel(model, tokenizer, dtype, template)
+            found = _known[key] = LocalModel(model, tokenizer, dtype, template, bounds)
         return found
 
 
-def _again(model: Any, tokenizer: Any, dtype: str | None, template: str | None) -> LocalModel:
-    return local_model(model, tokenizer, dtype=dtype, template=template)
+def _again(
+    model: Any, tokenizer: Any, dtype: str | None, template: str | None, bounds: LocalBounds
+) -> LocalModel:
+    return local_model(model, tokenizer, dtype=dtype, template=template, bounds=bounds)

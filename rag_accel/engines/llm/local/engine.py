@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,8 @@ class LocalLLMEngine(EngineBase):
         template: a chat template in place of the tokenizer's.
         split_special_tokens: whether names of special tokens in messages are read as text.
         options: bounds.
+        sampling: options of the model's own, such as ``repetition_penalty``, where a request does
+            not name them.
         clock: measures ``StepBudget.time_s``.
 
     Raises ConfigError where there is no chat template.
@@ -87,6 +89,7 @@ class LocalLLMEngine(EngineBase):
         template: str | None = None,
         split_special_tokens: bool = False,
         options: LocalOptions | None = None,
+        sampling: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._options = options or LocalOptions()
@@ -96,7 +99,7 @@ class LocalLLMEngine(EngineBase):
         prompting = Prompting(
             tokenizer, template=template, split_special_tokens=split_special_tokens
         )
-        self._reader = WorkReader(runner, tokenizer, prompting, ends, self._options)
+        self._reader = WorkReader(runner, tokenizer, prompting, ends, self._options, sampling or {})
         self._clock = clock or MonotonicClock()
         self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,16 @@ from rag_accel.engines.llm.local.families import (
     check_type,
     refusal,
 )
+from rag_accel.engines.llm.local.options import POOL_BYTES
 from rag_accel.engines.llm.local.pool import TensorPool
 from rag_accel.engines.llm.local.runner import PackedRunner
+from rag_accel.engines.llm.local.sampling import own_sampling
 from rag_accel.engines.llm.local.self_check import check_equality
 from rag_accel.engines.llm.local.shared_weights import SourceWatch, packed_copy
 from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.errors import ConfigError
 from rag_accel.kv.rotation import rotation_of
 
-#: The bytes of keys and values, if none are given.
-POOL_BYTES = 1 << 30
 #: What is fetched from the hub: no code, and no weights that can hold code.
 _FETCHED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 #: One of these is what a tokenizer is made of.
@@ -44,6 +45,7 @@ class LoadedModel:
         name: where it came from.
         config: the model's configuration.
         ends: tokens that end a completion.
+        sampling: what the model's generation configuration asks of every completion.
         watch: of a model object, whether it is still what was copied; None if it was loaded here.
     """
 
@@ -52,6 +54,7 @@ class LoadedModel:
     name: str
     config: Any
     ends: frozenset[int]
+    sampling: Mapping[str, Any]
     watch: SourceWatch | None = None
 
     def is_same(self) -> bool:
@@ -99,8 +102,9 @@ def load(
     _check_tokenizer(tokenizer, source.config.vocab_size)
     check_equality(source)
     runner = _runner(source, context, pool_bytes)
-    ends = end_tokens(tokenizer, source.config, getattr(source, "generation_config", None))
-    return LoadedModel(runner, tokenizer, name, source.config, ends, watch)
+    settings = getattr(source, "generation_config", None)
+    ends = end_tokens(tokenizer, source.config, settings)
+    return LoadedModel(runner, tokenizer, name, source.config, ends, own_sampling(settings), watch)
 
 
 def _need_transformers() -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from rag_accel.errors import ConfigError
 
 KvReuse = Literal["exact", "full"]
+#: The bytes of keys and values, if none are given.
+POOL_BYTES = 1 << 30
+#: The bytes kept of retrieved texts, if none are given.
+CHUNK_BYTES = 1 << 30
+#: The lanes kept of ended sequences, if no number is given.
+PREFIX_LANES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +41,10 @@ class LocalOptions:
     step_tokens: int = 512
     stall_s: float = 0.25
     max_works: int = 64
-    prefix_lanes: int = 16
+    prefix_lanes: int = PREFIX_LANES
     max_threads: int | None = None
     kv_reuse: KvReuse = "exact"
-    chunk_bytes: int = 1 << 30
+    chunk_bytes: int = CHUNK_BYTES
     least_chunk_tokens: int = 8
 
     def __post_init__(self) -> None:
@@ -48,13 +54,44 @@ class LocalOptions:
         for name in ("prefix_lanes", "chunk_bytes"):
             check_least(f"LocalOptions.{name}", getattr(self, name), 0)
         check_least("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
-        if self.kv_reuse not in get_args(KvReuse):
-            raise ConfigError(
-                "unknown way of reuse",
-                where="LocalOptions.kv_reuse",
-                found=self.kv_reuse,
-                valid=" | ".join(get_args(KvReuse)),
-            )
+        check_reuse("LocalOptions.kv_reuse", self.kv_reuse)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBounds:
+    """What a model may hold beside its weights; those who ask for other bounds share no engine.
+
+    Args:
+        pool_bytes: most bytes of keys and values.
+        prefix_lanes: most lanes kept of ended sequences, see ``LocalOptions``.
+        kv_reuse: how retrieved texts are computed, see ``LocalOptions``.
+        chunk_bytes: most bytes kept of them.
+
+    Raises ConfigError on a value out of range.
+    """
+
+    pool_bytes: int = POOL_BYTES
+    prefix_lanes: int = PREFIX_LANES
+    kv_reuse: KvReuse = "exact"
+    chunk_bytes: int = CHUNK_BYTES
+
+    def __post_init__(self) -> None:
+        check_least("pool_bytes", self.pool_bytes, 1)
+        for name in ("prefix_lanes", "chunk_bytes"):
+            check_least(name, getattr(self, name), 0)
+        check_reuse("kv_reuse", self.kv_reuse)
+
+    @classmethod
+    def of(cls, **given: Any) -> LocalBounds:
+        """Return bounds by name; None stands for the default."""
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def options(self) -> LocalOptions:
+        """Return the options of an engine within these bounds."""
+        return LocalOptions(
+            prefix_lanes=self.prefix_lanes, kv_reuse=self.kv_reuse, chunk_bytes=self.chunk_bytes
+        )
 
 
 def check_least(where: str, value: float | None, least: float) -> None:
@@ -62,3 +99,10 @@ def check_least(where: str, value: float | None, least: float) -> None:
     if value is not None and value < least:
         valid = f"at least {least}"
         raise ConfigError("option out of range", where=where, found=value, valid=valid)
+
+
+def check_reuse(where: str, kv_reuse: str) -> None:
+    """Raise ConfigError where a way of reuse is not known."""
+    if kv_reuse not in get_args(KvReuse):
+        valid = " | ".join(get_args(KvReuse))
+        raise ConfigError("unknown way of reuse", where=where, found=kv_reuse, valid=valid)

@@ -120,9 +120,17 @@ class PrefixCache:
         lane = Lane(number, namespace)
         source, common = self._longest(namespace, wanted)
         if source is not None:
-            self._pool.copy(source.number, number, common)
-            self.grow(lane, ids[:common])
+            self._copy(source, lane, ids[:common])
         return lane, common
+
+    def _copy(self, source: Lane, lane: Lane, ids: tuple[int, ...]) -> None:
+        """Copy a beginning; where that fails, the new lane is given back."""
+        try:
+            self._pool.copy(source.number, lane.number, len(ids))
+        except BaseException:
+            self.drop(lane)
+            raise
+        self.grow(lane, ids)
 
     def grow(self, lane: Lane, ids: tuple[int, ...]) -> None:
         """Enter what a lane holds by now."""

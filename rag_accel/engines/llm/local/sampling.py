@@ -32,7 +32,10 @@ class SamplingOptions:
         top_p: the most probable tokens are kept until together they have this probability.
         top_k: so many most probable tokens are kept; 0 for all.
         seed: of the sequence's own generator; without one, each run differs.
-        logprobs: whether the probability of each token is wanted.
+        logprobs: whether the probability of each token is wanted; it is that of the model's own
+            logits.
+        repetition_penalty: what positive logits of tokens that stand in the prompt or the
+            completion so far are divided by, and negative ones multiplied by, as in transformers.
     """
 
     temperature: float = 0.0
@@ -40,6 +43,7 @@ class SamplingOptions:
     top_k: int = 0
     seed: int | None = None
     logprobs: bool = False
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +74,66 @@ def read_options(options: Mapping[str, Any]) -> SamplingOptions:
     return SamplingOptions(**{name: _READERS[name](name, value) for name, value in given.items()})
 
 
+def own_sampling(settings: Any) -> Mapping[str, Any]:
+    """Return what a generation configuration of transformers asks of the most probable tokens.
+
+    Its temperature, top_k and top_p are left out: they ask for chance, which a request names.
+
+    Raises ConfigError where its repetition_penalty is out of range.
+    """
+    name = "repetition_penalty"
+    penalty = getattr(settings, name, None)
+    if penalty is None:
+        return {}
+    try:
+        return {name: _READERS[name](name, penalty)}
+    except ConfigError as error:
+        raise ConfigError(
+            "the model's generation configuration is out of range",
+            where=f"generation_config.{name}",
+            found=error.found,
+            valid=error.valid,
+            hint="correct it in the model's generation_config.json",
+        ) from error
+
+
 class Sampler:
     """The choice of one sequence's tokens, with a generator of its own.
 
     Tokens of a seeded sequence depend on its logits and its seed, not on what runs beside it.
+
+    Args:
+        options: how it chooses.
+        prompt: the token ids before the first choice.
     """
 
-    def __init__(self, options: SamplingOptions) -> None:
+    def __init__(self, options: SamplingOptions, prompt: Sequence[int] = ()) -> None:
         self.options = options
         self._generator: torch.Generator | None = None
+        self._seen = set(prompt) if self.is_penalising else set[int]()
 
     @property
     def is_greedy(self) -> bool:
         """Tell whether the most probable token is always chosen."""
         return self.options.temperature < _LEAST_TEMPERATURE
+
+    @property
+    def is_penalising(self) -> bool:
+        """Tell whether logits of tokens that were there before are changed."""
+        return self.options.repetition_penalty != 1
+
+    def penalised(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return a copy of ``logits: [vocabulary]`` with those of earlier tokens lowered."""
+        penalty = self.options.repetition_penalty
+        seen = torch.tensor(sorted(self._seen), dtype=torch.long, device=logits.device)
+        scores = logits[seen]
+        lowered = torch.where(scores < 0, scores * penalty, scores / penalty)
+        return logits.index_copy(0, seen, lowered)
+
+    def took(self, token: int) -> None:
+        """Note a token of the sequence that was chosen."""
+        if self.is_penalising:
+            self._seen.add(token)
 
     def draw(self, logits: torch.Tensor) -> int:
         """Return a random token for ``logits: [vocabulary]``, float32, none NaN or infinity."""
@@ -135,7 +185,12 @@ def choose(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice | E
 
 
 def _choice(row: torch.Tensor, sampler: Sampler, greedy: int) -> Choice:
-    token = greedy if sampler.is_greedy else sampler.draw(row)
+    chosen_from = row
+    if sampler.is_penalising:
+        chosen_from = sampler.penalised(row)
+        greedy = int(chosen_from.argmax())
+    token = greedy if sampler.is_greedy else sampler.draw(chosen_from)
+    sampler.took(token)
     if not sampler.options.logprobs:
         return Choice(token)
     return Choice(token, float(row[token] - row.logsumexp(-1)))
@@ -214,4 +269,5 @@ _READERS: Mapping[str, Any] = {
     "top_k": _whole(0, 1 << 31),
     "seed": _whole(-(1 << 63), (1 << 63) - 1),
     "logprobs": _flag,
+    "repetition_penalty": _number(0, 100, above=True),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,7 @@ class WorkReader:
         prompting: of the same tokenizer.
         eos: tokens that end a completion.
         options: bounds.
+        sampling: options of the model's own where a request does not name them.
     """
 
     def __init__(
@@ -103,12 +104,14 @@ class WorkReader:
         prompting: Prompting,
         eos: Collection[int],
         options: LocalOptions,
+        sampling: Mapping[str, Any],
     ) -> None:
         self._runner = runner
         self._tokenizer = tokenizer
         self._prompting = prompting
         self._eos = eos
         self._options = options
+        self._sampling = sampling
 
     def prompt(self, request: EngineRequest, payload: GenerationInput) -> LocalWork | None:
         """Read a request to compute a prompt or its beginning; None if there is nothing to compute.
@@ -129,7 +132,8 @@ class WorkReader:
         Raises EngineError where it has no room or the template refuses it, and ConfigError on bad
         options.
         """
-        sampler = Sampler(read_options(payload.options))
+        given = {name: value for name, value in payload.options.items() if value is not None}
+        sampling = read_options({**self._sampling, **given})
         wanted = payload.max_tokens
         if wanted is None:
             wanted = self._options.max_tokens_default
@@ -148,7 +152,7 @@ class WorkReader:
             eos=self._eos,
             max_tokens=max_new,
         )
-        work = self._work(request, prompt, max_new, sampler, completion)
+        work = self._work(request, prompt, max_new, Sampler(sampling, prompt), completion)
         work.segments = segments
         return work
 

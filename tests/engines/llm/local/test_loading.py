@@ -68,6 +68,17 @@ def test_a_folder_is_loaded(folder: Path, kind: Callable[[Path], Any]) -> None:
     assert (loaded.name, loaded.is_same()) == (str(folder), True)
 
 
+def test_a_repetition_penalty_is_read_with_the_model(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.2}')
+    assert load(folder, **SMALL).sampling == {"repetition_penalty": 1.2}
+
+
+def test_a_repetition_penalty_out_of_range_is_refused() -> None:
+    model = fresh("llama")
+    model.generation_config.repetition_penalty = 0.0
+    assert "generation_config.repetition_penalty" in refusal_of(model, tiny_tokenizer())
+
+
 def test_a_folder_is_loaded_in_another_dtype(folder: Path) -> None:
     loaded = load(folder, dtype="bfloat16", **SMALL)
     assert loaded.runner.pool.keys.dtype is torch.bfloat16

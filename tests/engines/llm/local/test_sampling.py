@@ -84,6 +84,30 @@ def test_what_is_kept_is_what_transformers_keeps(top_p: float, top_k: int) -> No
     assert len(found) >= 0.7 * len(kept)
 
 
+@pytest.mark.parametrize("penalty", [0.8, 1.3, 5.0])
+def test_a_repetition_penalty_is_that_of_transformers(penalty: float) -> None:
+    processors = pytest.importorskip("transformers.generation.logits_process")
+    prompt, rows = [3, 3, 7, 11], random_logits(6)
+    chooser = Sampler(read_options({"repetition_penalty": penalty}), prompt)
+    expected = processors.RepetitionPenaltyLogitsProcessor(penalty)
+    for row in rows:
+        best = int(expected(torch.tensor([prompt]), row[None])[0].argmax())
+        assert tokens(row[None], chooser) == [best]
+        prompt.append(best)
+
+
+def test_a_repetition_penalty_leaves_the_logits_and_their_probability() -> None:
+    (row,) = random_logits(1)
+    best = int(row.argmax())
+    before = row.clone()
+    options = read_options({"repetition_penalty": 100.0, "logprobs": True})
+    (choice,) = choose(row[None], [Sampler(options, [best])])
+    assert isinstance(choice, Choice)
+    assert choice.token != best
+    assert choice.logprob == pytest.approx(float(before.log_softmax(-1)[choice.token]))
+    assert torch.equal(row, before)
+
+
 def test_a_seed_gives_the_same_tokens_again() -> None:
     (row,) = random_logits(1)
     assert drawn(row, 50, temperature=1.0) == drawn(row, 50, temperature=1.0)
