@@ -23,12 +23,17 @@ class Pace:
         self._most_s = most_s
         self._rows_per_s: float | None = None
 
-    def rows(self, left_s: float) -> int:
-        """Return how many rows end within ``left_s`` seconds, and never more than allowed."""
+    @property
+    def rows(self) -> int:
+        """Return how many rows a forward may have.
+
+        What is left of a step's time has no part in it. A forward reads all weights for however few
+        rows: a prompt cut into pieces for steps that are shorter than that takes several times as
+        long, and the work that such steps are to let in waits longer for it.
+        """
         if self._rows_per_s is None:
             return self._most_rows
-        fitting = int(self._rows_per_s * min(self._most_s, left_s))
-        return min(self._most_rows, max(LEAST_CHUNK, fitting))
+        return min(self._most_rows, max(LEAST_CHUNK, int(self._rows_per_s * self._most_s)))
 
     def ran(self, rows: int, seconds: float) -> None:
         """Learn from a forward."""
