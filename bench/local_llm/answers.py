@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, cast
 
 from bench.arms import thread_candidates
+from bench.loads import counted
 from bench.local_llm.chains import Chain, PlainModel
 from bench.local_llm.prompts import Asked, Prompts
-from bench.loads import counted
 from bench.measure import Pairs, median, ratios, rotate
 from bench.results import Row, median_row, row_of
 from langchain_rag_accel.demo.load import Load, run_load, torch_threads

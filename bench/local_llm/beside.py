@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bench.local_llm.answers import PLAIN, Arm
+from bench.local_llm.answers import Arm
 from bench.local_llm.chains import PROMPT, PlainModel
 from bench.local_llm.prompts import Asked, Prompts
 from bench.results import Row, median_row
@@ -40,7 +40,7 @@ def busy_thread() -> Iterator[None]:
 
 
 def beside_busy_thread(arms: dict[str, Arm], prompts: Prompts, lengths: Sequence[int]) -> list[Row]:
-    """Return milliseconds a token of each arm, prompt included, without and beside such a thread."""
+    """Return ms a token of each arm, prompt included, without such a thread and beside one."""
     rows: list[Row] = []
     for name, arm in arms.items():
         rows.append(_ms_per_token(name, "1 user", arm, prompts, lengths))

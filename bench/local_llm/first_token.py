@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from bench.arms import bench_accelerator, thread_candidates
+from bench.arms import thread_candidates
 from bench.local_llm.answers import OURS, PLAIN
 from bench.local_llm.chains import Chain, PlainModel, Streamed, our_chain, streamed
 from bench.local_llm.prompts import Asked, Prompts
-from bench.measure import Pairs, alternate, median, ratios, rotate
+from bench.measure import alternate, median, ratios, rotate
 from bench.paired import in_ms
 from bench.results import Row, row_of
 from langchain_rag_accel.demo.load import torch_threads
