@@ -143,13 +143,11 @@ def early_prefill(
             stack.enter_context(_searched(folder, search_s, passes))
             for passes in ("all", all_but("split_prefill"))
         )
-        if PrimitiveKind.PARTIAL_PREFILLING not in early.explain(graph, "e-graph"):
-            raise EngineError(
-                "no beginning is computed early", found=early.explain(graph, "e-graph")
-            )
+        plan = early.explain(graph, "e-graph")
+        if f": {PrimitiveKind.PARTIAL_PREFILLING}@" not in plan:
+            raise EngineError("no beginning is computed early", found=plan)
         arms = {EARLY: (early, graph), LATE: (late, graph), ALONE: (late, alone(tokens))}
         histories = [f"{prompts.number()}. {prompts.text(history)}" for _ in range(turns + 1)]
-        # The same history twice would be read from the prefix cache: it begins otherwise here.
         found = rotate(
             {name: partial(_answer, *arm, name, histories) for name, arm in arms.items()}, turns + 1
         )
@@ -170,6 +168,7 @@ def _answer(
 ) -> Streamed:
     history = histories[turn]
     if name == ALONE:
+        # On the engine of another arm, whose prefix cache has the history as it is.
         history = f"Alone: {history}"
     return streamed(accelerator.stream(graph, input=QUESTION, history=history))
 

@@ -92,7 +92,7 @@ class Sizes:
     beside_tokens: int = 16
 
 
-QUICK = Sizes(turns=3, alone_turns=3, tuning_tokens=8, streams=3, early_turns=5, long_users=2)
+QUICK = Sizes(turns=3, alone_turns=3, tuning_tokens=16, streams=3, early_turns=3, long_users=2)
 FULL = Sizes()
 
 
@@ -115,12 +115,14 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     with little_garbage():
         bench.early()
     _logger.info("%s", bench.found)
-    return SuiteResult("serving", tuple(bench.rows), bench.found, sizes=sizes_of(chosen))
+    return SuiteResult(
+        *("serving", tuple(bench.rows), bench.found), scripted=True, sizes=sizes_of(chosen)
+    )
 
 
 def _real_material() -> Material:
     corpus = read_corpus(_CHUNKS)
-    return Material(str(smollm2_folder(cache=None)), [one.text for one in corpus.documents])
+    return Material(str(smollm2_folder()), [one.text for one in corpus.documents])
 
 
 class _Bench:
