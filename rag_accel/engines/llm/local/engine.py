@@ -146,7 +146,7 @@ class LocalLLMEngine(EngineBase):
         ends_at = math.inf if budget.time_s is None else now + budget.time_s
         with thread_count(min(budget.threads, self._profile.max_threads)):
             while self._works and not outputs:
-                outputs = self._forward(self._pace.rows(ends_at - now))
+                outputs = self._forward(self._pace.rows)
                 now = self._clock.now()
                 if now >= ends_at or self._interrupted.is_set():
                     break

@@ -8,10 +8,10 @@ _WEIGHT = 0.5  # of the last forward against all before it
 
 
 class Pace:
-    """Rows computed per second.
+    """Seconds of a forward: those it takes for however few rows, and those of each row.
 
-    Only forwards of some size are learned from: the time of those that only decode hardly depends
-    on their rows.
+    A forward reads all weights. That part is learned from forwards that only decode, whose time
+    hardly depends on their rows, and the rows' from those of some size.
 
     Args:
         most_rows: of a forward.
@@ -21,18 +21,29 @@ class Pace:
     def __init__(self, most_rows: int, most_s: float) -> None:
         self._most_rows = most_rows
         self._most_s = most_s
-        self._rows_per_s: float | None = None
+        self._least_s: float | None = None
+        self._row_s: float | None = None
 
-    def rows(self, left_s: float) -> int:
-        """Return how many rows end within ``left_s`` seconds, and never more than allowed."""
-        if self._rows_per_s is None:
+    @property
+    def rows(self) -> int:
+        """Return how many rows a forward may have.
+
+        What is left of a step's time has no part in it. A prompt cut into pieces for steps that are
+        shorter than the least forward takes several times as long, and the work that such steps are
+        to let in waits longer for it.
+        """
+        if self._row_s is None:
             return self._most_rows
-        fitting = int(self._rows_per_s * min(self._most_s, left_s))
+        fitting = int((self._most_s - (self._least_s or 0.0)) / self._row_s)
         return min(self._most_rows, max(LEAST_CHUNK, fitting))
 
     def ran(self, rows: int, seconds: float) -> None:
         """Learn from a forward."""
-        if rows < LEAST_CHUNK or seconds <= 0:
-            return
-        old, new = self._rows_per_s, rows / seconds
-        self._rows_per_s = new if old is None else (1 - _WEIGHT) * old + _WEIGHT * new
+        if rows < LEAST_CHUNK:
+            self._least_s = _mean(self._least_s, seconds)
+        elif (of_rows := seconds - (self._least_s or 0.0)) > 0:
+            self._row_s = _mean(self._row_s, of_rows / rows)
+
+
+def _mean(old: float | None, new: float) -> float:
+    return new if old is None else (1 - _WEIGHT) * old + _WEIGHT * new

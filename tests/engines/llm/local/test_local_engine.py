@@ -457,21 +457,29 @@ def test_no_forward_begins_once_the_time_is_over(runner: FakeRunner) -> None:
     assert len(runner.forwards) == 3
 
 
-@pytest.mark.parametrize(
-    ("stall_s", "time_s", "rows"), [(0.25, None, 32), (1000.0, 0.375, 48), (0.001, 0.375, 16)]
-)
-def test_pieces_of_prompts_are_as_large_as_the_time_allows(
-    runner: FakeRunner, stall_s: float, time_s: float | None, rows: int
+@pytest.mark.parametrize(("stall_s", "rows"), [(0.25, 32), (0.375, 48), (1000.0, 64), (0.001, 16)])
+def test_pieces_of_prompts_take_about_the_time_that_a_forward_may(
+    runner: FakeRunner, stall_s: float, rows: int
 ) -> None:
+    _at_128_rows_a_second(runner, stall_s, StepBudget())
+    assert [len(forward[0]) for forward in runner.forwards] == [64, rows]
+
+
+def test_pieces_of_prompts_are_not_cut_for_steps_that_are_shorter(runner: FakeRunner) -> None:
+    _at_128_rows_a_second(runner, 0.25, StepBudget(0.02))
+    assert [len(forward[0]) for forward in runner.forwards] == [64, 32]
+
+
+def _at_128_rows_a_second(runner: FakeRunner, stall_s: float, budget: StepBudget) -> None:
+    """Run a forward that the engine learns from, then one under ``budget``."""
     clock = ManualClock()
     engine = make(runner, step_tokens=64, stall_s=stall_s, clock=clock)
     engine.submit([work("a", HEAD * 20)])
     engine.interrupt()
-    runner.before = lambda: clock.advance(0.5)  # so that it computes 128 rows a second
+    runner.before = lambda: clock.advance(0.5)
     engine.step(StepBudget())
     engine.interrupt()
-    engine.step(StepBudget(time_s))
-    assert [len(forward[0]) for forward in runner.forwards] == [64, rows]
+    engine.step(budget)
 
 
 def test_a_forward_that_fails_can_be_done_again(engine: LocalLLMEngine, runner: FakeRunner) -> None:
