@@ -24,7 +24,7 @@ from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_table import plain_class
-from rag_accel_adapters.llama_index.thread_safe import preparation
+from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
 
 
 def off_loop(method: Method) -> Method:
@@ -68,6 +68,20 @@ def _threads_for(
         fail_open(accelerator, error, __name__)
         return None
     return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
+
+
+def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) -> str | None:
+    """Return why an object's blocking call stays on its loop; ``None`` if it is made in a thread.
+
+    What a call is given may be a reason, too.
+    """
+    if not accelerator.options.off_loop:
+        return "off_loop=False"
+    named = accelerator.options.thread_safe_classes
+    name = full_name(plain_class(type(obj)))
+    if known.only_named and name not in named:
+        return f"thread_safe_classes does not name {name}"
+    return obstacle(known.uses(obj), named, plain_class)
 
 
 async def _in_thread(

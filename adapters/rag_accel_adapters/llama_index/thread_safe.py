@@ -186,6 +186,19 @@ def preparation(
     return _load_splitter if "NLTK_DATA" not in os.environ and _is_bundled() else None
 
 
+def obstacle(
+    roots: Iterable[object], named: Collection[str], plain_class: PlainClass
+) -> str | None:
+    """Return why ``preparation`` gives nothing for these objects, ``None`` if it gives something.
+
+    The arguments are those of ``preparation``.
+    """
+    found = THREAD_SAFETY.obstacle([*roots, *_shared()], named, plain_class)
+    if found is None and preparation(roots, named, plain_class) is None:
+        return "it would have to fetch the data of the sentence splitter"
+    return found
+
+
 def _shared() -> list[object]:
     """Return what LlamaIndex's objects use where they were given nothing of the kind."""
     settings = vars(llama_index.core.Settings).values()
