@@ -14,6 +14,7 @@ from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
+from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import is_scheduled, leaf_class
 from rag_accel.interception.twins import program_of, twin
 
@@ -38,12 +39,10 @@ def accelerate(
         options: options of an accelerator made for this object alone.
 
     Raises:
-        ConfigError: if ``obj`` is none of these, or both arguments are given.
+        ConfigError: if ``obj`` is none of these, or both arguments are given, or
+            one of another type.
     """
-    if accelerator is not None and options is not None:
-        raise ConfigError("accelerate() takes an accelerator or options, not both")
-    if options is not None:
-        accelerator = Accelerator(options=options)
+    accelerator = chosen(accelerator, options)
     if is_program(obj):
         made = twin(obj, accelerator, entry_methods)
         program_of(made)  # what it holds is intercepted from now on
