@@ -15,6 +15,7 @@ from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
+from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
 from rag_accel_adapters.langgraph.parts import is_graph
@@ -39,13 +40,11 @@ def accelerate(
         options: options of an accelerator made for this object alone.
 
     Raises:
-        ConfigError: if ``obj`` is nothing LangChain can run, or both arguments are given.
+        ConfigError: if ``obj`` is nothing LangChain can run, or both arguments are given, or
+            one of another type.
         TranslationError: with ``mode="translate"``, if a part of a program is not understood.
     """
-    if accelerator is not None and options is not None:
-        raise ConfigError("accelerate() takes an accelerator or options, not both")
-    if options is not None:
-        accelerator = Accelerator(options=options)
+    accelerator = chosen(accelerator, options)
     if getattr(type(obj), SCHEDULED, False):
         return obj if accelerator is None else cast("Any", obj).scheduled_by(accelerator)
     if leaf_class(type(obj)).framework is LANGCHAIN:

@@ -11,6 +11,13 @@ from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
+from rag_accel.interception.explanation import (
+    BORROWED,
+    NO_LEAF,
+    NOT_UNDERSTOOD,
+    RECOGNISED_STORE,
+    headline,
+)
 from rag_accel.interception.leaf_table import leaf_base, plain_class, plain_method
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.stand_ins import STAND_INS
@@ -18,16 +25,8 @@ from rag_accel_adapters.langchain.walk import Found, is_users, walk
 
 
 def explain_inside(inner: Any, accelerator: Accelerator) -> str:
-    """Return what is inside an object that an accelerator schedules, one part a line.
-
-    No saving is claimed: what a rewrite saves is shown by measurement only.
-    """
-    options = accelerator.options
-    lines = [
-        f"{type(inner).__name__} accelerated by interception: LangChain keeps the control flow,",
-        f"the leaf calls below are scheduled (batches of at most {options.max_batch},"
-        f" {accelerator.cores} cores).",
-    ]
+    """Return what is inside an object that an accelerator schedules, one part a line."""
+    lines = headline(inner, "LangChain", accelerator)
     return "\n".join([*lines, *leaf_lines(inner, accelerator)])
 
 
@@ -38,10 +37,7 @@ def leaf_lines(inner: Any, accelerator: Accelerator) -> list[str]:
         f"  {found.path}: {said}" for found in seen if (said := _say(found, accelerator))
     )
     if not any(found.is_leaf for found in seen):
-        lines[
-            "  no leaf is visible from outside; the models, retrievers, stores and embeddings"
-        ] = None
-        lines["  that this code calls when it runs are scheduled all the same"] = None
+        lines.update(dict.fromkeys(NO_LEAF))
     return list(lines)
 
 
@@ -65,14 +61,10 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
     if adopted is not None:
         return adopted.describe(accelerator.options)
     if isinstance(leaf, VectorStore) and is_recognised(cls):
-        return (
-            "recognised store: where it is large and seldom changed, an owned engine looks for its"
-            " nearest vectors, searches of all requests share steps; texts and scores are the"
-            " store's own"
-        )
+        return RECOGNISED_STORE
     stands_in = STAND_INS.describe(leaf, plain_class(cls), plain_method)
     if stands_in is not None:
         return stands_in
     if leaf_base(cls) is None:
-        return "not understood: runs plainly"
-    return "borrowed: admitted by the scheduler, runs where its caller is"
+        return NOT_UNDERSTOOD
+    return BORROWED

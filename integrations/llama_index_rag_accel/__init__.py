@@ -14,13 +14,13 @@ from llama_index_rag_accel import upstream as _upstream
 from rag_accel import shutdown
 
 if TYPE_CHECKING or (_missing := _upstream.missing_module()) is None:
-    from llama_index_rag_accel.accelerate import accelerate
+    from llama_index_rag_accel.accelerate import accelerate, explain
     from rag_accel.interception import activate
 
     if _gone := _upstream.missing_methods():
         _upstream.warn_of(_gone, "not all is accelerated")
 else:
-    from rag_accel.interception.plain import accelerate, activate
+    from rag_accel.interception.plain import accelerate, activate, explain
 
     _upstream.warn_of([_missing], "nothing is accelerated")
 
@@ -37,6 +37,7 @@ __all__ = [
     "RagAccelVectorStore",
     "accelerate",
     "activate",
+    "explain",
     "shutdown",
 ]
 

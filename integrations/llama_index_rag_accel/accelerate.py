@@ -1,4 +1,4 @@
-"""The verb a LlamaIndex user needs: to accelerate an object."""
+"""The verbs a LlamaIndex user needs: to accelerate an object, and to see how it runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, TypeVar, cast
 from llama_index.core.indices.base import BaseIndex
 
 from llama_index_rag_accel.entries import INDEX_ENTRIES, entry_methods, is_program, requests_of
+from llama_index_rag_accel.explanation import explain_inside
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
+from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import is_scheduled, leaf_class
 from rag_accel.interception.twins import program_of, twin
 
@@ -37,12 +39,10 @@ def accelerate(
         options: options of an accelerator made for this object alone.
 
     Raises:
-        ConfigError: if ``obj`` is none of these, or both arguments are given.
+        ConfigError: if ``obj`` is none of these, or both arguments are given, or
+            one of another type.
     """
-    if accelerator is not None and options is not None:
-        raise ConfigError("accelerate() takes an accelerator or options, not both")
-    if options is not None:
-        accelerator = Accelerator(options=options)
+    accelerator = chosen(accelerator, options)
     if is_program(obj):
         made = twin(obj, accelerator, entry_methods)
         program_of(made)  # what it holds is intercepted from now on
@@ -62,6 +62,12 @@ def accelerate(
         hint="accelerate what answers, for example index.as_query_engine(), "
         "or call the program inside activate()",
     )
+
+
+def explain(obj: Any) -> str:
+    """Return what is inside an accelerated object and how each part runs, one part a line."""
+    own = getattr(type(obj), "__rag_accel_own__", None)
+    return explain_inside(obj, own or default_accelerator())
 
 
 def index_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:

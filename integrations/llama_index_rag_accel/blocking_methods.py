@@ -15,14 +15,16 @@ from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.graph_stores.types import PropertyGraphStore
 from llama_index.core.indices.query.query_transform.feedback_transform import (
     FeedbackQueryTransformation,
 )
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.query_engine import RetryGuidelineQueryEngine
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from rag_accel.adoption.sources import digest_of
-from rag_accel.interception.leaf_table import plain_class
+from rag_accel.interception.leaf_table import plain_class, plain_method
 
 Method = Callable[..., Any]
 
@@ -44,6 +46,10 @@ class Elsewhere(Protocol):
 Body = Callable[..., Awaitable[Any]]
 
 
+def _query_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[object]:
+    return [*args[:1], kwargs.get("query_bundle")]
+
+
 @dataclass(frozen=True, slots=True)
 class BlockingMethod:
     """What is known of one async method that makes a blocking call.
@@ -52,6 +58,7 @@ class BlockingMethod:
         body: the same with that call made by its first argument.
         uses: returns what that call may use, of the method's object.
         digests: of the sources that do the same.
+        given: returns what that call may use of the method's arguments.
         only_named: whether it is moved for objects of the classes alone that the user has named:
             of those known here, none blocks for long.
     """
@@ -59,8 +66,67 @@ class BlockingMethod:
     body: Body
     uses: Callable[[Any], list[object]]
     digests: frozenset[str]
+    given: Callable[[tuple[Any, ...], dict[str, Any]], list[object]] = _query_given
     only_named: bool = False
 
+
+# The methods of stores ---------------------------------------------------------------------------
+
+
+def _stored(base: type, name: str) -> Body:
+    """Return a body that runs the method of ``base`` as a whole: it only calls its sync form."""
+
+    async def body(elsewhere: Elsewhere, store: Any, *args: Any, **kwargs: Any) -> Any:
+        method = plain_method(base, name)
+        return (await elsewhere(_without_a_loop, method, store, *args, **kwargs)).result()
+
+    return body
+
+
+def _without_a_loop(method: Method, *args: Any, **kwargs: Any) -> Any:
+    """Run a coroutine that awaits nothing."""
+    coroutine = method(*args, **kwargs)
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise RuntimeError(f"{method.__qualname__} awaits something")
+
+
+def _one_of_each_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[object]:
+    """Return the arguments; of a list, one object of each class, since nodes are known by it."""
+    given = list[object]()
+    for value in (*args, *kwargs.values()):
+        if type(value) in (list, tuple):
+            given.extend({type(one): one for one in value}.values())
+        else:
+            given.append(value)
+    return given
+
+
+#: Async methods of stores that only call their sync form, and their digests.
+_OF_STORES: Mapping[type, Mapping[str, str]] = {
+    BasePydanticVectorStore: {
+        "async_add": "cd468cb755e986f0",
+        "adelete": "adb62e892581df33",
+        "adelete_nodes": "980378c33b46fa8c",
+        "aget_nodes": "eafb4f7b54cddc43",
+        "aclear": "712d63fbe68e7c66",
+    },
+    PropertyGraphStore: {
+        "aget": "4c1232c838cb49d4",
+        "aget_triplets": "858ea76e207958a8",
+        "aget_rel_map": "bfb587166aeff8b3",
+        "aupsert_nodes": "c196242f909a1df5",
+        "aupsert_relations": "45b1dfa3799bfe8b",
+        "adelete": "9885991f48c6060e",
+        "adelete_llama_nodes": "0abdad07b80ec6ec",
+        "astructured_query": "84839fe668a6e5fe",
+        "avector_query": "24c155760ef9ee2f",
+        "aget_schema": "8eef238d46d8afab",
+    },
+}
 
 # The methods ------------------------------------------------------------------------------------
 
@@ -178,6 +244,13 @@ _BLOCKING: Mapping[str, BlockingMethod] = {
     **{
         place: BlockingMethod(body, _with_handlers, frozenset({digest}), only_named=True)
         for place, (body, digest) in _DEFAULTS.items()
+    },
+    **{
+        f"{base.__module__}.{base.__qualname__}.{name}": BlockingMethod(
+            _stored(base, name), _itself, frozenset({digest}), _one_of_each_class, only_named=True
+        )
+        for base, digests in _OF_STORES.items()
+        for name, digest in digests.items()
     },
     f"{_TRANSFORM}._aquery": BlockingMethod(
         _transformed_query, _its_transform, frozenset({"d16f958f49a25a02"})

@@ -109,6 +109,13 @@ def _held_by(obj: Any) -> Iterator[Any]:
     yield from vars(obj).values()
 
 
+def _around(*names: str) -> list[LeafMethod]:
+    """Return async methods of stores that are not scheduled, but may leave their loop free."""
+    return [LeafMethod(name, PrimitiveKind.INGESTION, "composite") for name in names]
+
+
+_GRAPH_SEARCHES = ("get", "get_triplets", "get_rel_map", "structured_query", "vector_query")
+
 LLAMA_INDEX = Framework(
     "LlamaIndex",
     leaves={
@@ -130,11 +137,12 @@ LLAMA_INDEX = Framework(
                 for leaf in _pair("query", "aquery", SEARCHING)
             ),
             *_pair("add", "async_add", PrimitiveKind.INGESTION),
+            *_around("adelete", "adelete_nodes", "aget_nodes", "aclear"),
         ],
         PropertyGraphStore: [
-            leaf
-            for name in ("get", "get_triplets", "get_rel_map", "structured_query", "vector_query")
-            for leaf in _pair(name, f"a{name}", SEARCHING)
+            *(leaf for name in _GRAPH_SEARCHES for leaf in _pair(name, f"a{name}", SEARCHING)),
+            *_around("aupsert_nodes", "aupsert_relations", "adelete", "adelete_llama_nodes"),
+            *_around("aget_schema"),
         ],
         # Each is known in a few classes of LlamaIndex's; a method of that name elsewhere is not
         # touched.

@@ -19,12 +19,12 @@ from llama_index_rag_accel.blocking_methods import (
     blocking_method,
     layers_of,
 )
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
-from rag_accel.interception.identity import find_identity
+from rag_accel.interception.identity import find_identity, identity_for
 from rag_accel.interception.leaf_table import plain_class
-from rag_accel_adapters.llama_index.thread_safe import preparation
+from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
 
 
 def off_loop(method: Method) -> Method:
@@ -54,7 +54,7 @@ def _threads_for(
     known: BlockingMethod, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Elsewhere | None:
     """Return what makes the blocking call in a thread; ``None`` if it is to stay on its loop."""
-    identity = find_identity()
+    identity = _identity_of(obj)
     if identity is None or not identity.accelerator.options.off_loop:
         return None
     accelerator = identity.accelerator
@@ -62,12 +62,33 @@ def _threads_for(
     if known.only_named and full_name(plain_class(type(obj))) not in named:
         return None
     try:
-        used = [*known.uses(obj), *args[:1], kwargs.get("query_bundle")]
+        used = [*known.uses(obj), *known.given(args, kwargs)]
         prepare = preparation(used, named, plain_class)
     except Exception as error:
         fail_open(accelerator, error, __name__)
         return None
     return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
+
+
+def _identity_of(obj: Any) -> RequestIdentity | None:
+    """Return the run that a call belongs to, of an accelerated object also outside of any."""
+    cls = type(obj)
+    is_twin = plain_class(cls) is not cls
+    return identity_for(getattr(cls, "__rag_accel_own__", None)) if is_twin else find_identity()
+
+
+def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) -> str | None:
+    """Return why an object's blocking call stays on its loop; ``None`` if it is made in a thread.
+
+    What a call is given may be a reason, too.
+    """
+    if not accelerator.options.off_loop:
+        return "off_loop=False"
+    named = accelerator.options.thread_safe_classes
+    name = full_name(plain_class(type(obj)))
+    if known.only_named and name not in named:
+        return f"thread_safe_classes does not name {name}"
+    return obstacle(known.uses(obj), named, plain_class)
 
 
 async def _in_thread(

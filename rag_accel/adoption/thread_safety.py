@@ -62,8 +62,27 @@ class ThreadSafety:
             named: full names of further classes, of which that is said.
             plain_class: returns the class that a program knows an object of a class by.
         """
+        classes = set[str]()
+        return None if self._look(roots, named, plain_class, classes) else classes
+
+    def obstacle(
+        self, roots: Iterable[object], named: Collection[str], plain_class: PlainClass
+    ) -> str | None:
+        """Return why these objects may not be called from several threads; ``None`` if they may.
+
+        The arguments are those of ``classes_in``.
+        """
+        return self._look(roots, named, plain_class, set())
+
+    def _look(
+        self,
+        roots: Iterable[object],
+        named: Collection[str],
+        plain_class: PlainClass,
+        classes: set[str],
+    ) -> str | None:
+        """Add the classes found to ``classes`` up to an obstacle, and return that."""
         waiting, seen = list(roots), dict[int, object]()
-        classes: set[str] = set()
         while waiting:
             obj = waiting.pop()
             if type(obj) in _DATA or id(obj) in seen:
@@ -71,12 +90,16 @@ class ThreadSafety:
             seen[id(obj)] = obj  # kept: the id of one made meanwhile is not another's
             cls = plain_class(type(obj))
             held = self._held(obj, cls, named)
-            if held is None or len(seen) > MAX_OBJECTS:
-                return None
+            if held is None:
+                return f"{_name_of(obj, cls)} is not known to be thread-safe"
+            if len(seen) > MAX_OBJECTS:
+                return f"it holds more than {MAX_OBJECTS} objects"
             classes.add(full_name(cls))
             waiting.extend(held)
-        is_safe = self.looping.isdisjoint(classes) or self.loop_bound.isdisjoint(classes)
-        return classes if is_safe else None
+        if self.looping.isdisjoint(classes) or self.loop_bound.isdisjoint(classes):
+            return None
+        bound = ", ".join(sorted(self.loop_bound & classes))
+        return f"connections of {bound} belong to one loop"
 
     def _held(self, obj: Any, cls: type, named: Collection[str]) -> Iterable[object] | None:
         """Return what an object that is known holds; ``None`` for one that is not."""
@@ -107,10 +130,20 @@ class ThreadSafety:
         return () if is_opaque else self.looks.get(name, state_of)(obj)
 
 
+def _name_of(obj: Any, cls: type) -> str:
+    """Return the name of a function or class, or else of an object's class."""
+    named: Any = obj if isinstance(obj, type | FunctionType) else cls
+    return full_name(named)
+
+
 def state_of(obj: Any) -> list[object]:
     """Return the values of an object's attributes, those private to a pydantic model too."""
-    private = getattr(obj, "__pydantic_private__", None) or {}
-    return [*vars(obj).values(), *private.values()]
+    return list(attributes_of(obj).values())
+
+
+def attributes_of(obj: Any) -> dict[str, object]:
+    """Return an object's attributes by name, those private to a pydantic model too."""
+    return {**vars(obj), **(getattr(obj, "__pydantic_private__", None) or {})}
 
 
 def _is_of(thing: Any, packages: tuple[str, ...]) -> bool:

@@ -14,15 +14,20 @@ from rag_accel.accelerator import (
     default_accelerator,
 )
 from rag_accel.config import is_enabled
+from rag_accel.interception.arguments import checked
 
 # Which ``activate()`` blocks are open, wherever in the process a call comes from.
 
 
 class Activation:
-    """One open block; ``accelerator=None`` stands for the process default of the moment."""
+    """One open block; ``accelerator=None`` stands for the process default of the moment.
+
+    Raises:
+        ConfigError: ``accelerator`` is of another type.
+    """
 
     def __init__(self, accelerator: Accelerator | None) -> None:
-        self.own = accelerator
+        self.own = checked(accelerator)
         self.outer = _here.get()
         self.is_open = False
 

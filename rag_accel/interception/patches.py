@@ -260,6 +260,9 @@ def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
     too. A program accelerated by ``accelerate`` stays a request of its own; a leaf called outside
     any such program is one. Blocks may be nested, also with different accelerators, and opened by
     several threads: a call belongs to the innermost block around it, else to the one opened last.
+
+    Raises:
+        ConfigError: ``accelerator`` is of another type.
     """
     block = Activation(accelerator)
     use = patches.acquire()

@@ -36,7 +36,8 @@ _OPAQUE = frozenset[str]().union(
     _names(f"{_CORE}.vector_stores.simple", "SimpleVectorStore"),
     _names(f"{_CORE}.storage.kvstore.simple_kvstore", "SimpleKVStore"),
     _names(f"{_CORE}.vector_stores.types", "MetadataFilter MetadataFilters VectorStoreQuery"),
-    _names(f"{_CORE}.schema", "QueryBundle"),
+    _names(f"{_CORE}.schema", "QueryBundle TextNode Node Document ImageNode"),
+    _names(f"{_CORE}.graph_stores.types", "EntityNode ChunkNode Relation"),
     _names("tiktoken.core", "Encoding"),
     _names("openai", "OpenAI AsyncOpenAI AzureOpenAI AsyncAzureOpenAI"),
     _names("httpx", "Client AsyncClient"),
@@ -184,6 +185,19 @@ def preparation(
         return _nothing
     # Data that does not come with LlamaIndex would be fetched.
     return _load_splitter if "NLTK_DATA" not in os.environ and _is_bundled() else None
+
+
+def obstacle(
+    roots: Iterable[object], named: Collection[str], plain_class: PlainClass
+) -> str | None:
+    """Return why ``preparation`` gives nothing for these objects, ``None`` if it gives something.
+
+    The arguments are those of ``preparation``.
+    """
+    found = THREAD_SAFETY.obstacle([*roots, *_shared()], named, plain_class)
+    if found is None and preparation(roots, named, plain_class) is None:
+        return "it would have to fetch the data of the sentence splitter"
+    return found
 
 
 def _shared() -> list[object]:

@@ -1,0 +1,108 @@
+"""What was understood of an accelerated LlamaIndex program, and how each part of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from llama_index.core.embeddings import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+
+from llama_index_rag_accel.blocking_methods import blocking_method
+from llama_index_rag_accel.entries import is_program
+from llama_index_rag_accel.leaf_table import LLAMA_INDEX
+from llama_index_rag_accel.off_loop import reason_to_stay
+from llama_index_rag_accel.owned_search import is_recognised
+from rag_accel.accelerator import Accelerator
+from rag_accel.interception.explanation import BORROWED, NO_LEAF, RECOGNISED_STORE, headline
+from rag_accel.interception.leaf_table import (
+    is_composite,
+    is_scheduled,
+    leaf_class,
+    leaf_methods,
+    plain_class,
+    plain_method,
+)
+from rag_accel_adapters.llama_index.models import EMBEDDINGS
+from rag_accel_adapters.llama_index.stand_ins import STAND_INS
+from rag_accel_adapters.llama_index.walk import Found, walk
+
+_PROGRAM = "runs plainly around its leaves, each call or run of it is one request"
+_PART = "runs plainly around its leaves, as part of a request"
+
+
+def explain_inside(obj: Any, accelerator: Accelerator) -> str:
+    """Return what is inside an object that an accelerator schedules, one part a line."""
+    seen = list(walk(obj))
+    lines = [f"  {found.path}: {said}" for found in seen for said in _say(found, accelerator)]
+    if not any(_is_leaf(found.obj) for found in seen):
+        lines += NO_LEAF
+    return "\n".join([*headline(obj, LLAMA_INDEX.name, accelerator), *lines])
+
+
+def _is_leaf(obj: Any) -> bool:
+    """Tell whether an object does work itself rather than having others do it."""
+    cls = type(obj)
+    base = leaf_class(cls).base
+    methods = leaf_methods(cls) if leaf_class(cls).framework is LLAMA_INDEX else ()
+    works = any(leaf.flavour != "composite" for leaf in methods)
+    return base is not None and works and not is_composite(obj)
+
+
+def _say(found: Found, accelerator: Accelerator) -> Iterator[str]:
+    obj = found.obj
+    name = type(obj).__name__
+    if _is_leaf(obj):
+        yield f"{name}: {_how(found, accelerator)}"
+    elif is_program(obj):
+        yield f"{name}: {_PART if found.around else _PROGRAM}"
+    elif isinstance(obj, BaseIndex):
+        yield f"{name}: what it makes is accelerated, each insertion is a request"
+    yield from (f"{name}.{said}" for said in _on_loop(obj, accelerator))
+
+
+def _how(found: Found, accelerator: Accelerator) -> str:
+    obj, cls = found.obj, plain_class(type(found.obj))
+    if is_scheduled(cls):
+        return "a component of this library: its own engine, requests share batches"
+    if isinstance(obj, BaseEmbedding):
+        adopted = EMBEDDINGS.adopt(obj, cls, plain_method)
+        if adopted is not None:
+            return adopted.describe(accelerator.options)
+    if is_recognised(type(obj)):
+        return RECOGNISED_STORE
+    stands_in = STAND_INS.describe(obj, cls, plain_method)
+    if stands_in is not None:
+        return stands_in
+    if _is_inner(found):
+        return "part of the leaf that holds it: runs within its call"
+    return f"{BORROWED}{_reason(obj, cls)}"
+
+
+def _reason(obj: Any, cls: type) -> str:
+    """Return why no engine of ours runs an object of a class that is known."""
+    is_known = isinstance(obj, BaseEmbedding) and EMBEDDINGS.may_adopt(cls, plain_method)
+    if is_known or STAND_INS.has(cls, plain_method):
+        return " (a known class, with settings or parts that no engine of ours honours)"
+    return " (no engine of ours computes what this class does)"
+
+
+def _is_inner(found: Found) -> bool:
+    """Tell whether a leaf that holds an object counts its calls as its own."""
+    holders = (one for one in found.around if _is_leaf(one))
+    kinds = {leaf.kind for one in holders for leaf in leaf_methods(type(one))}
+    inner = tuple(base for kind in kinds for base in LLAMA_INDEX.inner.get(kind, ()))
+    return isinstance(found.obj, inner)
+
+
+def _on_loop(obj: Any, accelerator: Accelerator) -> Iterator[str]:
+    """Yield for each async method that upstream lets block its loop where it runs."""
+    cls = type(obj)
+    methods = leaf_methods(cls) if leaf_class(cls).framework is LLAMA_INDEX else ()
+    for leaf in methods:
+        known = blocking_method(plain_method(plain_class(cls), leaf.name))
+        if known is None:
+            continue
+        reason = reason_to_stay(known, obj, accelerator)
+        where = "leaves its loop free" if reason is None else f"blocks its loop: {reason}"
+        yield f"{leaf.name} {where}"

@@ -1,0 +1,31 @@
+"""What the explanations of all frameworks say of accelerated programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rag_accel.accelerator import Accelerator
+
+BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
+NOT_UNDERSTOOD = "not understood: runs plainly"
+RECOGNISED_STORE = (
+    "recognised store: where it is large and seldom changed, an owned engine looks for its"
+    " nearest vectors, searches of all requests share steps; texts and scores are the"
+    " store's own"
+)
+NO_LEAF = (
+    "  no leaf is visible from outside; the models, retrievers, stores and embeddings",
+    "  that this code calls when it runs are scheduled all the same",
+)
+
+
+def headline(obj: Any, framework: str, accelerator: Accelerator) -> list[str]:
+    """Return the lines with which the explanation of an object begins.
+
+    No saving is claimed: what a rewrite saves is shown by measurement only.
+    """
+    return [
+        f"{type(obj).__name__} accelerated by interception: {framework} keeps the control flow,",
+        "the leaf calls below are scheduled (batches of at most"
+        f" {accelerator.options.max_batch}, {accelerator.cores} cores).",
+    ]

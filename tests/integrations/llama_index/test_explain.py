@@ -1,0 +1,157 @@
+"""What ``explain`` says of LlamaIndex objects and of their parts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from li_off_loop import knowing
+from li_programs import CHAT_ENGINES, QUERY_ENGINES, EchoLLM, HashEmbedding, Parts
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.tools import QueryEngineTool
+from llama_index.core.vector_stores import SimpleVectorStore
+from workflows import Workflow, step
+from workflows.events import StartEvent, StopEvent
+
+from llama_index_rag_accel import RagAccelVectorStore, accelerate, explain
+from rag_accel import Accelerator
+
+
+class OneStep(Workflow):
+    """A workflow of the user's that holds a model and a tool."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.model = parts.llm
+        self.tools = {"engine": QueryEngineTool.from_defaults(parts.engine())}
+
+    @step
+    async def answer(self, event: StartEvent) -> StopEvent:
+        """Ask the model."""
+        return StopEvent(result=await self.model.acomplete("x"))
+
+
+def _pipeline(parts: Parts) -> Any:
+    return IngestionPipeline(transformations=[SentenceSplitter(), parts.embedding])
+
+
+#: programs, and of each what must be found at which path
+PROGRAMS: dict[str, tuple[Any, list[str]]] = {
+    "query engine": (
+        QUERY_ENGINES["postprocessed"],
+        [
+            "program.retriever: VectorIndexRetriever: borrowed",
+            "program.retriever.embed_model: HashEmbedding: borrowed",
+            "program.retriever.vector_store: SimpleVectorStore: recognised store",
+            "program.response_synthesizer.llm: EchoLLM: borrowed",
+            "program.node_postprocessors.0: SimilarityPostprocessor: borrowed",
+        ],
+    ),
+    "transformed": (QUERY_ENGINES["hyde"], ["program.query_transform.llm: EchoLLM: borrowed"]),
+    "fusion": (
+        QUERY_ENGINES["fusion"],
+        [
+            "program.retriever: QueryFusionRetriever: runs plainly",
+            "program.retriever.retrievers.1: VectorIndexRetriever: borrowed",
+        ],
+    ),
+    "chat engine": (CHAT_ENGINES["context"], ["program.llm: EchoLLM: borrowed"]),
+    "retriever": (
+        lambda parts: parts.index().as_retriever(),
+        ["program: VectorIndexRetriever: borrowed"],
+    ),
+    "index": (
+        Parts.index,
+        [
+            "program: VectorStoreIndex: what it makes",
+            "program.embed_model: HashEmbedding: borrowed",
+        ],
+    ),
+    "pipeline": (_pipeline, ["program.transformations.1: HashEmbedding: borrowed"]),
+    "workflow": (
+        OneStep,
+        [
+            "program: OneStep: runs plainly around its leaves, each call or run",
+            "program.model: EchoLLM: borrowed",
+            "program.tools.engine.query_engine.retriever: VectorIndexRetriever: borrowed",
+        ],
+    ),
+    "llm": (lambda parts: parts.llm, ["program: EchoLLM: borrowed"]),
+    "embedding": (lambda parts: parts.embedding, ["program: HashEmbedding: borrowed"]),
+    "postprocessor": (
+        lambda parts: SimilarityPostprocessor(),
+        ["program: SimilarityPostprocessor: borrowed"],
+    ),
+    "store": (lambda parts: SimpleVectorStore(), ["program: SimpleVectorStore: recognised store"]),
+}
+
+
+@pytest.mark.parametrize(("make", "wanted"), PROGRAMS.values(), ids=PROGRAMS)
+def test_each_part_is_named_with_how_it_runs(
+    make: Any, wanted: list[str], accelerator: Accelerator
+) -> None:
+    said = explain(accelerate(make(Parts()), accelerator=accelerator))
+    lines = [line.strip() for line in said.splitlines()]
+    for one in wanted:
+        assert sum(line.startswith(one) for line in lines) == 1
+
+
+@pytest.mark.parametrize("make", [make for make, _ in PROGRAMS.values()], ids=PROGRAMS)
+def test_what_is_not_accelerated_has_the_same_parts(make: Any, accelerator: Accelerator) -> None:
+    obj = make(Parts())
+    fast = explain(accelerate(obj, accelerator=accelerator))
+    assert explain(obj).splitlines()[2:] == fast.splitlines()[2:]
+
+
+def test_the_batches_are_those_of_the_object_s_own_accelerator() -> None:
+    with Accelerator(strict=True, max_batch=7) as own:
+        assert "at most 7," in explain(accelerate(EchoLLM(), accelerator=own))
+
+
+def test_a_method_that_blocks_its_loop_is_named_with_what_is_unknown() -> None:
+    with knowing() as accelerator:
+        said = explain(accelerate(QUERY_ENGINES["hyde"](Parts()), accelerator=accelerator))
+    assert "TransformQueryEngine._aquery blocks its loop: li_programs.EchoLLM is not" in said
+
+
+def test_a_method_of_named_classes_leaves_its_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llama_index.core import Settings
+
+    monkeypatch.setattr(Settings, "_llm", MockLLM())
+    with knowing(EchoLLM, HashEmbedding) as accelerator:
+        said = explain(accelerate(QUERY_ENGINES["hyde"](Parts()), accelerator=accelerator))
+    assert "TransformQueryEngine._aquery leaves its loop free" in said
+    assert "EchoLLM.acomplete leaves its loop free" in said
+
+
+def test_nothing_leaves_the_loop_free_where_that_is_off() -> None:
+    with knowing(EchoLLM, off_loop=False) as accelerator:
+        said = explain(accelerate(EchoLLM(), accelerator=accelerator))
+    assert "EchoLLM.acomplete blocks its loop: off_loop=False" in said
+
+
+def test_a_component_of_ours_is_named_as_one(accelerator: Accelerator) -> None:
+    store = RagAccelVectorStore(accelerator=accelerator)
+    assert "RagAccelVectorStore: a component of this library" in explain(store)
+
+
+def test_an_object_without_leaves_says_that_none_is_seen() -> None:
+    assert "no leaf is visible from outside" in explain(object())
+
+
+def test_no_private_name_of_llama_index_is_shown(accelerator: Accelerator) -> None:
+    said = explain(accelerate(QUERY_ENGINES["fusion"](Parts()), accelerator=accelerator))
+    paths = [line.partition(":")[0] for line in said.splitlines()[2:]]
+    assert not any(re.search(r"\._", path) for path in paths)
+
+
+@pytest.mark.parametrize("name", ["README.md", "COMPATIBILITY.md"])
+def test_the_documents_name_it_for_llama_index(name: str) -> None:
+    text = (Path(__file__).parents[3] / name).read_text()
+    _, _, section = text.partition("## LlamaIndex\n")
+    assert "`explain(" in section.partition("\n## ")[0].partition("\n### ")[0]
