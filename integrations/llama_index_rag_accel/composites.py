@@ -26,7 +26,7 @@ T = TypeVar("T")
 _SEPARATOR = "\n---------------------\n"
 
 
-class RunAll(Protocol):
+class RunCalls(Protocol):
     """A function that runs calls which do not need each other, or one by one if it must.
 
     Returns their results in order; raises the error of the first, in order, that fails. Of
@@ -37,7 +37,7 @@ class RunAll(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Composite:
+class IndependentCalls:
     """What is known of one method that makes independent calls one by one.
 
     Args:
@@ -83,7 +83,7 @@ class Composite:
 # The methods ------------------------------------------------------------------------------------
 
 
-def _sub_questions(run_all: RunAll, engine: Any, query_bundle: Any) -> Any:
+def _sub_questions(run_all: RunCalls, engine: Any, query_bundle: Any) -> Any:
     payload = {EventPayload.QUERY_STR: query_bundle.query_str}
     with engine.callback_manager.event(CBEventType.QUERY, payload=payload) as query_event:
         sub_questions = engine._question_gen.generate(engine._metadatas, query_bundle)
@@ -105,7 +105,7 @@ def _sub_questions(run_all: RunAll, engine: Any, query_bundle: Any) -> Any:
     return response
 
 
-def _fused_queries(run_all: RunAll, fusion: Any, queries: Any) -> Any:
+def _fused_queries(run_all: RunCalls, fusion: Any, queries: Any) -> Any:
     retrievers = fusion._retrievers
     uses = [*retrievers, *queries]
     if len(queries) == 1:
@@ -122,7 +122,7 @@ def _fused_queries(run_all: RunAll, fusion: Any, queries: Any) -> Any:
     return results
 
 
-def _found_by_all(run_all: RunAll, retrievers: Any, query: Any, uses: Sequence[object]) -> Any:
+def _found_by_all(run_all: RunCalls, retrievers: Any, query: Any, uses: Sequence[object]) -> Any:
     """Return what each retriever finds for a query.
 
     The first that needs the query's embedding puts it there for the others, whatever their models:
@@ -145,7 +145,7 @@ class _OneByOne:
 
 
 def _accumulated(
-    run_all: RunAll,
+    run_all: RunCalls,
     synthesizer: Any,
     query_str: str,
     text_chunks: Any,
@@ -168,7 +168,7 @@ def _accumulated(
 
 
 def _accumulated_messages(
-    run_all: RunAll,
+    run_all: RunCalls,
     synthesizer: Any,
     query_str: str,
     message_chunks: Any,
@@ -191,12 +191,12 @@ def _predicting(synthesizer: Any) -> list[object]:
     ]
 
 
-def _aggregated(run_all: RunAll, embedding: Any, queries: Any, agg_fn: Any = None) -> Any:
+def _aggregated(run_all: RunCalls, embedding: Any, queries: Any, agg_fn: Any = None) -> Any:
     calls = [partial(embedding.get_query_embedding, query) for query in queries]
     return (agg_fn or mean_agg)(run_all(calls, [embedding]))
 
 
-async def _aaggregated(run_all: RunAll, embedding: Any, queries: Any, agg_fn: Any = None) -> Any:
+async def _aaggregated(run_all: RunCalls, embedding: Any, queries: Any, agg_fn: Any = None) -> Any:
     calls = [partial(embedding.aget_query_embedding, query) for query in queries]
     return (agg_fn or mean_agg)(await run_all(calls, [embedding]))
 
@@ -215,8 +215,8 @@ _COMPACT = f"{_SYNTHESIZERS}.compact_and_accumulate.CompactAndAccumulate"
 _EMBEDDING = f"{_CORE}.base.embeddings.base.BaseEmbedding"
 
 
-def _accumulating(body: Method, digest: str) -> Composite:
-    return Composite(
+def _accumulating(body: Method, digest: str) -> IndependentCalls:
+    return IndependentCalls(
         body,
         digest,
         ("_give_responses", "6152b21bebd82253"),
@@ -225,29 +225,29 @@ def _accumulating(body: Method, digest: str) -> Composite:
     )
 
 
-_KNOWN: Mapping[str, Composite] = {
-    f"{_SUB_QUESTION}._query": Composite(
+_KNOWN: Mapping[str, IndependentCalls] = {
+    f"{_SUB_QUESTION}._query": IndependentCalls(
         _sub_questions,
         "ad4e96c8e532776c",
         ("_query_subq", "2034a0a5d35778c7"),
         frozenset({_SUB_QUESTION}),
         applies=lambda engine: not engine._use_async,
     ),
-    f"{_FUSION}._run_sync_queries": Composite(
+    f"{_FUSION}._run_sync_queries": IndependentCalls(
         _fused_queries, "a3f6b852849147c1", None, frozenset({_FUSION})
     ),
     f"{_ACCUMULATE}.get_response": _accumulating(_accumulated, "a6f5d7755bf1924b"),
     f"{_ACCUMULATE}.get_response_from_messages": _accumulating(
         _accumulated_messages, "a1d3257a46f13b6f"
     ),
-    f"{_EMBEDDING}.get_agg_embedding_from_queries": Composite(
+    f"{_EMBEDDING}.get_agg_embedding_from_queries": IndependentCalls(
         _aggregated,
         "9eb34d88a6e5d8f6",
         ("get_query_embedding", "f7ec176ca6d7702c"),
         applies=_has_no_say,
         is_leafs=True,
     ),
-    f"{_EMBEDDING}.aget_agg_embedding_from_queries": Composite(
+    f"{_EMBEDDING}.aget_agg_embedding_from_queries": IndependentCalls(
         _aaggregated,
         "aaba98ac7692a309",
         ("aget_query_embedding", "be5c6932a1087294"),
@@ -257,7 +257,7 @@ _KNOWN: Mapping[str, Composite] = {
 }
 
 
-def composite_of(method: Method | None) -> Composite | None:
+def composite_of(method: Method | None) -> IndependentCalls | None:
     """Return what is known of a method, ``None`` for one that is not known."""
     layers = layers_of(method)
     if layers is None:

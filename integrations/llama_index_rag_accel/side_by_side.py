@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from llama_index_rag_accel.composites import Composite, composite_of
+from llama_index_rag_accel.composites import IndependentCalls, composite_of
 from llama_index_rag_accel.layers import Method, layers_of
 from llama_index_rag_accel.off_loop import preparation_for
 from rag_accel.accelerator import Accelerator
@@ -31,7 +31,7 @@ def side_by_side(method: Method) -> Method:
     return method if known is None else functools.partial(_run, method, known)
 
 
-def _run(method: Method, known: Composite, obj: Any, *args: Any, **kwargs: Any) -> Any:
+def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs: Any) -> Any:
     accelerator = _accelerator_for(known, obj)
     if accelerator is None:
         return method(obj, *args, **kwargs)
@@ -53,7 +53,7 @@ def _run(method: Method, known: Composite, obj: Any, *args: Any, **kwargs: Any) 
     return layers.run(body, obj, *args, **kwargs)
 
 
-def _accelerator_for(known: Composite, obj: Any) -> Accelerator | None:
+def _accelerator_for(known: IndependentCalls, obj: Any) -> Accelerator | None:
     """Return the accelerator whose request the calls are part of; ``None`` if they are plain."""
     identity = find_identity()
     if identity is None or not identity.accelerator.options.side_by_side:
