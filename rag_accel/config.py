@@ -112,10 +112,16 @@ class Options:
         "make blocking calls of LlamaIndex's async methods in such threads, where all that is "
         "called is known to be thread-safe",
     )
+    side_by_side: bool = _option(
+        True,
+        "run calls that do not need each other at the same time: LlamaIndex's where all that is "
+        "called is known to be thread-safe, LangChain's in `translate` mode",
+    )
     thread_safe_classes: tuple[str, ...] = _option(
         (),
         "your classes whose objects may be called from several threads at once, as "
-        "`package.module.Class`, joined by commas in the environment; needed by `off_loop`",
+        "`package.module.Class`, joined by commas in the environment; needed by `off_loop` "
+        "and `side_by_side`",
     )
     single_flight: bool = _option(
         True,

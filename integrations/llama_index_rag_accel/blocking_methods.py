@@ -8,10 +8,8 @@ user's, or of a later LlamaIndex which no longer blocks, is not known.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
@@ -19,14 +17,12 @@ from llama_index.core.graph_stores.types import PropertyGraphStore
 from llama_index.core.indices.query.query_transform.feedback_transform import (
     FeedbackQueryTransformation,
 )
-from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.query_engine import RetryGuidelineQueryEngine
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from llama_index_rag_accel.layers import Method, layers_of
 from rag_accel.adoption.sources import digest_of
 from rag_accel.interception.leaf_table import plain_class, plain_method
-
-Method = Callable[..., Any]
 
 
 class Outcome(Protocol):
@@ -284,57 +280,3 @@ def blocking_method(method: Method | None) -> BlockingMethod | None:
     # Of its code: a function that has been decorated leads to another.
     is_read = known is not None and digest_of(layers.function.__code__) in known.digests
     return known if is_read else None
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """A method's function, and what LlamaIndex has put around it.
-
-    Args:
-        function: as it is written in the class.
-        noting: decorates a model's methods with events and callbacks; ``None`` for others.
-        span: calls what it is given within a span; ``None`` for methods without one.
-    """
-
-    function: FunctionType
-    noting: Callable[[Method], Method] | None
-    span: Method | None
-
-    def around(self, body: Method) -> Method:
-        """Return ``body``, named as the function, with the same around it."""
-        if self.noting is None:
-            return functools.wraps(self.function)(body)
-        # What has ``__wrapped__`` counts there as noted already.
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(body, name, getattr(self.function, name))
-        return self.noting(body)
-
-
-def layers_of(method: Any) -> Layers | None:
-    """Take a method apart; ``None`` if anything else is around it: that looks like the method."""
-    span = None
-    if type(method) is not FunctionType:
-        span, method = (getattr(method, name, None) for name in ("_self_wrapper", "__wrapped__"))
-        place = f"{getattr(span, '__module__', '')}.{getattr(span, '__qualname__', '')}"
-        if place != _SPAN or type(method) is not FunctionType:
-            return None
-    noting = _NOTING.get(method.__code__)
-    if noting is not None:
-        cells = zip(method.__code__.co_freevars, method.__closure__ or (), strict=True)
-        method = dict(cells)["f"].cell_contents
-    elif hasattr(method, "__wrapped__"):
-        return None
-    return Layers(method, noting, span) if type(method) is FunctionType else None
-
-
-def _noted(noting: Callable[[Method], Method]) -> CodeType:
-    async def nothing(self: Any) -> None: ...
-
-    return noting(nothing).__code__
-
-
-#: What notes a model's events, by the code of the functions it makes.
-_NOTING: Mapping[CodeType, Callable[[Method], Method]] = {
-    _noted(noting): noting for noting in (llm_completion_callback(), llm_chat_callback())
-}
-_SPAN = "llama_index_instrumentation.dispatcher.Dispatcher.span.<locals>.async_wrapper"

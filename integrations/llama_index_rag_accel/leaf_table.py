@@ -1,4 +1,6 @@
-"""The methods in which LlamaIndex objects do their work, and those that block a loop meanwhile.
+"""The methods in which LlamaIndex objects do their work.
+
+Beside them stand those that block a loop meanwhile, or make calls that do not need each other.
 
 Embeddings and retrievers are intercepted below their own events, caches and rate limiters; models
 around them, since there is no method between a model's events and its work.
@@ -20,11 +22,15 @@ from llama_index.core.embeddings.multi_modal_base import MultiModalEmbedding
 from llama_index.core.graph_stores.types import PropertyGraphStore
 from llama_index.core.multi_modal_llms.base import MultiModalLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from llama_index_rag_accel.blocking_methods import blocking_method
+from llama_index_rag_accel.composites import composite_of
+from llama_index_rag_accel.layers import Method
 from llama_index_rag_accel.off_loop import off_loop
 from llama_index_rag_accel.owned_search import is_recognised, searching
+from llama_index_rag_accel.side_by_side import side_by_side
 from rag_accel.adoption.embedding_calls import Role
 from rag_accel.adoption.known_classes import does_the_same
 from rag_accel.engine_api import PrimitiveKind
@@ -104,6 +110,20 @@ _BATCH = [
 ]
 
 
+_AGGREGATES = [
+    LeafMethod("get_agg_embedding_from_queries", EMBEDDING, "composite"),
+    LeafMethod("aget_agg_embedding_from_queries", EMBEDDING, "composite"),
+]
+
+
+def _spread(method: Method) -> Method:
+    return off_loop(method) if composite_of(method) is None else side_by_side(method)
+
+
+def _is_composite_call(method: Method | None) -> bool:
+    return blocking_method(method) is not None or composite_of(method) is not None
+
+
 def _held_by(obj: Any) -> Iterator[Any]:
     """Yield what an object holds: each may lead to a leaf, and its calls are the program's, too."""
     yield from vars(obj).values()
@@ -124,12 +144,16 @@ LLAMA_INDEX = Framework(
         MultiModalEmbedding: [
             *_EMBEDS_TEXT,
             *_BATCH,
+            *_AGGREGATES,
             *_pair("_get_image_embedding", "_aget_image_embedding", EMBEDDING),
             *_pair("_get_image_embeddings", "_aget_image_embeddings", EMBEDDING),
         ],
-        BaseEmbedding: [*_EMBEDS_TEXT, *_BATCH],
+        BaseEmbedding: [*_EMBEDS_TEXT, *_BATCH, *_AGGREGATES],
         BaseSparseEmbedding: _EMBEDS,
-        BaseRetriever: _pair("_retrieve", "_aretrieve", SEARCHING),
+        BaseRetriever: [
+            *_pair("_retrieve", "_aretrieve", SEARCHING),
+            LeafMethod("_run_sync_queries", SEARCHING, "composite"),
+        ],
         # Where a store looks at its vectors, also for a retriever over it.
         BasePydanticVectorStore: [
             *(
@@ -147,8 +171,13 @@ LLAMA_INDEX = Framework(
         # Each is known in a few classes of LlamaIndex's; a method of that name elsewhere is not
         # touched.
         BaseQueryEngine: [
+            LeafMethod("_query", SEARCHING, "composite"),
             LeafMethod("_aquery", SEARCHING, "composite"),
             LeafMethod("asynthesize", SEARCHING, "composite"),
+        ],
+        BaseSynthesizer: [
+            LeafMethod("get_response", DECODING, "composite"),
+            LeafMethod("get_response_from_messages", DECODING, "composite"),
         ],
         BaseNodePostprocessor: [
             replace(leaf, owned=STANDING_IN.owned)
@@ -160,8 +189,8 @@ LLAMA_INDEX = Framework(
     # A retriever over a store, or a model over another.
     inner={SEARCHING: (BasePydanticVectorStore, PropertyGraphStore), DECODING: (BaseLLM,)},
     held_by=_held_by,
-    is_composite_call=lambda method: blocking_method(method) is not None,
-    spread=off_loop,
+    is_composite_call=_is_composite_call,
+    spread=_spread,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
     documents=documents_in,
 )

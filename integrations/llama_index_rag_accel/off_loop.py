@@ -7,18 +7,16 @@ it is.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context, ContextVar, copy_context
-from types import MethodType
 from typing import Any
 
 from llama_index_rag_accel.blocking_methods import (
     BlockingMethod,
     Elsewhere,
-    Method,
     blocking_method,
-    layers_of,
 )
+from llama_index_rag_accel.layers import Method, layers_of
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
@@ -43,11 +41,7 @@ def _run(method: Method, known: BlockingMethod, obj: Any, *args: Any, **kwargs: 
     async def body(self: Any, *args: Any, **kwargs: Any) -> Any:
         return await known.body(elsewhere, self, *args, **kwargs)
 
-    called = layers.around(body)
-    if layers.span is None:
-        return called(obj, *args, **kwargs)
-    # The span is named after the method, and tells handlers of its object and arguments.
-    return layers.span(MethodType(called, obj), obj, args, kwargs)
+    return layers.run(body, obj, *args, **kwargs)
 
 
 def _threads_for(
@@ -61,13 +55,22 @@ def _threads_for(
     named = accelerator.options.thread_safe_classes
     if known.only_named and full_name(plain_class(type(obj))) not in named:
         return None
+    prepare = preparation_for(accelerator, lambda: [*known.uses(obj), *known.given(args, kwargs)])
+    return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
+
+
+def preparation_for(
+    accelerator: Accelerator, uses: Callable[[], Iterable[object]]
+) -> Callable[[], None] | None:
+    """Return what is to be done before these objects are used in several threads.
+
+    ``None`` if they may not be, or after an internal error of ours.
+    """
     try:
-        used = [*known.uses(obj), *known.given(args, kwargs)]
-        prepare = preparation(used, named, plain_class)
+        return preparation(uses(), accelerator.options.thread_safe_classes, plain_class)
     except Exception as error:
         fail_open(accelerator, error, __name__)
         return None
-    return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
 
 
 def _identity_of(obj: Any) -> RequestIdentity | None:
