@@ -11,6 +11,7 @@ from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption import local_llms
 from rag_accel.interception.leaf_table import leaf_base, plain_class, plain_method
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.stand_ins import STAND_INS
@@ -70,6 +71,9 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
             " nearest vectors, searches of all requests share steps; texts and scores are the"
             " store's own"
         )
+    model = STAND_INS.language_model(leaf, plain_class(cls), plain_method)
+    if model is not None:
+        return local_llms.describe(model, accelerator.options.adopt_llm)
     stands_in = STAND_INS.describe(leaf, plain_class(cls), plain_method)
     if stands_in is not None:
         return stands_in

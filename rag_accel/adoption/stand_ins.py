@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from rag_accel.adoption.generation import GreedyCall
 from rag_accel.adoption.known_classes import PlainMethod, does_the_same, full_name
 from rag_accel.engine_api import Engine, PrimitiveKind
 
@@ -47,6 +48,10 @@ class Ask(Protocol):
         """Return ``read`` of what the engine made of it; ``plain()`` after an error of ours."""
         ...
 
+    def generate(self, model: Any, call: GreedyCall) -> Any:
+        """Return what a greedy call of a model returns, plainly if no engine may run it."""
+        ...
+
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call off the loop, in more threads than the loop's executor has."""
         ...
@@ -61,12 +66,14 @@ class KnownClass:
         fits: tells whether a stand-in of an object is of use.
         make: makes one.
         says: how its objects run then.
+        model: returns the language model that an object calls, which has a say in how it runs.
     """
 
     methods: tuple[str, ...]
     fits: Callable[[Any], bool]
     make: Callable[[Any, Ask], Any]
     says: str
+    model: Callable[[Any], Any] | None = None
 
 
 class StandIns:
@@ -93,6 +100,12 @@ class StandIns:
         """Return how an object with stand-ins runs; None if it has none."""
         known = self._find(cls, method)
         return known.says if known is not None and known.fits(obj) else None
+
+    def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
+        """Return the language model that an object with stand-ins calls; None if it has none."""
+        known = self._find(cls, method)
+        is_one = known is not None and known.model is not None and known.fits(obj)
+        return known.model(obj) if is_one else None
 
     def _find(self, cls: type, method: PlainMethod) -> KnownClass | None:
         """Return what is known of a class: it is a known one or does what that does."""

@@ -13,6 +13,7 @@ from rag_accel.adoption.clients import (
 )
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
+from rag_accel_adapters.hf_pipelines import is_text_generation, with_client
 
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
@@ -42,8 +43,26 @@ def _cross_encoder_reranker(reranker: Any, ask: Ask) -> Any:
     return replaced(reranker, model=replaced(model, client=CrossEncoderClient(model.client, ask)))
 
 
+def _is_local_llm(llm: Any) -> bool:
+    return is_text_generation(llm.pipeline)
+
+
+def _pipeline_llm(llm: Any, ask: Ask) -> Any:
+    return replaced(llm, pipeline=with_client(llm.pipeline, ask.generate))
+
+
+_PIPELINE = "langchain_huggingface.llms.huggingface_pipeline.HuggingFacePipeline"
+_LLM = KnownClass(
+    ("_generate", "_stream"),
+    _is_local_llm,
+    _pipeline_llm,
+    "recognised local language model: its own methods run",
+    lambda llm: llm.pipeline.model,
+)
+
 STAND_INS = StandIns(
     {
+        _PIPELINE: _LLM,
         "langchain_community.vectorstores.faiss.FAISS": KnownClass(
             (
                 "similarity_search",

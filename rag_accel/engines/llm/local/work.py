@@ -22,6 +22,7 @@ from rag_accel.engines.llm.local.rows import Runner
 from rag_accel.engines.llm.local.sampling import Choice, Sampler, read_options
 from rag_accel.engines.llm.local.sequence import TokenSequence
 from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer
+from rag_accel.engines.llm.local.tokens import CompletionTokens, TokenInput, TokenOutput
 from rag_accel.errors import EngineError
 
 
@@ -33,14 +34,14 @@ class LocalWork:
         request: as submitted.
         sequence: its tokens and where they are.
         sampler: chooses its tokens; unused where only a prompt is to be computed.
-        completion: its text; None where only a prompt is to be computed.
+        completion: its text or tokens; None where only a prompt is to be computed.
         token_text: returns the text of one token, for reports of probabilities.
     """
 
     request: EngineRequest
     sequence: TokenSequence
     sampler: Sampler
-    completion: CompletionText | None
+    completion: CompletionText | CompletionTokens | None
     token_text: Callable[[int], str]
     revision: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
@@ -69,14 +70,23 @@ class LocalWork:
         """Return an output of this work."""
         return EngineOutput(self.request.id, kind, value, error=error, revision=self.revision)
 
-    def _result(self, completion: CompletionText) -> GenerationOutput:
+    def _result(self, completion: CompletionText | CompletionTokens) -> GenerationOutput:
         size, taken_over = len(self.sequence.prompt), self.sequence.from_prefix
+        use = PromptUse(computed=size - taken_over, from_prefix=taken_over)
+        if isinstance(completion, CompletionTokens):
+            return TokenOutput(
+                prompt_tokens=size,
+                completion_tokens=completion.num_tokens,
+                finish_reason=completion.finish_reason or "stop",
+                use=use,
+                tokens=tuple(self.sequence.generated),
+            )
         return GenerationOutput(
             text=completion.text,
             prompt_tokens=size,
             completion_tokens=completion.num_tokens,
             finish_reason=completion.finish_reason or "stop",
-            use=PromptUse(computed=size - taken_over, from_prefix=taken_over),
+            use=use,
             logprobs=tuple(self.logprobs),
         )
 
@@ -87,7 +97,7 @@ class WorkReader:
     Args:
         runner: tells what has room.
         tokenizer: of transformers.
-        prompting: of the same tokenizer.
+        prompting: of the same tokenizer; None where all prompts are token ids.
         eos: tokens that end a completion.
         options: bounds.
     """
@@ -96,7 +106,7 @@ class WorkReader:
         self,
         runner: Runner,
         tokenizer: Any,
-        prompting: Prompting,
+        prompting: Prompting | None,
         eos: Collection[int],
         options: LocalOptions,
     ) -> None:
@@ -111,8 +121,9 @@ class WorkReader:
 
         Raises EngineError where it has no room or the template refuses it.
         """
+        prompting = self._of_messages()
         is_part = request.kind is PrimitiveKind.PARTIAL_PREFILLING
-        read = self._prompting.beginning if is_part else self._prompting.whole
+        read = prompting.beginning if is_part else prompting.whole
         prompt = read(payload.messages)
         if not prompt:
             return None
@@ -125,12 +136,14 @@ class WorkReader:
         Raises EngineError where it has no room or the template refuses it, and ConfigError on bad
         options.
         """
+        if isinstance(payload, TokenInput):
+            return self._continuation(request, payload)
         sampler = Sampler(read_options(payload.options))
         wanted = payload.max_tokens
         if wanted is None:
             wanted = self._options.max_tokens_default
         check_least("GenerationInput.max_tokens", wanted, 1)
-        prompt = self._prompting.whole(payload.messages)
+        prompt = self._of_messages().whole(payload.messages)
         max_new = check_room(len(prompt), wanted, self._runner.context)
         cleans_up = bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False))
         completion = CompletionText(
@@ -141,13 +154,28 @@ class WorkReader:
         )
         return self._work(request, prompt, max_new, sampler, completion)
 
+    def _continuation(self, request: EngineRequest, payload: TokenInput) -> LocalWork:
+        max_new = check_room(len(payload.ids), payload.most, self._runner.context)
+        completion = CompletionTokens(payload.ends, max_new)
+        return self._work(request, payload.ids, max_new, Sampler(read_options({})), completion)
+
+    def _of_messages(self) -> Prompting:
+        if self._prompting is None:
+            raise EngineError(
+                "this engine has no tokenizer",
+                where="local language model",
+                found="a prompt of messages",
+                valid="a prompt of token ids",
+            )
+        return self._prompting
+
     def _work(
         self,
         request: EngineRequest,
         prompt: tuple[int, ...],
         max_new: int,
         sampler: Sampler,
-        completion: CompletionText | None,
+        completion: CompletionText | CompletionTokens | None,
     ) -> LocalWork:
         sequence = TokenSequence(
             prompt,
