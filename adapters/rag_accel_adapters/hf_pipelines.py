@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from rag_accel.adoption.generation import AskGenerate, GeneratingClient
 from rag_accel.adoption.known_classes import full_name
+from rag_accel.adoption.stand_ins import Ask
 from rag_accel_adapters.hf_generation import read_greedy
 
 _PIPELINE = "transformers.pipelines.text_generation.TextGenerationPipeline"
+#: parts of a list that are under way at once
+_MOST_THREADS = 64
 #: Criteria by the place where they are written, and the variable that holds their tokens.
 _CRITERIA: Mapping[str, str] = {
     "langchain_huggingface.llms.huggingface_pipeline.HuggingFacePipeline._stream.<locals>"
@@ -29,20 +33,78 @@ def generating(model: Any, ask: AskGenerate) -> GeneratingClient:
 
 def is_text_generation(pipeline: Any) -> bool:
     """Tell whether a pipeline continues texts by its library's own code."""
+    if pipeline is None or isinstance(pipeline, SpreadPipeline):
+        return False
     return (
         full_name(type(pipeline)) == _PIPELINE
         and pipeline.task == "text-generation"
         and pipeline.assistant_model is None
         and not any(name in vars(pipeline) for name in ("__call__", "preprocess", "forward"))
-        and not isinstance(pipeline.model, GeneratingClient)
     )
 
 
-def with_client(pipeline: Any, ask: AskGenerate) -> Any:
-    """Return a pipeline of the same settings whose model is a client."""
-    other = copy.copy(pipeline)
-    other.model = generating(pipeline.model, ask)
-    return other
+def with_client(pipeline: Any, ask: Ask, batch: int) -> SpreadPipeline:
+    """Return what stands for a pipeline, of the same settings, whose model is a client.
+
+    Args:
+        pipeline: as ``is_text_generation`` knows it.
+        ask: has an engine compute.
+        batch: the prompts that its caller hands over at once.
+    """
+    return SpreadPipeline(pipeline, ask, batch)
+
+
+class SpreadPipeline:
+    """A pipeline that works on all parts of a list of prompts at once, if an engine may run them.
+
+    The parts are what it would work on one after another: prompts that are padded to one length
+    stay together.
+    """
+
+    def __init__(self, pipeline: Any, ask: Ask, batch: int) -> None:
+        self._pipeline, self._ask, self._batch = copy.copy(pipeline), ask, max(1, batch)
+        self._model = pipeline.model
+        self._pipeline.model = generating(self._model, ask.generate)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the pipeline returns; a list is cut as its caller would have cut it."""
+        if len(args) != 1 or type(args[0]) is not list or not args[0]:
+            return self._pipeline(*args, **kwargs)
+        prompts = args[0]
+        is_spread = len(prompts) > 1 and self._is_greedy(kwargs)
+        size = self._part() if is_spread else self._batch
+        parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
+        call = partial(self._pipeline, **kwargs)
+        if not is_spread or len(parts) == 1:
+            return [found for part in parts for found in call(part)]
+        with ThreadPoolExecutor(min(_MOST_THREADS, len(parts))) as threads:
+            return [found for part in list(threads.map(call, parts)) for found in part]
+
+    def _part(self) -> int:
+        """Return how many prompts the pipeline works on at once."""
+        at_once = self._pipeline._batch_size or 1
+        return at_once if self._batch % at_once == 0 else self._batch
+
+    def _is_greedy(self, kwargs: Mapping[str, Any]) -> bool:
+        """Tell whether an engine may continue any prompts of a call."""
+        import torch
+
+        if not self._ask.adopts(self._model):
+            return False
+        pipeline = self._pipeline
+        try:
+            given = {**pipeline._forward_params, **pipeline._sanitize_parameters(**kwargs)[1]}
+            given.pop("prefix_length", None)
+            given = pipeline._prepare_generate_kwargs(given)
+        except Exception:  # the pipeline is to refuse it, or runs as it does
+            return False
+        ids = torch.zeros(1, 1, dtype=torch.long, device=self._model.device)
+        mask = torch.ones_like(ids)
+        given = {**given, "input_ids": ids, "attention_mask": mask}
+        return read_greedy(stop_tokens, self._model, given) is not None
 
 
 def stop_tokens(criterion: Any) -> frozenset[int] | None:

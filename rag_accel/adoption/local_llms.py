@@ -35,6 +35,8 @@ class _Seen:
 
 
 _seen: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
+#: Each engine keeps what it was made of, which nothing else does.
+_made_of: WeakKeyDictionary[Engine, LocalModel] = WeakKeyDictionary()
 _lock = RenewedLock()
 
 
@@ -158,10 +160,12 @@ def _has_room(local: LocalModel, call: GreedyCall) -> bool:
 
 def _make(local: LocalModel) -> Engine:
     try:
-        return local.make_for_tokens()
+        engine = local.make_for_tokens()
     except Exception as error:
         _note(local.model, f"its engine could not be made: {_short(error)}")
         raise
+    _made_of[engine] = local
+    return engine
 
 
 def _short(error: Exception) -> str:

@@ -48,6 +48,10 @@ class Ask(Protocol):
         """Return ``read`` of what the engine made of it; ``plain()`` after an error of ours."""
         ...
 
+    def adopts(self, model: Any) -> bool:
+        """Tell whether an engine may run greedy calls of a language model."""
+        ...
+
     def generate(self, model: Any, call: GreedyCall) -> Any:
         """Return what a greedy call of a model returns, plainly if no engine may run it."""
         ...

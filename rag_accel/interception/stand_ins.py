@@ -94,6 +94,9 @@ class _Asking:
 
         return owned_or_plain(accelerator, owned, plain, work.name)
 
+    def adopts(self, model: Any) -> bool:
+        return local_llms.why_plain(model, self._identity.accelerator.options.adopt_llm) is None
+
     def generate(self, model: Any, call: GreedyCall) -> Any:
         return local_llms.generate(self._identity, model, self._holder, call)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rag_accel.adoption.clients import CrossEncoderClient
+from rag_accel.adoption.generation import GeneratingClient
 from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
+from rag_accel_adapters.hf_pipelines import generating
 
 
 def _is_local_cross_encoder(reranker: Any) -> bool:
@@ -20,8 +22,24 @@ def _reranker(reranker: Any, ask: Ask) -> Any:
     return replaced(reranker, _model=CrossEncoderClient(reranker._model, ask))
 
 
+def _is_local_llm(llm: Any) -> bool:
+    return not isinstance(llm._model, GeneratingClient)
+
+
+def _llm(llm: Any, ask: Ask) -> Any:
+    return replaced(llm, _model=generating(llm._model, ask.generate))
+
+
+HUGGING_FACE_LLM = "llama_index.llms.huggingface.base.HuggingFaceLLM"
 STAND_INS = StandIns(
     {
+        HUGGING_FACE_LLM: KnownClass(
+            ("complete", "stream_complete", "chat", "stream_chat"),
+            _is_local_llm,
+            _llm,
+            "recognised local language model: its own methods run",
+            lambda llm: llm._model,
+        ),
         "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": KnownClass(
             ("_postprocess_nodes", "_apostprocess_nodes"),
             _is_local_cross_encoder,
