@@ -10,7 +10,6 @@ from typing import Any
 
 from rag_accel.adoption.generation import AskGenerate, GeneratingClient
 from rag_accel.adoption.known_classes import full_name
-from rag_accel.adoption.stand_ins import Ask
 from rag_accel_adapters.hf_generation import read_greedy
 
 _PIPELINE = "transformers.pipelines.text_generation.TextGenerationPipeline"
@@ -43,7 +42,7 @@ def is_text_generation(pipeline: Any) -> bool:
     )
 
 
-def with_client(pipeline: Any, ask: Ask, batch: int) -> SpreadPipeline:
+def with_client(pipeline: Any, ask: AskGenerate, batch: int) -> SpreadPipeline:
     """Return what stands for a pipeline, of the same settings, whose model is a client.
 
     Args:
@@ -61,10 +60,10 @@ class SpreadPipeline:
     stay together.
     """
 
-    def __init__(self, pipeline: Any, ask: Ask, batch: int) -> None:
-        self._pipeline, self._ask, self._batch = copy.copy(pipeline), ask, max(1, batch)
-        self._model = pipeline.model
-        self._pipeline.model = generating(self._model, ask.generate)
+    def __init__(self, pipeline: Any, ask: AskGenerate, batch: int) -> None:
+        self._pipeline, self._batch = copy.copy(pipeline), max(1, batch)
+        self._client = generating(pipeline.model, ask)
+        self._pipeline.model = self._client
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pipeline, name)
@@ -90,10 +89,6 @@ class SpreadPipeline:
 
     def _is_greedy(self, kwargs: Mapping[str, Any]) -> bool:
         """Tell whether an engine may continue any prompts of a call."""
-        import torch
-
-        if not self._ask.adopts(self._model):
-            return False
         pipeline = self._pipeline
         try:
             given = {**pipeline._forward_params, **pipeline._sanitize_parameters(**kwargs)[1]}
@@ -101,10 +96,16 @@ class SpreadPipeline:
             given = pipeline._prepare_generate_kwargs(given)
         except Exception:  # the pipeline is to refuse it, or runs as it does
             return False
-        ids = torch.zeros(1, 1, dtype=torch.long, device=self._model.device)
-        mask = torch.ones_like(ids)
-        given = {**given, "input_ids": ids, "attention_mask": mask}
-        return read_greedy(stop_tokens, self._model, given) is not None
+        return may_share(self._client, given)
+
+
+def may_share(client: GeneratingClient, kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether an engine may continue some prompt under these arguments of ``generate``."""
+    import torch
+
+    ids = torch.zeros(1, 1, dtype=torch.long, device=client.device)
+    prompt = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return client.may_share({**kwargs, **prompt})
 
 
 def stop_tokens(criterion: Any) -> frozenset[int] | None:

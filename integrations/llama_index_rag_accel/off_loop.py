@@ -24,6 +24,7 @@ from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_table import plain_class
+from rag_accel_adapters.llama_index.stand_ins import shares_steps
 from rag_accel_adapters.llama_index.thread_safe import preparation
 
 
@@ -59,9 +60,10 @@ def _threads_for(
         return None
     accelerator = identity.accelerator
     named = accelerator.options.thread_safe_classes
-    if known.only_named and full_name(plain_class(type(obj))) not in named:
-        return None
     try:
+        is_named = full_name(plain_class(type(obj))) in named
+        if known.only_named and not is_named and not shares_steps(obj):
+            return None
         used = [*known.uses(obj), *args[:1], kwargs.get("query_bundle")]
         prepare = preparation(used, named, plain_class)
     except Exception as error:

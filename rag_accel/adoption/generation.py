@@ -45,9 +45,15 @@ class GreedyCall:
 
 
 class AskGenerate(Protocol):
-    """A function that has a model's engine continue prompts; ``call.plain`` where none can."""
+    """What has engines continue prompts."""
 
-    def __call__(self, model: Any, call: GreedyCall) -> Any: ...
+    def adopts(self, model: Any) -> bool:
+        """Tell whether an engine may run greedy calls of a model."""
+        ...
+
+    def generate(self, model: Any, call: GreedyCall) -> Any:
+        """Return what a call returns; ``call.plain`` where no engine may run it."""
+        ...
 
 
 #: Returns what a call of a model asks for; None if that is anything but greedy decoding.
@@ -69,10 +75,13 @@ class GeneratingClient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
+    def may_share(self, kwargs: dict[str, Any]) -> bool:
+        """Tell whether an engine may run a call of ``generate`` with these arguments."""
+        return self._ask.adopts(self._model) and self._read(self._model, kwargs) is not None
+
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model's own ``generate`` returns."""
         call = None if args else self._read(self._model, kwargs)
         if call is None:
             return self._model.generate(*args, **kwargs)
-        return self._ask(self._model, call)
-
+        return self._ask.generate(self._model, call)

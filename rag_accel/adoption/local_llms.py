@@ -17,6 +17,7 @@ from rag_accel.engine_api import Engine, PrimitiveKind
 from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.errors import ConfigError
+from rag_accel.scheduler.messages import EngineName
 
 _WHERE = "llm"
 
@@ -53,24 +54,28 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
     local = _adopted(model, accelerator.options.adopt_llm)
     if local is None or not _has_room(local, call):
         return call.plain(0)
-
-    def works() -> list[Work]:
-        from rag_accel.engines.llm.local.tokens import TokenInput
-
-        make = partial(_make, local)
+    make = partial(_make, local)
+    try:
         engine = accelerator.own(local, _WHERE, make, holder=holder)
-        inputs = [
-            TokenInput(ids=ids, ends=call.ends, most=call.most) for ids in call.prompts
-        ]
-        return [Work(engine, PrimitiveKind.DECODING, one) for one in inputs]
+    except Exception as error:
+        if not isinstance(error, ConfigError):  # with which a model is refused
+            fail_open(accelerator, error, _WHERE)
+        return call.plain(0)
+    if call.stream is not None:
+        return _streamed(identity, _works(engine, call), call, call.stream)
 
     def owned() -> Any:
-        outputs = accelerator.leaves.compute_all(identity, works())
+        outputs = accelerator.leaves.compute_all(identity, _works(engine, call))
         return call.result([output.tokens for output in outputs])
 
-    if call.stream is not None:
-        return _streamed(identity, works, call, call.stream)
     return owned_or_plain(accelerator, owned, lambda: call.plain(0), _WHERE)
+
+
+def _works(engine: EngineName, call: GreedyCall) -> list[Work]:
+    from rag_accel.engines.llm.local.tokens import TokenInput
+
+    inputs = [TokenInput(ids=ids, ends=call.ends, most=call.most) for ids in call.prompts]
+    return [Work(engine, PrimitiveKind.DECODING, one) for one in inputs]
 
 
 def why_plain(model: Any, adopt: AdoptLLM) -> str | None:
@@ -159,8 +164,11 @@ def _has_room(local: LocalModel, call: GreedyCall) -> bool:
 
 
 def _make(local: LocalModel) -> Engine:
+    import torch
+
     try:
-        engine = local.make_for_tokens()
+        with torch.inference_mode(False):  # whatever mode its first caller is in
+            engine = local.make_for_tokens()
     except Exception as error:
         _note(local.model, f"its engine could not be made: {_short(error)}")
         raise
@@ -174,7 +182,7 @@ def _short(error: Exception) -> str:
 
 def _streamed(
     identity: RequestIdentity,
-    works: Callable[[], list[Work]],
+    works: list[Work],
     call: GreedyCall,
     stream: TokenStream,
 ) -> Any:
@@ -182,7 +190,7 @@ def _streamed(
     given = 0
     tokens: list[int] = []
     try:
-        (work,) = works()
+        (work,) = works
         for token in _tokens(identity, work):
             if not given:
                 stream.begin()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from rag_accel.adoption.generation import GreedyCall
+from rag_accel.adoption.generation import AskGenerate
 from rag_accel.adoption.known_classes import PlainMethod, does_the_same, full_name
 from rag_accel.engine_api import Engine, PrimitiveKind
 
@@ -39,21 +39,13 @@ class ClientWork:
     size: int = 1
 
 
-class Ask(Protocol):
+class Ask(AskGenerate, Protocol):
     """A function that brings work to the scheduler for the run that a stand-in is made for."""
 
     def __call__(
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
     ) -> Any:
         """Return ``read`` of what the engine made of it; ``plain()`` after an error of ours."""
-        ...
-
-    def adopts(self, model: Any) -> bool:
-        """Tell whether an engine may run greedy calls of a language model."""
-        ...
-
-    def generate(self, model: Any, call: GreedyCall) -> Any:
-        """Return what a greedy call of a model returns, plainly if no engine may run it."""
         ...
 
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from rag_accel.adoption.clients import CrossEncoderClient
 from rag_accel.adoption.generation import GeneratingClient
 from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
-from rag_accel_adapters.hf_pipelines import generating
+from rag_accel_adapters.hf_pipelines import generating, may_share
 
 
 def _is_local_cross_encoder(reranker: Any) -> bool:
@@ -27,13 +27,26 @@ def _is_local_llm(llm: Any) -> bool:
 
 
 def _llm(llm: Any, ask: Ask) -> Any:
-    return replaced(llm, _model=generating(llm._model, ask.generate))
+    return replaced(llm, _model=generating(llm._model, ask))
 
 
-HUGGING_FACE_LLM = "llama_index.llms.huggingface.base.HuggingFaceLLM"
+def shares_steps(obj: Any) -> bool:
+    """Tell whether an object is a stand-in whose model's calls an engine may run."""
+    model = getattr(obj, "_model", None)
+    if not isinstance(model, GeneratingClient):
+        return False
+    asked = {
+        "max_new_tokens": obj.max_new_tokens,
+        "stopping_criteria": obj._stopping_criteria,
+        **obj.generate_kwargs,
+    }
+    return may_share(model, asked)
+
+
+_HUGGING_FACE_LLM = "llama_index.llms.huggingface.base.HuggingFaceLLM"
 STAND_INS = StandIns(
     {
-        HUGGING_FACE_LLM: KnownClass(
+        _HUGGING_FACE_LLM: KnownClass(
             ("complete", "stream_complete", "chat", "stream_chat"),
             _is_local_llm,
             _llm,

@@ -56,8 +56,8 @@ class LocalLLMEngine(EngineBase):
     PREFILLING kind computes a prompt and ends with a handle; its state is given up only if a
     sequence needs the room, and is then computed again.
 
-    Final value: ``GenerationOutput``, with ``use``, and for a ``TokenInput`` a ``TokenOutput``; where ``stream`` is set, text comes as
-    ``partial`` first. Without options, the most probable token is chosen. ``max_tokens`` beyond
+    Final value: ``GenerationOutput``, with ``use``, and for a ``TokenInput`` a ``TokenOutput``;
+    where ``stream`` is set, text comes as ``partial`` first. Without options, the most probable token is chosen. ``max_tokens`` beyond
     the model's context end there. Work ends in ``error`` where its kind, payload, options or handle
     are not for this engine, where its prompt has no room in the context or the pool, or where its
     logits are not finite; other work is not touched.
