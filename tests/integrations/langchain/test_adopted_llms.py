@@ -69,9 +69,8 @@ def test_a_call_gives_what_it_gives_plainly(
 
 
 def test_some_completions_end_early(llm: HuggingFacePipeline) -> None:
-    pipeline = llm.pipeline
     rows = [
-        pipeline(one, return_tensors=True)[0]["generated_token_ids"][
+        llm.pipeline(one, return_tensors=True)[0]["generated_token_ids"][
             len(tokenizer()(one).input_ids) :
         ]
         for one in QUESTIONS
@@ -154,11 +153,10 @@ NOT_GREEDY: dict[str, dict[str, Any]] = {
     "several": {"num_beams": 2, "num_return_sequences": 2},
     "forced": {"forced_eos_token_id": 7},
     "minimum": {"min_new_tokens": 5},
-    "beyond the context": {"max_new_tokens": 2100},
 }
 
 
-@pytest.mark.parametrize("name", [name for name in NOT_GREEDY if name != "beyond the context"])
+@pytest.mark.parametrize("name", NOT_GREEDY)
 def test_another_call_runs_plainly(
     name: str, llm: HuggingFacePipeline, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,9 +174,9 @@ def test_a_call_that_refuses_its_options_raises_what_it_raises_plainly(
     llm: HuggingFacePipeline, accelerator: Accelerator
 ) -> None:
     options = {"pipeline_kwargs": {"no_such_option": 1}}
-    with pytest.raises(Exception) as plain:
+    with pytest.raises(ValueError, match="no_such_option"):
         llm.invoke("What?", **options)
-    with pytest.raises(type(plain.value), match="no_such_option"):
+    with pytest.raises(ValueError, match="no_such_option"):
         accelerate(llm, accelerator=accelerator).invoke("What?", **options)
 
 

@@ -63,7 +63,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "prompts": {"system_prompt": "Be short.", "query_wrapper_prompt": "Q: {query_str} A:"},
     "stopping_ids": {"stopping_ids": [5, 40, 70, 71, 72, 300]},
     "own wrapper": {"completion_to_prompt": lambda text: f"<|turn|>{text}"},
-    "no mask": {"tokenizer_outputs_to_remove": ["attention_mask"]},
+    "no mask": {
+        "tokenizer_outputs_to_remove": ["attention_mask"],
+        "generate_kwargs": {"do_sample": False, "pad_token_id": 339},
+    },
 }
 
 

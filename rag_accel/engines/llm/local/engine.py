@@ -57,10 +57,10 @@ class LocalLLMEngine(EngineBase):
     sequence needs the room, and is then computed again.
 
     Final value: ``GenerationOutput``, with ``use``, and for a ``TokenInput`` a ``TokenOutput``;
-    where ``stream`` is set, text comes as ``partial`` first. Without options, the most probable token is chosen. ``max_tokens`` beyond
-    the model's context end there. Work ends in ``error`` where its kind, payload, options or handle
-    are not for this engine, where its prompt has no room in the context or the pool, or where its
-    logits are not finite; other work is not touched.
+    where ``stream`` is set, text comes as ``partial`` first. Without options, the most probable
+    token is chosen. ``max_tokens`` beyond the model's context end there. Work ends in ``error``
+    where its kind, payload, options or handle are not for this engine, where its prompt has no room
+    in the context or the pool, or where its logits are not finite; other work is not touched.
 
     Args:
         runner: runs rows through the model; its pool is this engine's alone.
