@@ -13,6 +13,11 @@ from rag_accel.adoption.known_classes import full_name
 from rag_accel_adapters.hf_generation import read_greedy
 
 _PIPELINE = "transformers.pipelines.text_generation.TextGenerationPipeline"
+#: methods of a pipeline that its calls pass
+_STEPS = frozenset(
+    "forward get_iterator postprocess preprocess run_single _forward _prepare_generate_kwargs"
+    " _sanitize_parameters".split()
+)
 #: parts of a list that are under way at once
 _MOST_THREADS = 64
 #: Criteria by the place where they are written, and the variable that holds their tokens.
@@ -38,7 +43,7 @@ def is_text_generation(pipeline: Any) -> bool:
         full_name(type(pipeline)) == _PIPELINE
         and pipeline.task == "text-generation"
         and pipeline.assistant_model is None
-        and not any(name in vars(pipeline) for name in ("__call__", "preprocess", "forward"))
+        and vars(pipeline).keys().isdisjoint(_STEPS)
     )
 
 
@@ -73,7 +78,7 @@ class SpreadPipeline:
         if len(args) != 1 or type(args[0]) is not list or not args[0]:
             return self._pipeline(*args, **kwargs)
         prompts = args[0]
-        is_spread = len(prompts) > 1 and self._is_greedy(kwargs)
+        is_spread = len(prompts) > 1 and self._is_greedy(prompts[0], kwargs)
         size = self._part() if is_spread else self._batch
         parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
         call = partial(self._pipeline, **kwargs)
@@ -87,11 +92,14 @@ class SpreadPipeline:
         at_once = self._pipeline._batch_size or 1
         return at_once if self._batch % at_once == 0 else self._batch
 
-    def _is_greedy(self, kwargs: Mapping[str, Any]) -> bool:
-        """Tell whether an engine may continue any prompts of a call."""
+    def _is_greedy(self, prompt: Any, kwargs: Mapping[str, Any]) -> bool:
+        """Tell whether an engine may continue the prompts of a call, and threads read them."""
         pipeline = self._pipeline
         try:
-            given = {**pipeline._forward_params, **pipeline._sanitize_parameters(**kwargs)[1]}
+            reading, asked, _ = pipeline._sanitize_parameters(**kwargs)
+            # A tokenizer's settings change with the first text, after which all threads find them.
+            pipeline.preprocess(prompt, **{**pipeline._preprocess_params, **reading})
+            given = {**pipeline._forward_params, **asked}
             given.pop("prefix_length", None)
             given = pipeline._prepare_generate_kwargs(given)
         except Exception:  # the pipeline is to refuse it, or runs as it does

@@ -100,8 +100,9 @@ class StandIns:
     def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
         """Return the language model that an object with stand-ins calls; None if it has none."""
         known = self._find(cls, method)
-        is_one = known is not None and known.model is not None and known.fits(obj)
-        return known.model(obj) if is_one else None
+        if known is None or known.model is None or not known.fits(obj):
+            return None
+        return known.model(obj)
 
     def _find(self, cls: type, method: PlainMethod) -> KnownClass | None:
         """Return what is known of a class: it is a known one or does what that does."""

@@ -30,10 +30,16 @@ def _llm(llm: Any, ask: Ask) -> Any:
     return replaced(llm, _model=generating(llm._model, ask))
 
 
+def _reads_in_threads(tokenizer: Any) -> bool:
+    """Tell whether texts are read without a change of a tokenizer's settings."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return backend is not None and backend.truncation is None and backend.padding is None
+
+
 def shares_steps(obj: Any) -> bool:
     """Tell whether an object is a stand-in whose model's calls an engine may run."""
     model = getattr(obj, "_model", None)
-    if not isinstance(model, GeneratingClient):
+    if not isinstance(model, GeneratingClient) or not _reads_in_threads(obj._tokenizer):
         return False
     asked = {
         "max_new_tokens": obj.max_new_tokens,
