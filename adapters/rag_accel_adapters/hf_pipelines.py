@@ -15,8 +15,16 @@ from rag_accel_adapters.hf_generation import read_greedy
 _PIPELINE = "transformers.pipelines.text_generation.TextGenerationPipeline"
 #: methods of a pipeline that its calls pass
 _STEPS = frozenset(
-    "forward get_iterator postprocess preprocess run_single _forward _prepare_generate_kwargs"
-    " _sanitize_parameters".split()
+    [
+        "forward",
+        "get_iterator",
+        "postprocess",
+        "preprocess",
+        "run_single",
+        "_forward",
+        "_prepare_generate_kwargs",
+        "_sanitize_parameters",
+    ]
 )
 #: parts of a list that are under way at once
 _MOST_THREADS = 64

@@ -23,7 +23,7 @@ _WHERE = "llm"
 
 
 @dataclass(slots=True)
-class _Seen:
+class _KnownModel:
     """What is known of one model object.
 
     Args:
@@ -35,7 +35,7 @@ class _Seen:
     local: Callable[[], LocalModel | None] = lambda: None
 
 
-_seen: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
+_seen: WeakKeyDictionary[Any, _KnownModel] = WeakKeyDictionary()
 #: Each engine keeps what it was made of, which nothing else does.
 _made_of: WeakKeyDictionary[Engine, LocalModel] = WeakKeyDictionary()
 _lock = RenewedLock()
@@ -115,12 +115,12 @@ def _adopted(model: Any, adopt: AdoptLLM) -> LocalModel | None:
         return local
 
 
-def _look_at(model: Any) -> _Seen:
+def _look_at(model: Any) -> _KnownModel:
     found = _seen.get(model)
     if found is None:
         refusal = _refusal(model)
         with _lock.lock:
-            found = _seen.setdefault(model, _Seen(refusal))
+            found = _seen.setdefault(model, _KnownModel(refusal))
     return found
 
 
