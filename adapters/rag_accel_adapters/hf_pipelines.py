@@ -102,6 +102,8 @@ class SpreadPipeline:
 
     def _is_greedy(self, prompt: Any, kwargs: Mapping[str, Any]) -> bool:
         """Tell whether an engine may continue the prompts of a call, and threads read them."""
+        if not self._client.is_adopted():
+            return False
         pipeline = self._pipeline
         try:
             reading, asked, _ = pipeline._sanitize_parameters(**kwargs)

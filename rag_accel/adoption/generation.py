@@ -75,9 +75,13 @@ class GeneratingClient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
+    def is_adopted(self) -> bool:
+        """Tell whether an engine may run greedy calls of the model."""
+        return self._ask.adopts(self._model)
+
     def may_share(self, kwargs: dict[str, Any]) -> bool:
         """Tell whether an engine may run a call of ``generate`` with these arguments."""
-        return self._ask.adopts(self._model) and self._read(self._model, kwargs) is not None
+        return self.is_adopted() and self._read(self._model, kwargs) is not None
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model's own ``generate`` returns."""

@@ -116,7 +116,10 @@ def _adopted(model: Any, adopt: AdoptLLM) -> LocalModel | None:
 
 
 def _look_at(model: Any) -> _KnownModel:
-    found = _seen.get(model)
+    try:
+        found = _seen.get(model)
+    except TypeError:  # it has no weak references, or no hash
+        return _KnownModel("it is no model of transformers")
     if found is None:
         refusal = _refusal(model)
         with _lock.lock:
