@@ -162,7 +162,7 @@ def test_another_call_runs_plainly(
 ) -> None:
     sizes = count_owned(monkeypatch)
     fast = accelerate(llm, accelerator=accelerator)
-    options = {"pipeline_kwargs": NOT_GREEDY[name]}
+    options: dict[str, Any] = {"pipeline_kwargs": NOT_GREEDY[name]}
     torch.manual_seed(3)
     plain = llm.generate(QUESTIONS[:3], **options).generations
     torch.manual_seed(3)
@@ -173,7 +173,7 @@ def test_another_call_runs_plainly(
 def test_a_call_that_refuses_its_options_raises_what_it_raises_plainly(
     llm: HuggingFacePipeline, accelerator: Accelerator
 ) -> None:
-    options = {"pipeline_kwargs": {"no_such_option": 1}}
+    options: dict[str, Any] = {"pipeline_kwargs": {"no_such_option": 1}}
     with pytest.raises(ValueError, match="no_such_option"):
         llm.invoke("What?", **options)
     with pytest.raises(ValueError, match="no_such_option"):
