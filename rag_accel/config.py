@@ -25,6 +25,7 @@ _is_in_environment = getattr(
 
 Mode = Literal["auto", "translate"]
 OnFull = Literal["wait", "raise"]
+AdoptLLM = Literal["exact", "batched", "off"]
 EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
 Origin = Literal["argument", "environment", "default"]
 
@@ -157,6 +158,12 @@ class Options:
         "installed, `torch` never does; `bf16` and `int8` compile them with fewer bits: "
         "vectors are near, not the same, and `explain()` names the smallest cosine",
     )
+    adopt_llm: AdoptLLM = _option(  # noqa: RUF009 - a dataclass field, never shared
+        "exact",
+        "which of the program's Hugging Face language models share steps here: `exact` those in "
+        "float32, whose greedy texts stay the same; `batched` those in bfloat16 too, whose texts "
+        "then depend on what is computed beside them; `off`, or False, none",
+    )
     trace_events: int = _option(
         8192,
         "trace entries kept in memory; a borrowed call that did not wait is one",
@@ -165,6 +172,8 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        if self.adopt_llm is False:
+            object.__setattr__(self, "adopt_llm", "off")
         hints = _hints()
         for spec in fields(self):
             _check(spec.name, getattr(self, spec.name), hints[spec.name], spec.metadata)

@@ -11,6 +11,7 @@ from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption import local_llms
 from rag_accel.interception.explanation import (
     BORROWED,
     NO_LEAF,
@@ -62,6 +63,9 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
         return adopted.describe(accelerator.options)
     if isinstance(leaf, VectorStore) and is_recognised(cls):
         return RECOGNISED_STORE
+    model = STAND_INS.language_model(leaf, plain_class(cls), plain_method)
+    if model is not None:
+        return local_llms.describe(model, accelerator.options.adopt_llm)
     stands_in = STAND_INS.describe(leaf, plain_class(cls), plain_method)
     if stands_in is not None:
         return stands_in

@@ -67,8 +67,12 @@ def _model(base: type) -> list[LeafMethod]:
     ]
 
 
+def _stands_in(leaf: LeafMethod) -> LeafMethod:
+    return replace(leaf, owned=STANDING_IN.owned, within=STANDING_IN.may_stand_in)
+
+
 _CHAT = [
-    *_model(BaseChatModel),
+    *map(_stands_in, _model(BaseChatModel)),
     # Optional: a model may speak the newer event protocol itself.
     LeafMethod("_stream_chat_model_events", DECODING, "generator"),
     LeafMethod("_astream_chat_model_events", DECODING, "async_generator"),
@@ -126,7 +130,7 @@ LANGCHAIN = Framework(
     leaves={
         BaseChatModel: _CHAT,
         LLM: [*_model(BaseLLM), LeafMethod("_acall", DECODING, "coroutine", LLM, sync="_call")],
-        BaseLLM: _model(BaseLLM),
+        BaseLLM: list(map(_stands_in, _model(BaseLLM))),
         BaseRetriever: [
             *leaf_pair(
                 "_get_relevant_documents", SEARCHING, BaseRetriever, "_aget_relevant_documents"

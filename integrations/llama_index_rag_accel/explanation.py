@@ -25,7 +25,7 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.stand_ins import STAND_INS
-from rag_accel_adapters.llama_index.walk import Found, walk
+from rag_accel_adapters.llama_index.walk import FoundPart, walk
 
 _PROGRAM = "runs plainly around its leaves, each call or run of it is one request"
 _PART = "runs plainly around its leaves, as part of a request"
@@ -49,7 +49,7 @@ def _is_leaf(obj: Any) -> bool:
     return base is not None and works and not is_composite(obj)
 
 
-def _say(found: Found, accelerator: Accelerator) -> Iterator[str]:
+def _say(found: FoundPart, accelerator: Accelerator) -> Iterator[str]:
     obj = found.obj
     name = type(obj).__name__
     if _is_leaf(obj):
@@ -61,7 +61,7 @@ def _say(found: Found, accelerator: Accelerator) -> Iterator[str]:
     yield from (f"{name}.{said}" for said in _on_loop(obj, accelerator))
 
 
-def _how(found: Found, accelerator: Accelerator) -> str:
+def _how(found: FoundPart, accelerator: Accelerator) -> str:
     obj, cls = found.obj, plain_class(type(found.obj))
     if is_scheduled(cls):
         return "a component of this library: its own engine, requests share batches"
@@ -87,7 +87,7 @@ def _reason(obj: Any, cls: type) -> str:
     return " (no engine of ours computes what this class does)"
 
 
-def _is_inner(found: Found) -> bool:
+def _is_inner(found: FoundPart) -> bool:
     """Tell whether a leaf that holds an object counts its calls as its own."""
     holders = (one for one in found.around if _is_leaf(one))
     kinds = {leaf.kind for one in holders for leaf in leaf_methods(type(one))}

@@ -71,12 +71,15 @@ def _pair(name: str, async_name: str, kind: PrimitiveKind) -> list[LeafMethod]:
 
 
 _MODEL = [
-    *_pair("complete", "acomplete", DECODING),
-    *_pair("chat", "achat", DECODING),
-    LeafMethod("stream_complete", DECODING, "stream"),
-    LeafMethod("astream_complete", DECODING, "async_stream"),
-    LeafMethod("stream_chat", DECODING, "stream"),
-    LeafMethod("astream_chat", DECODING, "async_stream"),
+    replace(leaf, owned=STANDING_IN.owned)
+    for leaf in (
+        *_pair("complete", "acomplete", DECODING),
+        *_pair("chat", "achat", DECODING),
+        LeafMethod("stream_complete", DECODING, "stream"),
+        LeafMethod("astream_complete", DECODING, "async_stream"),
+        LeafMethod("stream_chat", DECODING, "stream"),
+        LeafMethod("astream_chat", DECODING, "async_stream"),
+    )
 ]
 
 

@@ -22,6 +22,7 @@ from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity, identity_for
 from rag_accel.interception.leaf_table import plain_class
+from rag_accel_adapters.llama_index.stand_ins import shares_steps
 from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
 
 
@@ -53,7 +54,9 @@ def _threads_for(
         return None
     accelerator = identity.accelerator
     named = accelerator.options.thread_safe_classes
-    if known.only_named and full_name(plain_class(type(obj))) not in named:
+    if known.only_named and not (
+        full_name(plain_class(type(obj))) in named or _shares_steps(obj, accelerator)
+    ):
         return None
     prepare = preparation_for(accelerator, lambda: [*known.uses(obj), *known.given(args, kwargs)])
     return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
@@ -73,6 +76,14 @@ def preparation_for(
         return None
 
 
+def _shares_steps(obj: Any, accelerator: Accelerator) -> bool:
+    try:
+        return shares_steps(obj)
+    except Exception as error:
+        fail_open(accelerator, error, __name__)
+        return False
+
+
 def _identity_of(obj: Any) -> RequestIdentity | None:
     """Return the run that a call belongs to, of an accelerated object also outside of any."""
     cls = type(obj)
@@ -89,7 +100,7 @@ def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) ->
         return "off_loop=False"
     named = accelerator.options.thread_safe_classes
     name = full_name(plain_class(type(obj)))
-    if known.only_named and name not in named:
+    if known.only_named and name not in named and not _shares_steps(obj, accelerator):
         return f"thread_safe_classes does not name {name}"
     return obstacle(known.uses(obj), named, plain_class)
 

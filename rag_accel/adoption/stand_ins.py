@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from rag_accel.adoption.generation import AskGenerate
 from rag_accel.adoption.known_classes import PlainMethod, does_the_same, full_name
 from rag_accel.engine_api import Engine, PrimitiveKind
 
@@ -38,7 +39,7 @@ class ClientWork:
     size: int = 1
 
 
-class Ask(Protocol):
+class Ask(AskGenerate, Protocol):
     """A function that brings work to the scheduler for the run that a stand-in is made for."""
 
     def __call__(
@@ -61,12 +62,14 @@ class KnownClass:
         fits: tells whether a stand-in of an object is of use.
         make: makes one.
         says: how its objects run then.
+        model: returns the language model that an object calls, which has a say in how it runs.
     """
 
     methods: tuple[str, ...]
     fits: Callable[[Any], bool]
     make: Callable[[Any, Ask], Any]
     says: str
+    model: Callable[[Any], Any] | None = None
 
 
 class StandIns:
@@ -93,6 +96,13 @@ class StandIns:
         """Return how an object with stand-ins runs; None if it has none."""
         known = self._find(cls, method)
         return known.says if known is not None and known.fits(obj) else None
+
+    def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
+        """Return the language model that an object with stand-ins calls; None if it has none."""
+        known = self._find(cls, method)
+        if known is None or known.model is None or not known.fits(obj):
+            return None
+        return known.model(obj)
 
     def _find(self, cls: type, method: PlainMethod) -> KnownClass | None:
         """Return what is known of a class: it is a known one or does what that does."""

@@ -10,6 +10,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.adoption import local_llms
+from rag_accel.adoption.generation import GreedyCall
 from rag_accel.adoption.owned_or_plain import owned_or_plain, start_in_pool
 from rag_accel.adoption.stand_ins import ClientWork, StandIns
 from rag_accel.interception.leaf_call import is_nested
@@ -91,6 +93,12 @@ class _Asking:
             return read(accelerator.leaves.compute(self._identity, leaf))
 
         return owned_or_plain(accelerator, owned, plain, work.name)
+
+    def adopts(self, model: Any) -> bool:
+        return local_llms.why_plain(model, self._identity.accelerator.options.adopt_llm) is None
+
+    def generate(self, model: Any, call: GreedyCall) -> Any:
+        return local_llms.generate(self._identity, model, self._holder, call)
 
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         running = start_in_pool(

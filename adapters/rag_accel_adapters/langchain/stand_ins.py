@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from rag_accel.adoption.clients import (
 )
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
+from rag_accel_adapters.hf_pipelines import is_text_generation, with_client
 
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
@@ -42,8 +44,47 @@ def _cross_encoder_reranker(reranker: Any, ask: Ask) -> Any:
     return replaced(reranker, model=replaced(model, client=CrossEncoderClient(model.client, ask)))
 
 
+def _is_local_llm(llm: Any) -> bool:
+    return is_text_generation(llm.pipeline)
+
+
+def _pipeline_llm(llm: Any, ask: Ask) -> Any:
+    pipeline = with_client(llm.pipeline, ask, llm.batch_size)
+    return replaced(llm, pipeline=pipeline, batch_size=_ALL)
+
+
+#: more prompts than any call has: those of a call are handed over together
+_ALL = sys.maxsize
+_PIPELINE = "langchain_huggingface.llms.huggingface_pipeline.HuggingFacePipeline"
+_LLM = KnownClass(
+    ("_generate", "_stream"),
+    _is_local_llm,
+    _pipeline_llm,
+    "recognised local language model: its own methods run",
+    lambda llm: llm.pipeline.model,
+)
+
+
+def _is_local_chat(chat: Any) -> bool:
+    return full_name(type(chat.llm)) == _PIPELINE and _is_local_llm(chat.llm)
+
+
+def _pipeline_chat(chat: Any, ask: Ask) -> Any:
+    return replaced(chat, llm=_pipeline_llm(chat.llm, ask))
+
+
+_CHAT = KnownClass(
+    ("_generate", "_stream"),
+    _is_local_chat,
+    _pipeline_chat,
+    "recognised local chat model: its own methods run",
+    lambda chat: chat.llm.pipeline.model,
+)
+
 STAND_INS = StandIns(
     {
+        _PIPELINE: _LLM,
+        "langchain_huggingface.chat_models.huggingface.ChatHuggingFace": _CHAT,
         "langchain_community.vectorstores.faiss.FAISS": KnownClass(
             (
                 "similarity_search",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rag_accel.adoption.clients import CrossEncoderClient
+from rag_accel.adoption.generation import GeneratingClient
 from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
+from rag_accel_adapters.hf_pipelines import generating, may_share
 
 
 def _is_local_cross_encoder(reranker: Any) -> bool:
@@ -20,8 +22,43 @@ def _reranker(reranker: Any, ask: Ask) -> Any:
     return replaced(reranker, _model=CrossEncoderClient(reranker._model, ask))
 
 
+def _is_local_llm(llm: Any) -> bool:
+    return not isinstance(llm._model, GeneratingClient)
+
+
+def _llm(llm: Any, ask: Ask) -> Any:
+    return replaced(llm, _model=generating(llm._model, ask))
+
+
+def _reads_in_threads(tokenizer: Any) -> bool:
+    """Tell whether texts are read without a change of a tokenizer's settings."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return backend is not None and backend.truncation is None and backend.padding is None
+
+
+def shares_steps(obj: Any) -> bool:
+    """Tell whether an object is a stand-in whose model's calls an engine may run."""
+    model = getattr(obj, "_model", None)
+    if not isinstance(model, GeneratingClient) or not _reads_in_threads(obj._tokenizer):
+        return False
+    asked = {
+        "max_new_tokens": obj.max_new_tokens,
+        "stopping_criteria": obj._stopping_criteria,
+        **obj.generate_kwargs,
+    }
+    return may_share(model, asked)
+
+
+_HUGGING_FACE_LLM = "llama_index.llms.huggingface.base.HuggingFaceLLM"
 STAND_INS = StandIns(
     {
+        _HUGGING_FACE_LLM: KnownClass(
+            ("complete", "stream_complete", "chat", "stream_chat"),
+            _is_local_llm,
+            _llm,
+            "recognised local language model: its own methods run",
+            lambda llm: llm._model,
+        ),
         "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": KnownClass(
             ("_postprocess_nodes", "_apostprocess_nodes"),
             _is_local_cross_encoder,

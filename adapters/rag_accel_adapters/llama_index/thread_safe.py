@@ -117,6 +117,7 @@ _MODELS = frozenset[str]().union(
     _names(f"{_CORE}.llms.mock", "MockLLM"),
     _names(f"{_CORE}.embeddings.mock_embed_model", "MockEmbedding"),
     _names("llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"),
+    _names("llama_index.llms.huggingface.base", "HuggingFaceLLM"),
     _names(f"{_CORE}.callbacks.base", "CallbackManager"),
 )
 
@@ -131,6 +132,17 @@ def _embedding(embedding: Any) -> list[object] | None:
     return None if embedding.embeddings_cache is not None else state_of(embedding)
 
 
+def _local_llm(llm: Any) -> list[object]:
+    """Return what it calls beside its model and tokenizer, which are only read."""
+    return [
+        llm.callback_manager,
+        llm.query_wrapper_prompt,
+        llm.messages_to_prompt,
+        llm.completion_to_prompt,
+        llm.output_parser,
+    ]
+
+
 def _guideline_evaluator(evaluator: Any) -> list[object]:
     """Return what it holds; its prompt has a parser, but is never formatted in part."""
     prompt = evaluator._eval_template
@@ -143,6 +155,7 @@ _LOOKS: dict[str, Look] = {
     f"{_CORE}.embeddings.mock_embed_model.MockEmbedding": _embedding,
     "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _embedding,
     "llama_index.embeddings.openai.base.OpenAIEmbedding": _embedding,
+    "llama_index.llms.huggingface.base.HuggingFaceLLM": _local_llm,
     f"{_CORE}.evaluation.guideline.GuidelineEvaluator": _guideline_evaluator,
 }
 

@@ -29,7 +29,7 @@ _DATA = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPart:
     """One object of a program.
 
     Args:
@@ -43,16 +43,16 @@ class Found:
     around: tuple[Any, ...] = ()
 
 
-def walk(obj: Any, path: str = "program") -> Iterator[Found]:
+def walk(obj: Any, path: str = "program") -> Iterator[FoundPart]:
     """Yield every object of LlamaIndex's, or of a subclass, once; those that hold it before it."""
-    waiting, seen = deque([Found(path, obj)]), {id(obj): obj}
+    waiting, seen = deque([FoundPart(path, obj)]), {id(obj): obj}
     while waiting:
         found = waiting.popleft()
         yield found
         for name, child in _children(found.obj):
             if id(child) not in seen and len(seen) < MAX_OBJECTS:
                 seen[id(child)] = child
-                waiting.append(Found(f"{found.path}.{name}", child, (*found.around, found.obj)))
+                waiting.append(FoundPart(f"{found.path}.{name}", child, (*found.around, found.obj)))
 
 
 def _children(obj: Any) -> Iterator[tuple[str, Any]]:

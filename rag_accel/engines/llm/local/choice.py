@@ -86,6 +86,19 @@ class LocalModel:
             options=self.bounds.options,
         )
 
+    def make_for_tokens(self) -> Engine:
+        """Return an engine of a model object for prompts of token ids. Takes long.
+
+        Raises:
+            ConfigError: the model is not supported, or was not proved equal.
+        """
+        from rag_accel.engines.llm.local.engine import LocalLLMEngine
+        from rag_accel.engines.llm.local.loading import load
+
+        loaded = load(self.model, needs_tokenizer=False)
+        self._watches.append(loaded.is_same)
+        return LocalLLMEngine(loaded.runner, None, eos=())
+
     @property
     def is_same(self) -> bool:
         """Tell whether a model object is still what all its engines were made of."""

@@ -58,16 +58,16 @@ class LocalLLMEngine(EngineBase):
     PREFILLING kind computes a prompt and ends with a handle; its state is given up only if a
     sequence needs the room, and is then computed again.
 
-    Final value: ``GenerationOutput``, with ``use``; where ``stream`` is set, text comes as
-    ``partial`` first. Without options, the most probable token is chosen. ``max_tokens`` beyond
-    the model's context end there. Work ends in ``error`` where its kind, payload, options or handle
-    are not for this engine, where its prompt has no room in the context or the pool, or where its
-    logits are not finite; other work is not touched.
+    Final value: ``GenerationOutput``, with ``use``, and for a ``TokenInput`` a ``TokenOutput``;
+    where ``stream`` is set, text comes as ``partial`` first. Without options, the most probable
+    token is chosen. ``max_tokens`` beyond the model's context end there. Work ends in ``error``
+    where its kind, payload, options or handle are not for this engine, where its prompt has no room
+    in the context or the pool, or where its logits are not finite; other work is not touched.
 
     Args:
         runner: runs rows through the model; its pool is this engine's alone.
         tokenizer: the model's, of transformers. What works is a copy: the settings of one, such as
-            truncation, change with each call of any thread.
+            truncation, change with each call of any thread. None where all prompts are token ids.
         eos: tokens that end a completion, such as ``end_tokens`` finds in a model's configurations;
             the tokenizer's own by default.
         template: a chat template in place of the tokenizer's.
@@ -96,9 +96,11 @@ class LocalLLMEngine(EngineBase):
         self._runner = runner
         tokenizer = copy.deepcopy(tokenizer)
         ends = end_tokens(tokenizer) if eos is None else frozenset(eos)
-        prompting = Prompting(
-            tokenizer, template=template, split_special_tokens=split_special_tokens
-        )
+        prompting = None
+        if tokenizer is not None:
+            prompting = Prompting(
+                tokenizer, template=template, split_special_tokens=split_special_tokens
+            )
         self._reader = WorkReader(runner, tokenizer, prompting, ends, self._options, sampling or {})
         self._clock = clock or MonotonicClock()
         self._profile = _profile(self._options)

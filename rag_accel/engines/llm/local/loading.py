@@ -72,6 +72,7 @@ def load(
     pool_bytes: int = POOL_BYTES,
     revision: str | None = None,
     local_files_only: bool = False,
+    needs_tokenizer: bool = True,
 ) -> LoadedModel:
     """Return a model, loaded if it is named, that was proved to run by packed rows.
 
@@ -87,6 +88,7 @@ def load(
         pool_bytes: the most bytes of keys and values.
         revision: of a name on the hub.
         local_files_only: whether nothing is asked of the hub, as when it is offline.
+        needs_tokenizer: whether a model object must come with one.
 
     Raises:
         ConfigError: the model is not supported, not there, or was not proved equal.
@@ -99,7 +101,8 @@ def load(
         tokenizer = tokenizer if tokenizer is not None else _tokenizer(folder)
     else:
         source, name, watch = _checked(model, dtype, device), _name_of(model), _watched(model)
-    _check_tokenizer(tokenizer, source.config.vocab_size)
+    if needs_tokenizer:
+        _check_tokenizer(tokenizer, source.config.vocab_size)
     check_equality(source)
     runner = _runner(source, context, pool_bytes)
     settings = getattr(source, "generation_config", None)

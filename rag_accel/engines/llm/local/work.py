@@ -22,6 +22,7 @@ from rag_accel.engines.llm.local.rows import Runner
 from rag_accel.engines.llm.local.sampling import Choice, Sampler, read_options
 from rag_accel.engines.llm.local.sequence import TokenSequence
 from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer
+from rag_accel.engines.llm.local.tokens import CompletionTokens, TokenInput, TokenOutput
 from rag_accel.errors import EngineError
 from rag_accel.kv.segments import SegmentedPrompt
 
@@ -34,7 +35,7 @@ class LocalWork:
         request: as submitted.
         sequence: its tokens and where they are.
         sampler: chooses its tokens; unused where only a prompt is to be computed.
-        completion: its text; None where only a prompt is to be computed.
+        completion: its text or tokens; None where only a prompt is to be computed.
         token_text: returns the text of one token, for reports of probabilities.
         segments: of its prompt, where the state of retrieved texts is used.
     """
@@ -42,7 +43,7 @@ class LocalWork:
     request: EngineRequest
     sequence: TokenSequence
     sampler: Sampler
-    completion: CompletionText | None
+    completion: CompletionText | CompletionTokens | None
     token_text: Callable[[int], str]
     segments: SegmentedPrompt | None = None
     revision: int = 0
@@ -72,15 +73,24 @@ class LocalWork:
         """Return an output of this work."""
         return EngineOutput(self.request.id, kind, value, error=error, revision=self.revision)
 
-    def _result(self, completion: CompletionText) -> GenerationOutput:
+    def _result(self, completion: CompletionText | CompletionTokens) -> GenerationOutput:
         sequence = self.sequence
         size, prefix, chunks = len(sequence.prompt), sequence.from_prefix, sequence.from_chunks
+        use = PromptUse(size - prefix - chunks, prefix, chunks)
+        if isinstance(completion, CompletionTokens):
+            return TokenOutput(
+                prompt_tokens=size,
+                completion_tokens=completion.num_tokens,
+                finish_reason=completion.finish_reason or "stop",
+                use=use,
+                tokens=tuple(sequence.generated),
+            )
         return GenerationOutput(
             text=completion.text,
             prompt_tokens=size,
             completion_tokens=completion.num_tokens,
             finish_reason=completion.finish_reason or "stop",
-            use=PromptUse(size - prefix - chunks, prefix, chunks),
+            use=use,
             logprobs=tuple(self.logprobs),
         )
 
@@ -91,7 +101,7 @@ class WorkReader:
     Args:
         runner: tells what has room.
         tokenizer: of transformers.
-        prompting: of the same tokenizer.
+        prompting: of the same tokenizer; None where all prompts are token ids.
         eos: tokens that end a completion.
         options: bounds.
         sampling: options of the model's own where a request does not name them.
@@ -101,7 +111,7 @@ class WorkReader:
         self,
         runner: Runner,
         tokenizer: Any,
-        prompting: Prompting,
+        prompting: Prompting | None,
         eos: Collection[int],
         options: LocalOptions,
         sampling: Mapping[str, Any],
@@ -118,8 +128,9 @@ class WorkReader:
 
         Raises EngineError where it has no room or the template refuses it.
         """
+        prompting = self._of_messages()
         is_part = request.kind is PrimitiveKind.PARTIAL_PREFILLING
-        read = self._prompting.beginning if is_part else self._prompting.whole
+        read = prompting.beginning if is_part else prompting.whole
         prompt = read(payload.messages)
         if not prompt:
             return None
@@ -132,18 +143,20 @@ class WorkReader:
         Raises EngineError where it has no room or the template refuses it, and ConfigError on bad
         options.
         """
+        if isinstance(payload, TokenInput):
+            return self._continuation(request, payload)
         given = {name: value for name, value in payload.options.items() if value is not None}
         sampling = read_options({**self._sampling, **given})
         wanted = payload.max_tokens
         if wanted is None:
             wanted = self._options.max_tokens_default
         check_least("GenerationInput.max_tokens", wanted, 1)
-        segments = None
+        prompting, segments = self._of_messages(), None
         if self._options.kv_reuse != "exact" and payload.passages:
-            segments = self._prompting.segmented(
+            segments = prompting.segmented(
                 payload.messages, payload.passages, self._options.least_chunk_tokens
             )
-        prompt = segments.ids if segments else self._prompting.whole(payload.messages)
+        prompt = segments.ids if segments else prompting.whole(payload.messages)
         max_new = check_room(len(prompt), wanted, self._runner.context)
         cleans_up = bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False))
         completion = CompletionText(
@@ -156,13 +169,28 @@ class WorkReader:
         work.segments = segments
         return work
 
+    def _continuation(self, request: EngineRequest, payload: TokenInput) -> LocalWork:
+        max_new = check_room(len(payload.ids), payload.most, self._runner.context)
+        completion = CompletionTokens(payload.ends, max_new)
+        return self._work(request, payload.ids, max_new, Sampler(read_options({})), completion)
+
+    def _of_messages(self) -> Prompting:
+        if self._prompting is None:
+            raise EngineError(
+                "this engine has no tokenizer",
+                where="local language model",
+                found="a prompt of messages",
+                valid="a prompt of token ids",
+            )
+        return self._prompting
+
     def _work(
         self,
         request: EngineRequest,
         prompt: tuple[int, ...],
         max_new: int,
         sampler: Sampler,
-        completion: CompletionText | None,
+        completion: CompletionText | CompletionTokens | None,
     ) -> LocalWork:
         sequence = TokenSequence(
             prompt,

@@ -1,0 +1,91 @@
+"""Language models inside framework objects, whose greedy calls can be continued elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class TokenStream(Protocol):
+    """What a caller hands over to be given tokens as they come."""
+
+    def begin(self) -> None:
+        """Take the prompt."""
+        ...
+
+    def put(self, token: int) -> None:
+        """Take the next token."""
+        ...
+
+    def end(self) -> None:
+        """Note that there are no more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyCall:
+    """A call of a model that asks for nothing but the most probable tokens.
+
+    Args:
+        prompts: token ids.
+        most: most tokens of each completion.
+        ends: tokens that end one.
+        result: returns what the call returns, given each completion's tokens with the last one.
+        stream: is given the tokens of the only completion as they come; None if not asked for.
+        plain: makes the call as it was asked for; of its stream, so many items were given already.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    most: int
+    ends: frozenset[int]
+    result: Callable[[Sequence[Sequence[int]]], Any]
+    stream: TokenStream | None
+    plain: Callable[[int], Any]
+
+
+class AskGenerate(Protocol):
+    """What has engines continue prompts."""
+
+    def adopts(self, model: Any) -> bool:
+        """Tell whether an engine may run greedy calls of a model."""
+        ...
+
+    def generate(self, model: Any, call: GreedyCall) -> Any:
+        """Return what a call returns; ``call.plain`` where no engine may run it."""
+        ...
+
+
+#: Returns what a call of a model asks for; None if that is anything but greedy decoding.
+ReadCall = Callable[[Any, dict[str, Any]], GreedyCall | None]
+
+
+class GeneratingClient:
+    """A language model whose ``generate`` shares steps with the calls of others.
+
+    Args:
+        model: computes; all but ``generate`` is its own.
+        read: reads the arguments of ``generate``.
+        ask: has its engine compute.
+    """
+
+    def __init__(self, model: Any, read: ReadCall, ask: AskGenerate) -> None:
+        self._model, self._read, self._ask = model, read, ask
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def is_adopted(self) -> bool:
+        """Tell whether an engine may run greedy calls of the model."""
+        return self._ask.adopts(self._model)
+
+    def may_share(self, kwargs: dict[str, Any]) -> bool:
+        """Tell whether an engine may run a call of ``generate`` with these arguments."""
+        return self.is_adopted() and self._read(self._model, kwargs) is not None
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model's own ``generate`` returns."""
+        call = None if args else self._read(self._model, kwargs)
+        if call is None:
+            return self._model.generate(*args, **kwargs)
+        return self._ask.generate(self._model, call)

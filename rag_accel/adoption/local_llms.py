@@ -1,0 +1,216 @@
+"""The program's own language models, and which of them an engine may run beside it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.adoption.generation import GreedyCall, TokenStream
+from rag_accel.adoption.owned_or_plain import MEANT, fail_open, owned_or_plain
+from rag_accel.config import AdoptLLM
+from rag_accel.engine_api import Engine, PrimitiveKind
+from rag_accel.engines.llm.local.choice import DEFAULT_BOUNDS, LocalModel
+from rag_accel.engines.retrieval.index.locks import RenewedLock
+from rag_accel.errors import ConfigError
+from rag_accel.scheduler.messages import EngineName
+
+_WHERE = "llm"
+
+
+@dataclass(slots=True)
+class _KnownModel:
+    """What is known of one model object.
+
+    Args:
+        refusal: why no engine runs it; None if one may.
+        local: what has its engines; None before the first and after the last.
+    """
+
+    refusal: str | None
+    local: Callable[[], LocalModel | None] = lambda: None
+
+
+_seen: WeakKeyDictionary[Any, _KnownModel] = WeakKeyDictionary()
+#: Each engine keeps what it was made of, which nothing else does.
+_made_of: WeakKeyDictionary[Engine, LocalModel] = WeakKeyDictionary()
+_lock = RenewedLock()
+
+
+def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCall) -> Any:
+    """Return what a call returns, computed by the model's engine if one may run it.
+
+    Args:
+        identity: the run it belongs to.
+        model: computes.
+        holder: the object that has the model; the engine lives as long as one that has called it.
+        call: what is asked for.
+    """
+    accelerator = identity.accelerator
+    local = _adopted(model, accelerator.options.adopt_llm)
+    if local is None or not _has_room(local, call):
+        return call.plain(0)
+    make = partial(_make, local)
+    try:
+        engine = accelerator.own(local, _WHERE, make, holder=holder)
+    except Exception as error:
+        if not isinstance(error, ConfigError):  # with which a model is refused
+            fail_open(accelerator, error, _WHERE)
+        return call.plain(0)
+    if call.stream is not None:
+        return _streamed(identity, _works(engine, call), call, call.stream)
+
+    def owned() -> Any:
+        outputs = accelerator.leaves.compute_all(identity, _works(engine, call))
+        return call.result([output.tokens for output in outputs])
+
+    return owned_or_plain(accelerator, owned, lambda: call.plain(0), _WHERE)
+
+
+def _works(engine: EngineName, call: GreedyCall) -> list[Work]:
+    from rag_accel.engines.llm.local.tokens import TokenInput
+
+    inputs = [TokenInput(ids=ids, ends=call.ends, most=call.most) for ids in call.prompts]
+    return [Work(engine, PrimitiveKind.DECODING, one) for one in inputs]
+
+
+def why_plain(model: Any, adopt: AdoptLLM) -> str | None:
+    """Return why no engine runs a model's calls; None if one runs those that are greedy."""
+    if adopt == "off":
+        return "adopt_llm is off"
+    seen = _look_at(model)
+    if seen.refusal is not None:
+        return seen.refusal
+    local = seen.local()
+    if local is not None and not local.is_same:
+        return _note(model, "it was changed after its engine was made")
+    return _now(model, adopt)
+
+
+def describe(model: Any, adopt: AdoptLLM) -> str:
+    """Return how a model's calls run."""
+    reason = why_plain(model, adopt)
+    if reason is not None:
+        return f"local language model, plain: {reason}"
+    kind = "exact" if _dtype(model) == "float32" else "batched, approximate"
+    return (
+        f"recognised local language model: owned engine ({kind}), greedy calls of all requests"
+        " share steps, others run plainly"
+    )
+
+
+def _adopted(model: Any, adopt: AdoptLLM) -> LocalModel | None:
+    if why_plain(model, adopt) is not None:
+        return None
+    seen = _seen[model]
+    with _lock.lock:
+        local = seen.local()
+        if local is None:
+            local = LocalModel(model, None, None, None, DEFAULT_BOUNDS)
+            seen.local = weakref.ref(local)
+        return local
+
+
+def _look_at(model: Any) -> _KnownModel:
+    try:
+        found = _seen.get(model)
+    except TypeError:  # it has no weak references, or no hash
+        return _KnownModel("it is no model of transformers")
+    if found is None:
+        refusal = _refusal(model)
+        with _lock.lock:
+            found = _seen.setdefault(model, _KnownModel(refusal))
+    return found
+
+
+def _refusal(model: Any) -> str | None:
+    from rag_accel.engines.llm.local.families import check_model
+
+    try:
+        check_model(model)
+    except ConfigError as error:
+        return f"{error.what}: {error.found}"
+    return None
+
+
+def _now(model: Any, adopt: AdoptLLM) -> str | None:
+    """Return what keeps a model from being run as it is at this moment."""
+    if any(module.training for module in model.modules()):
+        return "it is in training mode"
+    if _dtype(model) != "float32" and adopt != "batched":
+        return f"it computes in {_dtype(model)}, and adopt_llm is exact"
+    return None
+
+
+def _dtype(model: Any) -> str:
+    return str(model.dtype).removeprefix("torch.")
+
+
+def _note(model: Any, refusal: str) -> str:
+    _look_at(model).refusal = refusal
+    return refusal
+
+
+def _has_room(local: LocalModel, call: GreedyCall) -> bool:
+    """Tell whether prompts and completions are in the model's context and fit into the pool."""
+    from rag_accel.engines.llm.local.families import ModelShape
+    from rag_accel.engines.llm.local.options import POOL_BYTES
+
+    shape = ModelShape.of(local.model.config)
+    most = max(map(len, call.prompts)) + call.most
+    token = 2 * shape.layers * shape.heads * shape.dim * local.model.dtype.itemsize
+    return most <= shape.context and 2 * most * token <= POOL_BYTES
+
+
+def _make(local: LocalModel) -> Engine:
+    import torch
+
+    try:
+        with torch.inference_mode(False):  # whatever mode its first caller is in
+            engine = local.make_for_tokens()
+    except Exception as error:
+        _note(local.model, f"its engine could not be made: {_short(error)}")
+        raise
+    _made_of[engine] = local
+    return engine
+
+
+def _short(error: Exception) -> str:
+    return error.what if isinstance(error, ConfigError) else type(error).__name__
+
+
+def _streamed(
+    identity: RequestIdentity,
+    works: list[Work],
+    call: GreedyCall,
+    stream: TokenStream,
+) -> Any:
+    """Give out tokens as they come; after an error, the plain call gives the others."""
+    given = 0
+    tokens: list[int] = []
+    try:
+        (work,) = works
+        for token in _tokens(identity, work):
+            if not given:
+                stream.begin()
+                given = 1
+            stream.put(token)
+            given += 1
+            tokens.append(token)
+    except Exception as error:  # no caller waits for this thread's errors
+        result = call.plain(given)
+        if not isinstance(error, MEANT):
+            fail_open(identity.accelerator, error, _WHERE)
+        return result
+    stream.end()
+    return call.result([tokens])
+
+
+def _tokens(identity: RequestIdentity, work: Work) -> Iterator[int]:
+    for piece in identity.accelerator.leaves.stream(identity, work):
+        if isinstance(piece, str):
+            yield from map(int, piece.split())

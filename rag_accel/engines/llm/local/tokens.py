@@ -1,0 +1,58 @@
+"""Prompts that are token ids already, and completions as tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rag_accel.engine_api import GenerationInput, GenerationOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInput(GenerationInput):
+    """A prompt as token ids, whose most probable continuation is asked for.
+
+    Args:
+        ids: the whole prompt; its messages are not looked at.
+        ends: tokens that end the completion, in place of the engine's own.
+        most: most tokens of the completion.
+    """
+
+    messages: tuple[()] = ()
+    ids: tuple[int, ...]
+    ends: frozenset[int]
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOutput(GenerationOutput):
+    """A completion as tokens, with the one that ended it; its text is empty."""
+
+    text: str = ""
+    tokens: tuple[int, ...]
+
+
+class CompletionTokens:
+    """The tokens of one completion and when it ends; does as ``CompletionText``.
+
+    Args:
+        ends: tokens that end it.
+        max_tokens: most tokens of it.
+    """
+
+    text = ""
+
+    def __init__(self, ends: Collection[int], max_tokens: int) -> None:
+        self._ends = ends
+        self._max_tokens = max_tokens
+        self.num_tokens = 0
+        self.finish_reason: str | None = None
+
+    def add(self, token: int) -> str:
+        """Take a token and return its number with a space, which pieces can be joined by."""
+        self.num_tokens += 1
+        if token in self._ends:
+            self.finish_reason = "stop"
+        elif self.num_tokens >= self._max_tokens:
+            self.finish_reason = "length"
+        return f"{token} "

@@ -1,0 +1,119 @@
+"""Of the calls of ``generate``, those of greedy decoding are read, as transformers reads them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+sys.path.append(str(Path(__file__).parents[1] / "engines" / "llm"))
+
+import torch
+from hf_callers import own_model
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import MaxTimeCriteria
+
+from rag_accel.adoption.generation import GreedyCall
+from rag_accel_adapters.hf_generation import read_greedy
+from rag_accel_adapters.hf_pipelines import stop_tokens
+
+IDS = torch.tensor([[3, 4, 5, 6]])
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Give a model that tests leave as it is."""
+    return own_model()
+
+
+def read(model: Any, **kwargs: Any) -> GreedyCall | None:
+    """Read a call of one prompt."""
+    given = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), **kwargs}
+    return read_greedy(stop_tokens, model, given)
+
+
+LENGTHS: dict[str, dict[str, Any]] = {
+    "new tokens": {"max_new_tokens": 7},
+    "length": {"max_length": 9},
+    "both": {"max_length": 9, "max_new_tokens": 7},
+    "default": {},
+    "configuration": {"generation_config": GenerationConfig(max_length=11)},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default:UserWarning")
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_most_tokens_are_those_that_transformers_makes(name: str, model: Any) -> None:
+    call = read(model, eos_token_id=[339], pad_token_id=0, **LENGTHS[name])
+    assert call is not None
+    made = model.generate(
+        IDS,
+        attention_mask=torch.ones_like(IDS),
+        eos_token_id=[339],
+        pad_token_id=0,
+        **LENGTHS[name],
+    )
+    assert call.most == made.shape[1] - IDS.shape[1]
+
+
+def test_ends_are_those_of_the_generation_configuration(model: Any) -> None:
+    call = read(model, max_new_tokens=3)
+    assert call is not None
+    assert call.ends == frozenset(model.generation_config.eos_token_id)
+
+
+def test_padding_on_the_left_is_left_out(model: Any) -> None:
+    mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+    call = read(model, input_ids=IDS.repeat(2, 1), attention_mask=mask, max_new_tokens=3)
+    assert call is not None
+    assert call.prompts == ((5, 6), (3, 4, 5, 6))
+
+
+def test_shorter_completions_are_filled_up(model: Any) -> None:
+    ids = IDS.repeat(2, 1)
+    call = read(model, input_ids=ids, attention_mask=torch.ones_like(ids), pad_token_id=9)
+    assert call is not None
+    assert call.result([[7], [7, 8]]).tolist() == [[3, 4, 5, 6, 7, 9], [3, 4, 5, 6, 7, 8]]
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "sampling": {"do_sample": True},
+    "beams": {"num_beams": 2},
+    "penalty": {"repetition_penalty": 1.1},
+    "processors": {"logits_processor": LogitsProcessorList([object()])},
+    "criteria": {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1.0)])},
+    "stop strings": {"stop_strings": ["a"], "tokenizer": object()},
+    "time": {"max_time": 1.0},
+    "assistant": {"prompt_lookup_num_tokens": 3},
+    "cache": {"cache_implementation": "static"},
+    "embeddings": {"inputs_embeds": torch.zeros(1, 1, 64)},
+    "unknown": {"no_such_option": 1},
+    "padding on the right": {"attention_mask": torch.tensor([[1, 1, 1, 0]])},
+    "no room": {"max_length": 4},
+    "custom": {"custom_generate": "somebody/else"},
+    "configuration": {"generation_config": GenerationConfig(do_sample=True)},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_call_is_not_read(name: str, model: Any) -> None:
+    most = {} if "max_length" in OTHERS[name] else {"max_new_tokens": 3}
+    assert read(model, **most) is not None
+    assert read(model, **most, **OTHERS[name]) is None
+
+
+def test_nothing_is_read_under_autocast(model: Any) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert read(model, max_new_tokens=3) is None
+
+
+@pytest.mark.parametrize("name", ["generate", "prepare_inputs_for_generation", "_sample"])
+def test_nothing_is_read_of_a_model_whose_methods_were_replaced(
+    name: str, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = getattr(type(model), name)
+    monkeypatch.setattr(type(model), name, lambda *args, **kwargs: own(*args, **kwargs))
+    assert read(model, max_new_tokens=3) is None
