@@ -50,6 +50,7 @@ class LoopbackServer(ABC):
         self._thread.close()
 
     async def _end(self, runner: web.AppRunner) -> None:
+        transports = self._transports(runner)
         await runner.cleanup()
         # A connection that was accepted meanwhile is known to nobody yet, and one that is being
         # closed takes another turn of the loop.
@@ -57,9 +58,17 @@ class LoopbackServer(ABC):
         if rest:
             await asyncio.wait(rest, timeout=1.0)
         if runner.server is not None:
+            transports += self._transports(runner)
             await runner.server.shutdown(0.01)
+        # One whose client does not read is closed only once all is sent, which is never.
+        for transport in transports:
+            transport.abort()
         for _ in range(3):
             await asyncio.sleep(0)
+
+    def _transports(self, runner: web.AppRunner) -> list[asyncio.Transport]:
+        connections = [] if runner.server is None else runner.server.connections
+        return [one.transport for one in connections if one.transport is not None]
 
     async def _listen(self) -> str:
         self._not_ours = asyncio.all_tasks()  # the loop's own, which lives as long as the loop
