@@ -127,17 +127,20 @@ class PromptUse:
         computed: run through the model for this prompt.
         from_prefix: taken over from an earlier prompt with the same beginning.
         from_chunks: taken over from texts encoded before, at other places (FusionRAG section 4).
+        recomputed: of those computed, the tokens of such texts.
     """
 
     computed: int = 0
     from_prefix: int = 0
     from_chunks: int = 0
+    recomputed: int = 0
 
     def __add__(self, other: PromptUse) -> PromptUse:
         return PromptUse(
             self.computed + other.computed,
             self.from_prefix + other.from_prefix,
             self.from_chunks + other.from_chunks,
+            self.recomputed + other.recomputed,
         )
 
 

@@ -69,8 +69,11 @@ class ChatRagAccel(BaseChatModel):
             that ask for other bounds of one model have an engine each.
         kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: retrieved texts take
             the state they had behind the system's turn, wherever they stand (FusionRAG section
-            3.1). They are known where a search of the same accelerated run found them, or where a
-            call names them: ``invoke(messages, documents=[...])``.
+            3.1); ``fused``, approximate, too: the tokens of them that the question looks at most
+            are computed again (section 4.2). Texts are known where a search of the same
+            accelerated run found them, or where a call names them:
+            ``invoke(messages, documents=[...])``.
+        recompute_ratio: of ``fused``, the share of the texts' tokens; 0.15 by default.
         chunk_bytes: most bytes kept of retrieved texts; 1 GiB by default.
         accelerator: schedules the work; by default the current run's, else the process default.
 
@@ -94,6 +97,7 @@ class ChatRagAccel(BaseChatModel):
     pool_bytes: int | None = Field(default=None, gt=0)
     prefix_lanes: int | None = Field(default=None, ge=0)
     kv_reuse: KvReuse = "exact"
+    recompute_ratio: float | None = Field(default=None, ge=0, le=1)
     chunk_bytes: int | None = Field(default=None, ge=0)
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
@@ -110,6 +114,7 @@ class ChatRagAccel(BaseChatModel):
                 pool_bytes=self.pool_bytes,
                 prefix_lanes=self.prefix_lanes,
                 kv_reuse=self.kv_reuse,
+                recompute_ratio=self.recompute_ratio,
                 chunk_bytes=self.chunk_bytes,
             ),
         )
@@ -276,7 +281,11 @@ class ChatRagAccel(BaseChatModel):
             "finish_reason": output.finish_reason,
         }
         if self.kv_reuse != "exact" and output.use is not None:
-            found["kv_reuse"] = {"way": self.kv_reuse, "reused_tokens": output.use.from_chunks}
+            found["kv_reuse"] = {
+                "way": self.kv_reuse,
+                "reused_tokens": output.use.from_chunks,
+                "recomputed_tokens": output.use.recomputed,
+            }
         if output.logprobs:
             found["logprobs"] = [
                 {"token": one.token, "logprob": one.logprob} for one in output.logprobs

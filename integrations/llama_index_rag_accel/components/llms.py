@@ -71,7 +71,9 @@ class RagAccelLLM(LLM):
             that ask for other bounds of one model have an engine each.
         kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: texts that a search of
             the same accelerated run found take the state they had behind the system's turn,
-            wherever they stand (FusionRAG section 3.1).
+            wherever they stand (FusionRAG section 3.1); ``fused``, approximate, too: the tokens of
+            them that the question looks at most are computed again (section 4.2).
+        recompute_ratio: of ``fused``, the share of the texts' tokens; 0.15 by default.
         chunk_bytes: most bytes kept of such texts; 1 GiB by default.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
@@ -91,6 +93,9 @@ class RagAccelLLM(LLM):
     pool_bytes: int | None = Field(default=None, description="Bytes of keys and values.", gt=0)
     prefix_lanes: int | None = Field(default=None, description="Prompts kept.", ge=0)
     kv_reuse: KvReuse = Field(default="exact", description="How retrieved texts are computed.")
+    recompute_ratio: float | None = Field(
+        default=None, description="Share of them computed again.", ge=0, le=1
+    )
     chunk_bytes: int | None = Field(default=None, description="Bytes kept of texts.", ge=0)
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
@@ -117,6 +122,7 @@ class RagAccelLLM(LLM):
                 pool_bytes=self.pool_bytes,
                 prefix_lanes=self.prefix_lanes,
                 kv_reuse=self.kv_reuse,
+                recompute_ratio=self.recompute_ratio,
                 chunk_bytes=self.chunk_bytes,
             ),
         )

@@ -129,6 +129,10 @@ class FakeRunner:
         self._peak = peak or (lambda history: None)
 
     @property
+    def layers(self) -> int:
+        return 1
+
+    @property
     def computed(self) -> int:
         return sum(len(rows) for forward in self.forwards for rows in forward)
 
@@ -160,6 +164,9 @@ class FakeRunner:
         assert list(part.positions) == list(part.slots)
         assert max(part.slots) < self.pool.sizes[part.lane]
         lane.update(zip(part.slots, part.ids, strict=True))
+        if part.probe is not None:
+            reach = part.slots[part.probe.rows[-1]] + 1
+            part.probe.scores = torch.tensor([float(lane.get(at, 0)) for at in range(reach)])
         for at in part.asked:
             yield self.logits(tuple(lane[slot] for slot in range(part.slots[at] + 1)))
 

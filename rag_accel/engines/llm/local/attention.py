@@ -154,6 +154,11 @@ class Packed:
         self._lanes = _indices((one.lane for one in rows for _ in one.ids), device)
         pool.claim(self._lanes, self._slots, self.positions)
         self._parts = [_Part(block, pool, self.positions) for block in _blocks(rows, pool)]
+        self._probed = [
+            (one.probe, one.lane, [start + row for row in one.probe.rows])
+            for one, start in placed(rows)
+            if one.probe is not None
+        ]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write the rows of a layer, ``[kv head, row, dim]``, to their slots."""
@@ -169,22 +174,51 @@ class Packed:
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         for part in self._parts:
             out.index_copy_(0, part.targets, part.attend(by_row, keys, values, scaling, window))
+        for probe, lane, rows in self._probed:
+            if probe.layer == layer:
+                probe.scores = self._looks(by_row[rows], rows, keys[lane], lane, scaling, window)
         return out
+
+    def _looks(
+        self,
+        queries: torch.Tensor,
+        rows: Sequence[int],
+        keys: torch.Tensor,
+        lane: int,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        """Return ``[slot]``: the probabilities of rows ``[row, head, dim]``, meaned and summed."""
+        own = self.positions[rows]
+        reach = self._pool.reach(lane, int(own.max()))
+        held = self._pool.positions[lane, :reach]
+        unseen = held > own[:, None]
+        if window is not None:
+            unseen |= held <= own[:, None] - window
+        grouped = queries.unflatten(1, (keys.shape[0], -1)).permute(1, 2, 0, 3).float()
+        products = grouped @ keys[:, None, :reach].float().transpose(-1, -2)
+        products *= queries.shape[-1] ** -0.5 if scaling is None else scaling
+        looks = products.masked_fill_(unseen, -torch.inf).softmax(dim=-1)
+        return looks.mean(dim=(0, 1)).sum(dim=0)
 
 
 def _indices(values: Iterator[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(list(values), dtype=torch.int64, device=device)
 
 
-def _blocks(rows: Sequence[SequenceRows], pool: TensorPool) -> list[Block]:
+def placed(rows: Sequence[SequenceRows]) -> list[tuple[SequenceRows, int]]:
+    """Return items with the place of their first row in the forward."""
     starts = [0, *accumulate(map(len, rows))]
-    placed = list(zip(rows, starts, strict=False))
+    return list(zip(rows, starts, strict=False))
+
+
+def _blocks(rows: Sequence[SequenceRows], pool: TensorPool) -> list[Block]:
     decoding = [
         (one.lane, pool.reach(one.lane, one.positions[0]), start)
-        for one, start in placed
+        for one, start in placed(rows)
         if len(one) == 1
     ]
-    prompts = [prompt_blocks(one, start, pool) for one, start in placed if len(one) > 1]
+    prompts = [prompt_blocks(one, start, pool) for one, start in placed(rows) if len(one) > 1]
     return [*decoding_blocks(decoding), *(block for blocks in prompts for block in blocks)]
 
 

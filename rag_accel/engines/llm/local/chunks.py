@@ -7,15 +7,36 @@ moved to where the text stands now (FusionRAG section 3.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rag_accel.engines.llm.local.rows import LanePool
-from rag_accel.engines.llm.local.sequence import TokenSequence
+from rag_accel.engines.llm.local.sequence import Probing, TokenSequence
 from rag_accel.kv.entry import LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.segments import Segment, SegmentedPrompt
+from rag_accel.kv.selection import TokenSelector, without
 from rag_accel.kv.store import ChunkStore
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """How the tokens of reused texts are chosen that are computed again.
+
+    Args:
+        ratio: the share of all tokens of texts.
+        layer: in which layer it is looked at.
+        selector: chooses them.
+    """
+
+    ratio: float
+    layer: int
+    selector: TokenSelector
+
+    def count(self, tokens: int) -> int:
+        """Return how many of so many tokens are computed again."""
+        return math.ceil(self.ratio * tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +76,11 @@ class PromptChunks:
     own: set[bytes] = field(default_factory=set[bytes])
 
     @property
-    def num_reused(self) -> int:
+    def places(self) -> tuple[range, ...]:
+        """Return where its texts stand."""
+        return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
+
+    def num_reused(self, chosen: Collection[int] = ()) -> int:
         """Return the tokens that were neither computed in the prompt nor encoded for it."""
         first: set[bytes] = set(self.own)
         reused = 0
@@ -63,7 +88,8 @@ class PromptChunks:
             if key in first:
                 first.discard(key)
             else:
-                reused += len(segment.ids)
+                again = sum(segment.start <= at < segment.end for at in chosen)
+                reused += len(segment.ids) - again
         return reused
 
 
@@ -74,12 +100,16 @@ class ChunkReuse:
         pool: where sequences are.
         store: keeps the state of texts.
         model: identifies the weights.
+        recompute: which tokens of reused texts are computed again; None for none.
     """
 
-    def __init__(self, pool: LanePool, store: ChunkStore, model: str) -> None:
+    def __init__(
+        self, pool: LanePool, store: ChunkStore, model: str, recompute: Recompute | None = None
+    ) -> None:
         self._pool = pool
         self._store = store
         self._model = model
+        self._recompute = recompute
         self._encodings: dict[bytes, Encoding] = {}
         self._by_sequence: dict[TokenSequence, Encoding] = {}
         self._prompts: dict[TokenSequence, PromptChunks] = {}
@@ -95,7 +125,7 @@ class ChunkReuse:
         chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
         found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
         sequence.exact = len(prompt.head)
-        sequence.skipped = tuple(range(one.start, one.end) for _, one in chunks)
+        sequence.skipped = found.places
         for key, segment in chunks:
             if key in found.states or key in found.missing:
                 continue
@@ -109,6 +139,15 @@ class ChunkReuse:
                 encoding = self._encode(key, prompt.head, segment, sequence)
                 yield encoding.sequence
             encoding.readers[found] = None
+
+    def rows(self, prompt: SegmentedPrompt) -> list[int]:
+        """Return the rows of a prompt behind its head that each pass over it computes."""
+        texts = sum(len(one.ids) for one in prompt.chunks)
+        others = len(prompt.ids) - len(prompt.head) - texts
+        if self._recompute is None:
+            return [others]
+        again = others + self._recompute.count(texts)
+        return [again] if self._recompute.selector.asked == "none" else [others, again]
 
     def is_ready(self, sequence: TokenSequence) -> bool:
         """Tell whether all texts of a prompt are there; of one without texts, they are."""
@@ -139,7 +178,37 @@ class ChunkReuse:
         assert sequence.lane is not None
         for key, segment in found.chunks:
             self._pool.write(sequence.lane.number, segment.start, found.states[key])
-        sequence.from_chunks = found.num_reused
+        sequence.from_chunks = found.num_reused()
+        if self._recompute is not None:
+            self._begin_choosing(found, self._recompute)
+
+    def choose(self, sequence: TokenSequence) -> None:
+        """Take the tokens that a prompt looks at most out of those skipped; compute it again."""
+        found, recompute, probing = self._prompts[sequence], self._recompute, sequence.probing
+        assert recompute is not None
+        assert probing is not None
+        self._take_out(found, recompute, probing.scores(len(sequence.prompt)))
+        sequence.probing = None
+        # What stands before the first text did not see any.
+        sequence.go_on(found.places[0].start)
+
+    def _begin_choosing(self, found: PromptChunks, recompute: Recompute) -> None:
+        sequence, asked = found.sequence, recompute.selector.asked
+        if asked == "none":
+            self._take_out(found, recompute, ())
+            sequence.go_on(sequence.computed)
+            return
+        last = len(sequence.prompt) - 1
+        start = last if asked == "last" else found.places[-1].stop
+        sequence.probing = Probing(recompute.layer, start)
+
+    def _take_out(self, found: PromptChunks, recompute: Recompute, scores: Sequence[float]) -> None:
+        places = found.places
+        count = recompute.count(sum(map(len, places)))
+        chosen = recompute.selector.choose(scores, places, count)
+        found.sequence.skipped = without(places, chosen)
+        found.sequence.recomputed = len(chosen)
+        found.sequence.from_chunks = found.num_reused(chosen)
 
     def forget(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
         """Drop a prompt; yield the encoding sequences that nothing waits for any more."""

@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
@@ -24,7 +24,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.local.chunks import ChunkReuse
+from rag_accel.engines.llm.local.chunks import ChunkReuse, Recompute
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.pace import Pace
 from rag_accel.engines.llm.local.prefix import PrefixCache
@@ -37,6 +37,7 @@ from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
+from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.store import HostStore
 from rag_accel.system.processor import usable_cores
 
@@ -106,7 +107,10 @@ class LocalLLMEngine(EngineBase):
         self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
         self._chunks = ChunkReuse(
-            runner.pool, HostStore(self._options.chunk_bytes), model=repr(id(runner))
+            runner.pool,
+            HostStore(self._options.chunk_bytes),
+            model=repr(id(runner)),
+            recompute=_recompute(self._options, runner.layers),
         )
         self._schedule = Schedule(self._admit)
         self._pace = Pace(self._options.step_tokens, self._options.stall_s)
@@ -192,6 +196,8 @@ class LocalLLMEngine(EngineBase):
             work = self._reader.prompt(request, payload)
         else:
             work = self._reader.generation(request, payload)
+            if work.segments is not None and not self._pays(work.segments):
+                work = self._reader.generation(request, replace(payload, passages=()))
         if work is None:
             self._ready.append(self._end_of_prompt(request, None))
             return
@@ -201,6 +207,13 @@ class LocalLLMEngine(EngineBase):
                 self._schedule.add(encoding)
         if self._chunks.is_ready(work.sequence):
             self._schedule.add(work.sequence)
+
+    def _pays(self, prompt: SegmentedPrompt) -> bool:
+        """Tell whether a prompt takes less time if its texts need not be computed."""
+        if self._options.reuse_always:
+            return True
+        whole = self._pace.seconds(len(prompt.ids) - len(prompt.head))
+        return sum(map(self._pace.seconds, self._chunks.rows(prompt))) < whole
 
     def _checked_payload(self, request: EngineRequest) -> GenerationInput:
         if request.kind not in _KINDS:
@@ -237,6 +250,9 @@ class LocalLLMEngine(EngineBase):
         asked = [self._running[planned.sequence] for planned in plan if planned.rows.asked]
         choices = choose(logits, [work.sampler for work in asked])
         self._end_encodings(plan)
+        for planned in plan:
+            if planned.sequence.probing is not None and not planned.sequence.pending:
+                self._chunks.choose(planned.sequence)
         outputs = [self._end_prompt(work) for work in self._computed_prompts(plan)]
         for work, choice in zip(asked, choices, strict=True):
             if isinstance(choice, EngineError):
@@ -324,6 +340,15 @@ class LocalLLMEngine(EngineBase):
             self._forget(work)
         error = EngineError("the pool has no room", where=_WHERE)
         return [work.report("error", error=error) for work in works]
+
+
+def _recompute(options: LocalOptions, layers: int) -> Recompute | None:
+    if options.kv_reuse != "fused" or options.recompute_ratio == 0:
+        return None
+    layer = options.recompute_layer
+    if layer is None:
+        layer = round((layers - 1) * 2 / 3)
+    return Recompute(options.recompute_ratio, min(layer, layers - 1), options.selector)
 
 
 def _profile(options: LocalOptions) -> EngineProfile:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from rag_accel.errors import ConfigError
+from rag_accel.kv.selection import QuestionGuided, TokenSelector
 
-KvReuse = Literal["exact", "full"]
+KvReuse = Literal["exact", "fused", "full"]
 #: The bytes of keys and values, if none are given.
 POOL_BYTES = 1 << 30
 #: The bytes kept of retrieved texts, if none are given.
 CHUNK_BYTES = 1 << 30
+#: The share of retrieved texts' tokens that are computed again, if none is given.
+RECOMPUTE_RATIO = 0.15
 #: The lanes kept of ended sequences, if no number is given.
 PREFIX_LANES = 16
 
@@ -30,7 +33,13 @@ class LocalOptions:
         prefix_lanes: most lanes kept of ended sequences for prompts that begin alike.
         max_threads: most threads a forward can use; None for all cores this process may use.
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
-            have behind the prompt's head (FusionRAG section 3.1), which is approximate.
+            have behind the prompt's head (FusionRAG section 3.1), which is approximate; ``fused``,
+            a part of their tokens is computed again in the prompt (section 4.2), approximate, too.
+        recompute_ratio: of ``fused``, the share of the texts' tokens that are computed again.
+        recompute_layer: of ``fused``, the layer in which it is looked at which tokens matter; None
+            for that at two thirds of the model's layers.
+        selector: of ``fused``, chooses the tokens.
+        reuse_always: whether texts are reused also where computing the prompt takes less time.
         chunk_bytes: most bytes kept of retrieved texts.
         least_chunk_tokens: shorter texts are always computed.
 
@@ -44,6 +53,10 @@ class LocalOptions:
     prefix_lanes: int = PREFIX_LANES
     max_threads: int | None = None
     kv_reuse: KvReuse = "exact"
+    recompute_ratio: float = RECOMPUTE_RATIO
+    recompute_layer: int | None = None
+    selector: TokenSelector = field(default_factory=QuestionGuided)
+    reuse_always: bool = False
     chunk_bytes: int = CHUNK_BYTES
     least_chunk_tokens: int = 8
 
@@ -55,6 +68,8 @@ class LocalOptions:
             check_least(f"LocalOptions.{name}", getattr(self, name), 0)
         check_least("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
         check_reuse("LocalOptions.kv_reuse", self.kv_reuse)
+        check_share("LocalOptions.recompute_ratio", self.recompute_ratio)
+        check_least("LocalOptions.recompute_layer", self.recompute_layer, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,7 @@ class LocalBounds:
         pool_bytes: most bytes of keys and values.
         prefix_lanes: most lanes kept of ended sequences, see ``LocalOptions``.
         kv_reuse: how retrieved texts are computed, see ``LocalOptions``.
+        recompute_ratio: of ``fused``, the share of their tokens that are computed again.
         chunk_bytes: most bytes kept of them.
 
     Raises ConfigError on a value out of range.
@@ -73,6 +89,7 @@ class LocalBounds:
     pool_bytes: int = POOL_BYTES
     prefix_lanes: int = PREFIX_LANES
     kv_reuse: KvReuse = "exact"
+    recompute_ratio: float = RECOMPUTE_RATIO
     chunk_bytes: int = CHUNK_BYTES
 
     def __post_init__(self) -> None:
@@ -80,6 +97,7 @@ class LocalBounds:
         for name in ("prefix_lanes", "chunk_bytes"):
             check_least(name, getattr(self, name), 0)
         check_reuse("kv_reuse", self.kv_reuse)
+        check_share("recompute_ratio", self.recompute_ratio)
 
     @classmethod
     def of(cls, **given: Any) -> LocalBounds:
@@ -90,7 +108,10 @@ class LocalBounds:
     def options(self) -> LocalOptions:
         """Return the options of an engine within these bounds."""
         return LocalOptions(
-            prefix_lanes=self.prefix_lanes, kv_reuse=self.kv_reuse, chunk_bytes=self.chunk_bytes
+            prefix_lanes=self.prefix_lanes,
+            kv_reuse=self.kv_reuse,
+            recompute_ratio=self.recompute_ratio,
+            chunk_bytes=self.chunk_bytes,
         )
 
 
@@ -106,3 +127,9 @@ def check_reuse(where: str, kv_reuse: str) -> None:
     if kv_reuse not in get_args(KvReuse):
         valid = " | ".join(get_args(KvReuse))
         raise ConfigError("unknown way of reuse", where=where, found=kv_reuse, valid=valid)
+
+
+def check_share(where: str, value: float) -> None:
+    """Raise ConfigError where a number is given that is no share."""
+    if not 0 <= value <= 1:
+        raise ConfigError("option out of range", where=where, found=value, valid="0 to 1")

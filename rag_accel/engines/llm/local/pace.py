@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rag_accel.engines.llm.local.schedule import LEAST_CHUNK
 
 _WEIGHT = 0.5  # of the last forward against all before it
@@ -36,6 +38,15 @@ class Pace:
             return self._most_rows
         fitting = int((self._most_s - (self._least_s or 0.0)) / self._row_s)
         return min(self._most_rows, max(LEAST_CHUNK, fitting))
+
+    def seconds(self, rows: int) -> float:
+        """Return how long it takes to compute so many rows of a prompt, in forwards of its own.
+
+        Before anything was learned, as if a row took one second and nothing else counted.
+        """
+        if self._row_s is None:
+            return float(rows)
+        return rows * self._row_s + math.ceil(rows / self.rows) * (self._least_s or 0.0)
 
     def ran(self, rows: int, seconds: float) -> None:
         """Learn from a forward."""

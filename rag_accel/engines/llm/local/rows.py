@@ -25,6 +25,23 @@ Visibility = Causal
 CAUSAL = Causal()
 
 
+class Probe:
+    """Asks how much rows look at each slot of their lane, in one layer.
+
+    Args:
+        layer: the layer.
+        rows: which rows of the sequence's in this forward, by their index.
+    """
+
+    __slots__ = ("layer", "rows", "scores")
+
+    def __init__(self, layer: int, rows: Sequence[int]) -> None:
+        self.layer = layer
+        self.rows = rows
+        #: ``[slot]``, float32: probabilities, meaned over heads and summed over rows
+        self.scores: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceRows:
     """Rows of one sequence in one forward, ascending by slot.
@@ -37,6 +54,7 @@ class SequenceRows:
             state was moved.
         asked: the rows, by their index here, whose logits are wanted.
         visible: what each row may see.
+        probe: is told where rows look, once the forward is computed.
     """
 
     lane: int
@@ -45,6 +63,7 @@ class SequenceRows:
     positions: Sequence[int]
     asked: Sequence[int] = ()
     visible: Visibility = CAUSAL
+    probe: Probe | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -89,6 +108,11 @@ class Runner(Protocol):
     @property
     def pool(self) -> LanePool:
         """Return where the sequences' keys and values are."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers."""
         ...
 
     @property

@@ -33,6 +33,11 @@ class PackedRunner:
         return self._pool
 
     @property
+    def layers(self) -> int:
+        """Return the number of layers."""
+        return self._pool.keys.shape[0]
+
+    @property
     def vocabulary(self) -> int:
         """Return the number of logits of a row."""
         return self._vocabulary

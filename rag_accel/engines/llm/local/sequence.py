@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from rag_accel.engines.llm.local.rows import SequenceRows
+from rag_accel.engines.llm.local.rows import Probe, SequenceRows
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +27,36 @@ class Lane:
     in_use: bool = True
 
 
+@dataclass(slots=True)
+class Probing:
+    """Where the rows of a prompt look, collected over its forwards.
+
+    Args:
+        layer: in which layer.
+        start: the first place that is asked.
+    """
+
+    layer: int
+    start: int
+    probes: list[Probe] = field(default_factory=list[Probe])
+
+    def rows(self, rows: SequenceRows) -> SequenceRows:
+        """Return the same rows, those of them asked that are to be."""
+        asked = [at for at, slot in enumerate(rows.slots) if slot >= self.start]
+        if not asked:
+            return rows
+        self.probes.append(Probe(self.layer, asked))
+        return replace(rows, probe=self.probes[-1])
+
+    def scores(self, size: int) -> list[float]:
+        """Return the scores of all places of a prompt of ``size`` tokens."""
+        total = [0.0] * size
+        for probe in self.probes:
+            for at, score in enumerate(probe.scores.tolist() if probe.scores is not None else ()):
+                total[at] += score
+        return total
+
+
 @dataclass(slots=True, eq=False)
 class TokenSequence:
     """One prompt and the tokens generated after it. Equal only to itself.
@@ -41,8 +71,11 @@ class TokenSequence:
         exact: how many first tokens have the state that computing all before them gives; None for
             all. No other sequence takes over more.
         from_chunks: tokens whose state texts have that were encoded for other prompts.
+        recomputed: tokens of texts that are computed again.
         skipped: places of the prompt that are not computed, ranges in order, whose state is
             put into the lane when it is taken; the last token is never among them.
+        probing: while the prompt is computed to learn where it looks: at which layer, and from
+            which place on rows are asked; what they answer is collected.
     """
 
     prompt: tuple[int, ...]
@@ -57,7 +90,9 @@ class TokenSequence:
     computed: int = 0
     exact: int | None = None
     from_chunks: int = 0
+    recomputed: int = 0
     skipped: tuple[range, ...] = ()
+    probing: Probing | None = None
 
     @property
     def capacity(self) -> int:
@@ -101,6 +136,8 @@ class TokenSequence:
         size = len(self.prompt)
         ids = tuple(self.prompt[at] if at < size else self.generated[at - size] for at in slots)
         is_last = slots[-1] + 1 == size + len(self.generated)
+        if self.probing is not None:
+            return self.probing.rows(SequenceRows(self.lane.number, ids, slots, slots))
         asked = (len(slots) - 1,) if is_last and self.max_new else ()
         return SequenceRows(self.lane.number, ids, slots, slots, asked)
 

@@ -76,7 +76,7 @@ class LocalWork:
     def _result(self, completion: CompletionText | CompletionTokens) -> GenerationOutput:
         sequence = self.sequence
         size, prefix, chunks = len(sequence.prompt), sequence.from_prefix, sequence.from_chunks
-        use = PromptUse(size - prefix - chunks, prefix, chunks)
+        use = PromptUse(size - prefix - chunks, prefix, chunks, sequence.recomputed)
         if isinstance(completion, CompletionTokens):
             return TokenOutput(
                 prompt_tokens=size,

@@ -1,0 +1,105 @@
+"""Which tokens of reused texts are computed again (FusionRAG section 4.2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+#: Which rows of a prompt are asked how much they look at each token of its texts.
+Asked = Literal["none", "last", "question"]
+
+
+class TokenSelector(Protocol):
+    """What chooses the tokens of a prompt's texts that are computed again."""
+
+    @property
+    def asked(self) -> Asked:
+        """Return whose attention the choice needs: of no row, of the last, of the question's."""
+        ...
+
+    def choose(
+        self, scores: Sequence[float], candidates: Sequence[range], count: int
+    ) -> Sequence[int]:
+        """Return the places to compute again, at most ``count``, ascending.
+
+        Args:
+            scores: of each place of the prompt, the attention it got, meaned over heads and summed
+                over the rows asked; empty where none is.
+            candidates: the places of each text, in the order of the prompt.
+            count: most places.
+        """
+        ...
+
+
+class QuestionGuided:
+    """The tokens that the question looks at most.
+
+    Args:
+        asked: ``last``, the prompt's last token, the better measured; ``question``, all behind the
+            last text, the paper's.
+    """
+
+    def __init__(self, asked: Literal["last", "question"] = "last") -> None:
+        self._asked: Asked = asked
+
+    @property
+    def asked(self) -> Asked:
+        """Return whose attention is looked at."""
+        return self._asked
+
+    def choose(
+        self, scores: Sequence[float], candidates: Sequence[range], count: int
+    ) -> Sequence[int]:
+        """Return the places with the greatest scores; of equal ones the first."""
+        places = [at for places in candidates for at in places]
+        return sorted(sorted(places, key=lambda at: -scores[at])[:count])
+
+
+class FirstTokens:
+    """As many first tokens of each text; needs no scores."""
+
+    asked: Asked = "none"
+
+    def choose(
+        self, scores: Sequence[float], candidates: Sequence[range], count: int
+    ) -> Sequence[int]:
+        """Return the places, the texts taking turns."""
+        depths = sorted((depth, at) for one in candidates for depth, at in enumerate(one))
+        return sorted(at for _, at in depths[:count])
+
+
+class RandomTokens:
+    """Tokens by chance, the measure of what choosing brings; needs no scores.
+
+    Args:
+        seed: the same places for the same prompt.
+    """
+
+    asked: Asked = "none"
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+
+    def choose(
+        self, scores: Sequence[float], candidates: Sequence[range], count: int
+    ) -> Sequence[int]:
+        """Return the places."""
+        places = [at for places in candidates for at in places]
+        chance = random.Random(f"{self._seed} {len(places)} {count}")
+        return sorted(chance.sample(places, min(count, len(places))))
+
+
+def without(places: Sequence[range], chosen: Sequence[int]) -> tuple[range, ...]:
+    """Return what is left of ranges in order once places are taken out of them."""
+    left: list[range] = []
+    taken = sorted(chosen)
+    for one in places:
+        start = one.start
+        for at in (at for at in taken if at in one):
+            if start < at:
+                left.append(range(start, at))
+            start = at + 1
+        if start < one.stop:
+            left.append(range(start, one.stop))
+    return tuple(left)
