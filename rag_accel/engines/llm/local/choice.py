@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -152,15 +154,26 @@ def local_model(
 ) -> LocalModel:
     """Return the model; the same for all that ask for the same while one of them lives.
 
-    A model object that was changed since an engine of it was made is another.
+    A model object that was changed since an engine of it was made is another; so is a folder whose
+    files were. What was loaded of one before goes on as it was.
     """
     named = isinstance(model, str | Path)
-    key = (str(model) if named else id(model), id(tokenizer), dtype, template, bounds)
+    source = (str(model), *_files(Path(model))) if named else id(model)
+    key = (source, id(tokenizer), dtype, template, bounds)
     with _lock.lock:
         found = _known.get(key)
         if found is None or not found.is_same:
             found = _known[key] = LocalModel(model, tokenizer, dtype, template, bounds)
         return found
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and time of the files of a folder; nothing for a name on the hub."""
+    with contextlib.suppress(OSError):  # loading says what is wrong
+        for entry in sorted(os.scandir(folder.expanduser()), key=lambda one: one.name):
+            if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")):
+                found = entry.stat()
+                yield entry.name, found.st_size, found.st_mtime_ns
 
 
 def _again(

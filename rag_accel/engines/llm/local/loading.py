@@ -241,7 +241,15 @@ def _loaded(folder: Path, dtype: str | None, device: str | None) -> Any:
     if report["missing_keys"]:
         raise _missing("weights are missing", ", ".join(sorted(report["missing_keys"])[:4]))
     check_model(model)
+    _own_weights(model)
     return model.eval()
+
+
+@torch.no_grad()
+def _own_weights(model: Any) -> None:
+    """Copy weights that are mapped from files: those may be written or cut while the model runs."""
+    for weights in model.parameters():
+        weights.data = weights.data.clone()
 
 
 def _settings(folder: Path) -> dict[str, Any]:

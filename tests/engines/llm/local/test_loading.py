@@ -12,6 +12,7 @@ import torch
 from tiny_models import MODELS, fresh, ids_of, own_logits, part, shared, tiny_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from rag_accel.engines.llm.local.choice import local_model
 from rag_accel.engines.llm.local.loading import load
 from rag_accel.errors import ConfigError
 
@@ -66,6 +67,29 @@ def test_a_folder_is_loaded(folder: Path, kind: Callable[[Path], Any]) -> None:
     assert float((found - own_logits(shared("llama"), A)).abs().max()) <= 1e-5
     assert loaded.tokenizer.decode([7]) == "7"
     assert (loaded.name, loaded.is_same()) == (str(folder), True)
+
+
+@pytest.mark.parametrize("spoil", ["written", "cut"])
+def test_a_file_that_changes_later_changes_no_loaded_model(folder: Path, spoil: str) -> None:
+    loaded = load(folder, **SMALL)
+    weights = folder / "model.safetensors"
+    size = weights.stat().st_size
+    with weights.open("r+b") as file:
+        if spoil == "cut":
+            file.truncate(100)
+        else:
+            file.seek(size // 4)
+            file.write(b"\0" * (size - size // 4))
+    found = loaded.runner.run([part(loaded.runner.pool.take(30), A, 0, 30)])
+    assert float((found - own_logits(shared("llama"), A)).abs().max()) <= 1e-5
+
+
+def test_a_folder_whose_files_changed_is_another_model(folder: Path) -> None:
+    before = local_model(str(folder))
+    assert local_model(str(folder)) is before
+    fresh("llama").save_pretrained(folder)
+    change_config(folder, max_position_embeddings=32)
+    assert local_model(str(folder)) is not before
 
 
 def test_a_repetition_penalty_is_read_with_the_model(folder: Path) -> None:

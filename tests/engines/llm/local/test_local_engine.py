@@ -218,14 +218,18 @@ def test_a_token_of_the_end_ends_the_text() -> None:
     assert (found.completion_tokens, found.finish_reason) == (4, "stop")
 
 
-def test_seeded_text_is_the_same_alone_and_beside_others() -> None:
-    options = {"temperature": 1.5, "seed": 11}
-    alone, beside = make(), make(step_tokens=7)
-    alone.submit([work("a", HEAD, options=options)])
-    beside.submit([work(f"w{at}", options={"temperature": 1.0}) for at in range(7)])
-    beside.submit([work("a", HEAD, options=options)])
-    expected = value(finish(alone, "a"), "a").text
-    assert value(finish(beside, "a"), "a").text == expected
+def test_seeded_texts_are_the_same_alone_and_together() -> None:
+    works = [
+        work(str(at), f"{HEAD[at:]} {at}?", max_tokens=4, options={"temperature": 1.5, "seed": at})
+        for at in range(100)
+    ]
+    alone, together = make(), make(step_tokens=64)
+    together.submit(works)
+    outputs = finish(together, *map(str, range(100)))
+    for one in works:
+        alone.submit([one])
+        expected = value(finish(alone, str(one.id)), str(one.id)).text
+        assert value(outputs, str(one.id)).text == expected
 
 
 def test_logprobs_name_each_token(engine: LocalLLMEngine) -> None:
