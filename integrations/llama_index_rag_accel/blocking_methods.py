@@ -20,7 +20,7 @@ from llama_index.core.indices.query.query_transform.feedback_transform import (
 from llama_index.core.query_engine import RetryGuidelineQueryEngine
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from llama_index_rag_accel.layers import Method, layers_of
+from llama_index_rag_accel.layers import Method, kept, layers_of
 from rag_accel.adoption.sources import digest_of
 from rag_accel.interception.leaf_table import plain_class, plain_method
 
@@ -271,6 +271,7 @@ _BLOCKING: Mapping[str, BlockingMethod] = {
 }
 
 
+@kept
 def blocking_method(method: Method | None) -> BlockingMethod | None:
     """Return what is known of a method, ``None`` for one that is not known."""
     layers = layers_of(method)

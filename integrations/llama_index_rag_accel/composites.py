@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from llama_index.core.base.embeddings.base import mean_agg
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.utils import get_color_mapping, print_text
 
-from llama_index_rag_accel.layers import Method, layers_of
+from llama_index_rag_accel.layers import Method, kept, layers_of
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.sources import digest_of
 from rag_accel.interception.leaf_table import plain_class, plain_method
@@ -49,6 +49,7 @@ class IndependentCalls:
             thread-safety is told of the object itself.
         applies: tells whether an object, as it is set up now, makes them one by one.
         is_leafs: whether the calls are made by what is a leaf itself, and then has no permit yet.
+        are_several: tells of the arguments whether there may be more than one call.
     """
 
     body: Method
@@ -57,6 +58,7 @@ class IndependentCalls:
     classes: frozenset[str] = frozenset()
     applies: Callable[[Any], bool] = lambda obj: True
     is_leafs: bool = False
+    are_several: Callable[..., bool] = lambda *args, **kwargs: True
 
     def fits(self, obj: Any, named: Sequence[str]) -> bool:
         """Tell whether an object makes its calls as it is known here.
@@ -206,6 +208,10 @@ def _has_no_say(embedding: Any) -> bool:
     return embedding.embeddings_cache is None and embedding.rate_limiter is None
 
 
+def _are_several(queries: Any = (), agg_fn: Any = None) -> bool:
+    return not isinstance(queries, list) or len(cast("list[Any]", queries)) > 1
+
+
 _CORE = "llama_index.core"
 _SUB_QUESTION = f"{_CORE}.query_engine.sub_question_query_engine.SubQuestionQueryEngine"
 _FUSION = f"{_CORE}.retrievers.fusion_retriever.QueryFusionRetriever"
@@ -246,6 +252,7 @@ _KNOWN: Mapping[str, IndependentCalls] = {
         ("get_query_embedding", "f7ec176ca6d7702c"),
         applies=_has_no_say,
         is_leafs=True,
+        are_several=_are_several,
     ),
     f"{_EMBEDDING}.aget_agg_embedding_from_queries": IndependentCalls(
         _aaggregated,
@@ -253,10 +260,12 @@ _KNOWN: Mapping[str, IndependentCalls] = {
         ("aget_query_embedding", "be5c6932a1087294"),
         applies=_has_no_say,
         is_leafs=True,
+        are_several=_are_several,
     ),
 }
 
 
+@kept
 def composite_of(method: Method | None) -> IndependentCalls | None:
     """Return what is known of a method, ``None`` for one that is not known."""
     layers = layers_of(method)

@@ -28,6 +28,7 @@ from workflows.handler import WorkflowHandler
 
 from llama_index_rag_accel.off_loop import off_loop
 from rag_accel.accelerator import Accelerator
+from rag_accel.interception.leaf_table import called_on
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
 
@@ -79,7 +80,8 @@ def requests_of(cls: type, names: Iterable[str]) -> dict[str, Any]:
 def _entry(plain: Any) -> Any:
     if inspect.iscoroutinefunction(plain):
         # It may have been looked up while its class was not patched.
-        called = off_loop(plain)
+        moved = off_loop(plain)
+        called = called_on(plain) if moved is plain else moved
 
         @functools.wraps(plain)
         async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,12 +93,14 @@ def _entry(plain: Any) -> Any:
 
         return acall
 
+    called = called_on(plain)
+
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as request:
             scope = request.enter_context(program_of(self).run())
             with scope():
-                result = plain(self, *args, **kwargs)
+                result = called(self, *args, **kwargs)
             return _kept_open(result, scope, request)
 
     return call

@@ -21,7 +21,7 @@ from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity, identity_for
-from rag_accel.interception.leaf_table import plain_class
+from rag_accel.interception.leaf_table import called_on, plain_class
 from rag_accel_adapters.llama_index.stand_ins import shares_steps
 from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
 
@@ -35,7 +35,7 @@ def off_loop(method: Method) -> Method:
 def _run(method: Method, known: BlockingMethod, obj: Any, *args: Any, **kwargs: Any) -> Any:
     elsewhere = _threads_for(known, obj, args, kwargs)
     if elsewhere is None:
-        return method(obj, *args, **kwargs)
+        return called_on(method)(obj, *args, **kwargs)
     layers = layers_of(method)
     assert layers is not None, "only what is known runs here"
 

@@ -16,6 +16,7 @@ from llama_index_rag_accel.off_loop import preparation_for
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_call import is_inside_leaf, is_nested
+from rag_accel.interception.leaf_table import called_on
 from rag_accel.interception.side_by_side import (
     arun_side_by_side,
     run_side_by_side,
@@ -32,9 +33,9 @@ def side_by_side(method: Method) -> Method:
 
 
 def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs: Any) -> Any:
-    accelerator = _accelerator_for(known, obj)
+    accelerator = _accelerator_for(known, obj) if known.are_several(*args, **kwargs) else None
     if accelerator is None:
-        return method(obj, *args, **kwargs)
+        return called_on(method)(obj, *args, **kwargs)
     layers = layers_of(method)
     assert layers is not None, "only what is known runs here"
     if inspect.iscoroutinefunction(layers.function):

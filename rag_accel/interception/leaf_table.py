@@ -242,6 +242,22 @@ def is_decorated(method: Any) -> bool:
     return is_like_a_function and hasattr(method, "__wrapped__")
 
 
+def called_on(method: Method) -> Method:
+    """Return a function that calls a method on its first argument, bound first if it is decorated.
+
+    A decorator that is called unbound looks for the object among the arguments and binds itself,
+    which costs it more.
+    """
+    if not is_decorated(method):
+        return method
+    bind: Callable[[Any, type], Method] = method.__get__
+
+    def call(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        return bind(obj, type(obj))(*args, **kwargs)
+
+    return call
+
+
 def undecorated(method: Any) -> Any:
     """Return the function that such a decorator was given, which is the same for all bindings."""
     while is_decorated(method):

@@ -24,6 +24,7 @@ from rag_accel.interception.leaf_call import LeafCall, held, inside, is_nested, 
 from rag_accel.interception.leaf_table import (
     Flavour,
     LeafMethod,
+    called_on,
     holds,
     is_composite,
     is_default,
@@ -172,22 +173,26 @@ def _run_within(
 
 
 def _looking_plain(original: Method, scheduled: Method, find: FindIdentity) -> Method:
+    plain = called_on(original)
+
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         identity = find(self)
         if identity is None:
-            return original(self, *args, **kwargs)
+            return plain(self, *args, **kwargs)
         return scheduled(identity, self, *args, **kwargs)
 
     return wrapper
 
 
 def _looking_coroutine(original: Method, scheduled: Method, find: FindIdentity) -> Method:
+    plain = called_on(original)
+
     @functools.wraps(original)
     async def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         identity = find(self)
         if identity is None:
-            return await original(self, *args, **kwargs)
+            return await plain(self, *args, **kwargs)
         return await scheduled(identity, self, *args, **kwargs)
 
     return wrapper
@@ -231,17 +236,21 @@ _LOOKING: dict[Flavour, Callable[[Method, Method, FindIdentity], Method]] = {
 
 
 def _composite(original: Method, spread: Callable[[Method], Method]) -> Method:
+    plain = called_on(original)
+
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
         async def awrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return await spread(original)(self, *args, **kwargs)
+            called = spread(original)
+            return await (plain if called is original else called)(self, *args, **kwargs)
 
         return awrapper
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return spread(original)(self, *args, **kwargs)
+        called = spread(original)
+        return (plain if called is original else called)(self, *args, **kwargs)
 
     return wrapper
 
@@ -250,6 +259,8 @@ def _composite(original: Method, spread: Callable[[Method], Method]) -> Method:
 
 
 def _plain(original: Method, leaf: LeafMethod) -> Method:
+    plain = called_on(original)
+
     def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         known = leaf_class(type(self))
         if known.parts and holds(self, known.parts):  # they hold the permits; the run is theirs too
@@ -260,7 +271,7 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
             if not call.begin():
                 call.wait()
             with call:
-                return original(self, *args, **kwargs)
+                return plain(self, *args, **kwargs)
         finally:
             if not call.is_settled:
                 call.leave()
@@ -269,6 +280,8 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
 
 
 def _coroutine(original: Method, leaf: LeafMethod) -> Method:
+    plain = called_on(original)
+
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         known = leaf_class(type(self))
         if known.parts and holds(self, known.parts):
@@ -279,7 +292,8 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
             if not call.begin():
                 await call.wait_on_loop()
             with call:
-                return await known.framework.spread(original)(self, *args, **kwargs)
+                spread = known.framework.spread(original)
+                return await (plain if spread is original else spread)(self, *args, **kwargs)
         finally:
             if not call.is_settled:
                 call.leave()
