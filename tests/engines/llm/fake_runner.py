@@ -132,6 +132,9 @@ class FakeRunner:
     def computed(self) -> int:
         return sum(len(rows) for forward in self.forwards for rows in forward)
 
+    def identity(self) -> str:
+        return "fake"
+
     def run(self, rows: Sequence[SequenceRows]) -> torch.Tensor:
         self.before()
         self.forwards.append(list(rows))

@@ -101,6 +101,10 @@ class Runner(Protocol):
         """Return the most tokens of a sequence, prompt and completion together."""
         ...
 
+    def identity(self) -> str:
+        """Return what tells states of this model from all others; may take seconds."""
+        ...
+
     def run(self, rows: Sequence[SequenceRows]) -> Any:
         """Compute the rows and write their keys and values to the pool.
 
