@@ -13,23 +13,10 @@ from typing import BinaryIO
 import torch
 
 from rag_accel.errors import ChunkFileError
-from rag_accel.kv.entry import KeyValues
+from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.files import ChunkTag, read_chunk, write_chunk
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.system.files import replaced_file
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkLabel:
-    """Whose a state is and of what, for those who want it gone.
-
-    Args:
-        namespace: tenant.
-        text: what was encoded.
-    """
-
-    namespace: str = ""
-    text: str = ""
 
 
 @dataclass(slots=True)

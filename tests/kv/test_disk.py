@@ -17,7 +17,8 @@ from chunk_states import chunk_state, same_state
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv import disk
-from rag_accel.kv.disk import ChunkLabel, DiskStore
+from rag_accel.kv.disk import DiskStore
+from rag_accel.kv.entry import ChunkLabel
 
 KEY, OTHER, THIRD = (bytes([at]) * 32 for at in range(3))
 LABEL = ChunkLabel("tenant-of-mine", "Words that nobody else may read.")
@@ -215,7 +216,8 @@ import os, sys, torch
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from chunk_states import chunk_state
-from rag_accel.kv.disk import ChunkLabel, DiskStore
+from rag_accel.kv.disk import DiskStore
+from rag_accel.kv.entry import ChunkLabel
 torch.set_num_threads(1)
 state = chunk_state(tokens=2000)
 for _ in range(20):

@@ -66,6 +66,8 @@ class FakeState(tuple[int, ...]):
 class FakePool:
     """Lanes of token ids in place of keys and values; a byte a token."""
 
+    dtype = torch.float32
+
     def __init__(self, size: int) -> None:
         self.size = size
         self.lanes: dict[int, dict[int, int]] = {}

@@ -24,6 +24,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.llm.local.chunk_store import chunk_store
 from rag_accel.engines.llm.local.chunks import ChunkReuse
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.pace import Pace
@@ -37,9 +38,10 @@ from rag_accel.engines.llm.local.stopping import end_tokens
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
-from rag_accel.kv.store import HostStore
 from rag_accel.system.processor import usable_cores
 
+#: Seconds of waiting for kept texts after which a step looks for an interrupt and at its time.
+_LOOK_S = 0.02
 _WHERE = "local language model"
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 
@@ -105,9 +107,8 @@ class LocalLLMEngine(EngineBase):
         self._clock = clock or MonotonicClock()
         self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
-        self._chunks = ChunkReuse(
-            runner.pool, HostStore(self._options.chunk_bytes), model=repr(id(runner))
-        )
+        store, identity = chunk_store(runner, self._options)
+        self._chunks = ChunkReuse(runner.pool, store, model=identity)
         self._schedule = Schedule(self._admit)
         self._pace = Pace(self._options.step_tokens, self._options.stall_s)
         self._works: dict[WorkId, LocalWork] = {}
@@ -127,6 +128,11 @@ class LocalLLMEngine(EngineBase):
     def held_bytes(self) -> int:
         """Return the bytes of keys and values that are held, with those kept for later prompts."""
         return self._runner.pool.held_bytes + self._chunks.held_bytes
+
+    @property
+    def chunk_counts(self) -> Mapping[str, int]:
+        """Return what was counted of retrieved texts so far, see ``CHUNK_COUNTS``; any thread."""
+        return self._chunks.counts
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Read prompts and queue them."""
@@ -148,7 +154,9 @@ class LocalLLMEngine(EngineBase):
         ends_at = math.inf if budget.time_s is None else now + budget.time_s
         with thread_count(min(budget.threads, self._profile.max_threads)):
             while self._works and not outputs:
-                outputs = self._forward(self._pace.rows)
+                self._take_looked()
+                if len(self._schedule):
+                    outputs = self._forward(self._pace.rows)
                 now = self._clock.now()
                 if now >= ends_at or self._interrupted.is_set():
                     break
@@ -183,7 +191,7 @@ class LocalLLMEngine(EngineBase):
         self.cancel([*self._works, *(output.id for output in self._ready)])
         self.release(list(self._prefilled))
         self._prefixes.clear()
-        self._chunks.clear()
+        self._chunks.close()
         self._closed = True
 
     def _accept(self, request: EngineRequest) -> None:
@@ -226,6 +234,12 @@ class LocalLLMEngine(EngineBase):
             sequence.begin(*opened)
             self._chunks.load(sequence)
         return opened is not None
+
+    def _take_looked(self) -> None:
+        """Queue what waited for kept texts; wait for those only if there is nothing else to do."""
+        if self._chunks.is_looking:
+            for sequence in self._chunks.looked(0.0 if len(self._schedule) else _LOOK_S):
+                self._schedule.add(sequence)
 
     def _forward(self, most_rows: int) -> list[EngineOutput]:
         plan = self._schedule.next(most_rows)

@@ -12,6 +12,8 @@ KvReuse = Literal["exact", "full"]
 POOL_BYTES = 1 << 30
 #: The bytes kept of retrieved texts, if none are given.
 CHUNK_BYTES = 1 << 30
+#: The bytes of files of retrieved texts, if none are given.
+DISK_BYTES = 4 << 30
 #: The lanes kept of ended sequences, if no number is given.
 PREFIX_LANES = 16
 
@@ -32,6 +34,10 @@ class LocalOptions:
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
             have behind the prompt's head (FusionRAG section 3.1), which is approximate.
         chunk_bytes: most bytes kept of retrieved texts.
+        kv_folder: keeps the state of texts between processes, for programs of one user that
+            trust each other; made with mode 0700. None for memory only.
+        kv_disk_bytes: most bytes of its files; the least lately used go first.
+        kv_max_age_s: older files are not used and removed, in seconds; None for any age.
         least_chunk_tokens: shorter texts are always computed.
 
     Raises ConfigError on a value out of range.
@@ -45,6 +51,9 @@ class LocalOptions:
     max_threads: int | None = None
     kv_reuse: KvReuse = "exact"
     chunk_bytes: int = CHUNK_BYTES
+    kv_folder: str | None = None
+    kv_disk_bytes: int = DISK_BYTES
+    kv_max_age_s: float | None = None
     least_chunk_tokens: int = 8
 
     def __post_init__(self) -> None:
@@ -54,6 +63,8 @@ class LocalOptions:
         for name in ("prefix_lanes", "chunk_bytes"):
             check_least(f"LocalOptions.{name}", getattr(self, name), 0)
         check_least("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
+        check_least("LocalOptions.kv_disk_bytes", self.kv_disk_bytes, 0)
+        check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
         check_reuse("LocalOptions.kv_reuse", self.kv_reuse)
 
 
@@ -66,6 +77,9 @@ class LocalBounds:
         prefix_lanes: most lanes kept of ended sequences, see ``LocalOptions``.
         kv_reuse: how retrieved texts are computed, see ``LocalOptions``.
         chunk_bytes: most bytes kept of them.
+        kv_folder: where they are kept between processes, see ``LocalOptions``.
+        kv_disk_bytes: most bytes of its files.
+        kv_max_age_s: how old they become, in seconds.
 
     Raises ConfigError on a value out of range.
     """
@@ -74,11 +88,16 @@ class LocalBounds:
     prefix_lanes: int = PREFIX_LANES
     kv_reuse: KvReuse = "exact"
     chunk_bytes: int = CHUNK_BYTES
+    kv_folder: str | None = None
+    kv_disk_bytes: int = DISK_BYTES
+    kv_max_age_s: float | None = None
 
     def __post_init__(self) -> None:
         check_least("pool_bytes", self.pool_bytes, 1)
         for name in ("prefix_lanes", "chunk_bytes"):
             check_least(name, getattr(self, name), 0)
+        check_least("kv_disk_bytes", self.kv_disk_bytes, 0)
+        check_least("kv_max_age_s", self.kv_max_age_s, 0)
         check_reuse("kv_reuse", self.kv_reuse)
 
     @classmethod
@@ -90,7 +109,12 @@ class LocalBounds:
     def options(self) -> LocalOptions:
         """Return the options of an engine within these bounds."""
         return LocalOptions(
-            prefix_lanes=self.prefix_lanes, kv_reuse=self.kv_reuse, chunk_bytes=self.chunk_bytes
+            prefix_lanes=self.prefix_lanes,
+            kv_reuse=self.kv_reuse,
+            chunk_bytes=self.chunk_bytes,
+            kv_folder=self.kv_folder,
+            kv_disk_bytes=self.kv_disk_bytes,
+            kv_max_age_s=self.kv_max_age_s,
         )
 
 

@@ -58,6 +58,11 @@ class LanePool(Protocol):
         """Return the bytes of the lanes that are taken."""
         ...
 
+    @property
+    def dtype(self) -> Any:
+        """Return the dtype of keys and values, of torch."""
+        ...
+
     def fits(self, tokens: int) -> bool:
         """Tell whether a sequence of so many tokens could be held if no other was."""
         ...
