@@ -73,6 +73,11 @@ class RagAccelLLM(LLM):
             the same accelerated run found take the state they had behind the system's turn,
             wherever they stand (FusionRAG section 3.1).
         chunk_bytes: most bytes kept of such texts; 1 GiB by default.
+        kv_folder: keeps their state between processes of one user, in files that hold no text; made
+            with mode 0700. Off by default: memory only. All weights are read once for it. See
+            ``rag-accel cache``.
+        kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
+        kv_max_age_s: older files are not used and removed; seconds, any age by default.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -92,6 +97,9 @@ class RagAccelLLM(LLM):
     prefix_lanes: int | None = Field(default=None, description="Prompts kept.", ge=0)
     kv_reuse: KvReuse = Field(default="exact", description="How retrieved texts are computed.")
     chunk_bytes: int | None = Field(default=None, description="Bytes kept of texts.", ge=0)
+    kv_folder: str | None = Field(default=None, description="Where texts are kept.")
+    kv_disk_bytes: int | None = Field(default=None, description="Bytes of files.", ge=0)
+    kv_max_age_s: float | None = Field(default=None, description="Seconds kept.", ge=0)
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
     _local: LocalModel = PrivateAttr()
@@ -118,6 +126,9 @@ class RagAccelLLM(LLM):
                 prefix_lanes=self.prefix_lanes,
                 kv_reuse=self.kv_reuse,
                 chunk_bytes=self.chunk_bytes,
+                kv_folder=self.kv_folder,
+                kv_disk_bytes=self.kv_disk_bytes,
+                kv_max_age_s=self.kv_max_age_s,
             ),
         )
         self._accelerator = accelerator
