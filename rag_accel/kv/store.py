@@ -16,8 +16,8 @@ CHUNK_COUNTS = (
     "chunk_misses",
     "chunk_files_refused",
     "chunk_files_unkept",
-    "chunk_bytes_memory",
-    "chunk_bytes_disk",
+    "chunk_memory_bytes",
+    "chunk_disk_bytes",
 )
 
 
@@ -101,7 +101,7 @@ class HostStore:
         counted.update(
             chunk_hits_memory=self._hits,
             chunk_misses=self._misses,
-            chunk_bytes_memory=self._held_bytes,
+            chunk_memory_bytes=self._held_bytes,
         )
         return counted
 

@@ -48,7 +48,7 @@ class TieredStore:
             "chunk_misses": self._misses,
             "chunk_files_refused": sum(list(disk.refused.values())),
             "chunk_files_unkept": disk.unkept + self._loader.dropped,
-            "chunk_bytes_disk": self._disk.held_bytes,
+            "chunk_disk_bytes": self._disk.held_bytes,
         }
 
     def find(self, key: bytes) -> LaneState | None:

@@ -130,9 +130,9 @@ class LocalLLMEngine(EngineBase):
         return self._runner.pool.held_bytes + self._chunks.held_bytes
 
     @property
-    def chunk_counts(self) -> Mapping[str, int]:
-        """Return what was counted of retrieved texts so far, see ``CHUNK_COUNTS``; any thread."""
-        return self._chunks.counts
+    def counts(self) -> Mapping[str, int]:
+        """Return what was counted of retrieved texts, see ``CHUNK_COUNTS``; {} if none is kept."""
+        return {} if self._options.kv_reuse == "exact" else self._chunks.counts
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Read prompts and queue them."""

@@ -88,8 +88,8 @@ def test_the_next_engine_computes_no_token_of_the_texts(make: Make) -> None:
     found = answer(engine, *TEXTS)
     assert reused(found) == reused(first) == tokens(*TEXTS)
     assert found.text == first.text
-    assert engine.chunk_counts["chunk_hits_disk"] == 2
-    assert engine.chunk_counts["chunk_misses"] == 0
+    assert engine.counts["chunk_hits_disk"] == 2
+    assert engine.counts["chunk_misses"] == 0
 
 
 def test_texts_of_the_folder_are_used_in_another_order(make: Make) -> None:
@@ -116,7 +116,7 @@ def test_damaged_files_are_computed_again(make: Make, tmp_path: Path) -> None:
     engine = make()
     found = answer(engine, *TEXTS)
     assert (reused(found), found.text) == (0, first.text)
-    assert engine.chunk_counts["chunk_files_refused"] == 2
+    assert engine.counts["chunk_files_refused"] == 2
     engine.close()
     assert reused(answer(make(), *TEXTS)) == tokens(*TEXTS)
 
