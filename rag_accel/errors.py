@@ -17,6 +17,7 @@
     |   |-- EngineLostError    an engine stopped answering
     |   `-- RemoteEngineError  an HTTP engine got a bad answer, or none in time
     |-- IndexFileError         a stored index is damaged, foreign or of a newer version
+    |-- ChunkFileError         a kept attention state is damaged, foreign or too new
     `-- DocumentError          a document cannot be read
 
 Every message has up to four parts: what failed, where, what was found and what would be valid,
@@ -191,6 +192,20 @@ class IndexFileError(RagAccelError):
     """A stored index is damaged, foreign or written by a newer version."""
 
     code = "RA500"
+
+
+class ChunkFileError(RagAccelError):
+    """A file of a text's attention state cannot be used; ``reason`` says why in one word.
+
+    It is ``damaged``, ``truncated``, ``foreign`` (another text's, folder's or model's), ``dtype``
+    or ``newer``, of a version that is not known yet.
+    """
+
+    code = "RA505"
+
+    def __init__(self, what: str, *, reason: str = "damaged", **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.reason = reason
 
 
 class DocumentError(RagAccelError):

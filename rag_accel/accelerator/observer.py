@@ -118,6 +118,7 @@ class SchedulerObserver:
             cells.failures.add()
         elif isinstance(event, StepEnded):
             self._count_tokens(event)
+            self._metrics.record_counts(event.engine, event.counts)
         started = self._steps.pop(event.engine, None)
         if isinstance(event, StepEnded) and trace.FirstOutput in self._tracer.wanted:
             self._first_outputs(event, now)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from rag_accel.cli.cache import add_cache_command
 from rag_accel.cli.run import run_program
 from rag_accel.errors import RagAccelError
 from rag_accel.profile.profile import profile_events
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace.add_argument("--chrome", metavar="OUT", help="also write a trace for ui.perfetto.dev")
     trace.add_argument("--json", action="store_true", help="print one JSON object")
     trace.set_defaults(run=_trace)
+    add_cache_command(commands)
     run = commands.add_parser(
         RUN, help="run a Python program with what it uses accelerated: run SCRIPT|-m MODULE ..."
     )

@@ -9,6 +9,7 @@ Nothing here executes anything, and nothing here imports the scheduler or an eng
 """
 
 from rag_accel.engine_api.engine import (
+    CountingEngine,
     Engine,
     EngineBase,
     EngineOutput,
@@ -43,6 +44,7 @@ __all__ = [
     "ROLES",
     "BorrowedEngine",
     "Capability",
+    "CountingEngine",
     "Document",
     "Engine",
     "EngineBase",

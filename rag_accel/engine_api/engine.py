@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NewType, Protocol, runtime_checkable
 
@@ -120,6 +120,19 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free everything; called once, after the last step."""
+        ...
+
+
+@runtime_checkable
+class CountingEngine(Protocol):
+    """An engine that counts what is of its own kind, for ``Accelerator.metrics``."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what was counted so far by name, on the worker's thread; cheap.
+
+        Counts rise; those whose names end in ``_bytes`` are what is held now, and may fall.
+        """
         ...
 
 

@@ -38,3 +38,16 @@ class KeyValues:
 
     def __len__(self) -> int:
         return self.keys.shape[2]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLabel:
+    """Whose a state is and of what, for those who want it gone.
+
+    Args:
+        namespace: tenant.
+        text: what was encoded.
+    """
+
+    namespace: str = ""
+    text: str = ""

@@ -23,12 +23,14 @@ class Segment:
         ids: its tokens.
         start: the place of its first token in the prompt.
         document: of a chunk, the id of the document, for reports.
+        text: of a chunk, as it stands in the prompt.
     """
 
     kind: SegmentKind
     ids: tuple[int, ...]
     start: int
     document: str = ""
+    text: str = ""
 
     @property
     def end(self) -> int:
@@ -87,14 +89,14 @@ def split_prompt(
         encode: returns the tokens of a text.
         least_tokens: shorter texts are glue.
     """
-    pieces: list[tuple[SegmentKind, tuple[int, ...], str]] = []
+    pieces: list[tuple[SegmentKind, tuple[int, ...], str, str]] = []
 
     def take(kind: SegmentKind, start: int, stop: int, document: str = "") -> None:
         ids = tuple(encode(text[start:stop])) if stop > start else ()
         if kind == "chunk" and len(ids) < least_tokens:
             kind, document = "glue", ""
         if ids:
-            pieces.append((kind, ids, document))
+            pieces.append((kind, ids, document, text[start:stop] if kind == "chunk" else ""))
 
     take("head", 0, head_stop)
     at = head_stop
@@ -103,12 +105,12 @@ def split_prompt(
         take("chunk", span.start, span.stop, span.document)
         at = span.stop
     take("glue", at, len(text))
-    if not any(kind == "chunk" for kind, _, _ in pieces) or pieces[-1][0] != "glue":
+    if not any(kind == "chunk" for kind, *_ in pieces) or pieces[-1][0] != "glue":
         return None
     segments: list[Segment] = []
     start = 0
-    for kind, ids, document in pieces:
-        segments.append(Segment(kind, ids, start, document))
+    for kind, ids, document, piece in pieces:
+        segments.append(Segment(kind, ids, start, document, piece))
         start += len(ids)
     return SegmentedPrompt(tuple(segments))
 

@@ -1,31 +1,76 @@
-"""Texts whose attention state is kept, bounded in bytes, the least lately used given up first."""
+"""Texts whose attention state is kept, bounded in bytes."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from rag_accel.kv.entry import LaneState
+from rag_accel.kv.entry import ChunkLabel, LaneState
+from rag_accel.kv.eviction import EvictionPolicy, LeastLatelyUsed
+
+NO_LABEL = ChunkLabel()
+#: What a store counts, and the bytes it holds.
+CHUNK_COUNTS = (
+    "chunk_hits_memory",
+    "chunk_hits_disk",
+    "chunk_misses",
+    "chunk_files_refused",
+    "chunk_files_unkept",
+    "chunk_memory_bytes",
+    "chunk_disk_bytes",
+)
 
 
 class ChunkStore(Protocol):
-    """What keeps the state of texts by their keys. Called by the engine's worker only."""
+    """What keeps the state of texts by their keys. Called by the engine's worker only.
+
+    A state that is not in memory may be found a little later: a key that ``is_looked_for`` after
+    ``want`` is reported by ``arrived``, exactly once.
+    """
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of what is kept."""
+        """Return the bytes of what is kept in memory."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what was counted so far, by the names in ``CHUNK_COUNTS``; from any thread."""
         ...
 
     def find(self, key: bytes) -> LaneState | None:
-        """Return what is kept under a key, and count it as used."""
+        """Return what is in memory under a key, and count it as used."""
         ...
 
-    def put(self, key: bytes, state: LaneState) -> bool:
-        """Keep a state, if it is admitted; what is kept under its key already stays."""
+    def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
+        """Keep a state, if it is admitted; what is kept under its key already stays.
+
+        Return whether it is kept in memory.
+        """
+        ...
+
+    def want(self, keys: Iterable[bytes]) -> None:
+        """Begin to look for what is not in memory; from any thread. Bounded: may do nothing."""
+        ...
+
+    def is_looked_for(self, key: bytes) -> bool:
+        """Tell whether a key is looked for, and ``arrived`` has not reported it yet."""
+        ...
+
+    def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
+        """Return what was looked for since the last call: its state, or None if there is none."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until something has arrived, for at most so long."""
         ...
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget what is in memory."""
+        ...
+
+    def close(self) -> None:
+        """Forget what is in memory and end what runs beside; called once, at the end."""
         ...
 
 
@@ -34,42 +79,88 @@ class HostStore:
 
     Args:
         limit_bytes: most bytes of what is kept; a state larger than this is not.
+        eviction: what goes first; the least lately used by default.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, eviction: EvictionPolicy | None = None) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
-        self._states: OrderedDict[bytes, LaneState] = OrderedDict()
+        self._states: dict[bytes, LaneState] = {}
+        self._eviction = eviction or LeastLatelyUsed()
+        self._hits = self._misses = 0
 
     @property
     def held_bytes(self) -> int:
         """Return the bytes of what is kept."""
         return self._held_bytes
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what was counted so far, by the names in ``CHUNK_COUNTS``."""
+        counted = dict.fromkeys(CHUNK_COUNTS, 0)
+        counted.update(
+            chunk_hits_memory=self._hits,
+            chunk_misses=self._misses,
+            chunk_memory_bytes=self._held_bytes,
+        )
+        return counted
+
     def __len__(self) -> int:
         return len(self._states)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._states
+
+    def has_room(self, nbytes: int) -> bool:
+        """Tell whether so many bytes have room, with nothing given up."""
+        return self._held_bytes + nbytes <= self._limit_bytes
 
     def find(self, key: bytes) -> LaneState | None:
         """Return what is kept under a key, and count it as used."""
         state = self._states.get(key)
-        if state is not None:
-            self._states.move_to_end(key)
+        if state is None:
+            self._misses += 1
+            return None
+        self._hits += 1
+        self._eviction.used(key)
         return state
 
-    def put(self, key: bytes, state: LaneState) -> bool:
+    def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
         """Keep a state, if it is admitted; what is kept under its key already stays."""
         if key in self._states:
             return True
         if state.nbytes > self._limit_bytes:
             return False
+        while not self.has_room(state.nbytes):
+            self._give_up(self._eviction.victim())
         self._states[key] = state
         self._held_bytes += state.nbytes
-        while self._held_bytes > self._limit_bytes:
-            _, gone = self._states.popitem(last=False)
-            self._held_bytes -= gone.nbytes
+        self._eviction.added(key, state.nbytes)
         return True
+
+    def want(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: all that is kept is in memory."""
+
+    def is_looked_for(self, key: bytes) -> bool:
+        """Return False: all that is kept is in memory."""
+        return False
+
+    def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
+        """Return nothing: all that is kept is in memory."""
+        return ()
+
+    def wait(self, timeout_s: float) -> None:
+        """Return at once: nothing is looked for."""
 
     def clear(self) -> None:
         """Forget everything."""
-        self._states.clear()
-        self._held_bytes = 0
+        for key in list(self._states):
+            self._give_up(key)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.clear()
+
+    def _give_up(self, key: bytes) -> None:
+        self._held_bytes -= self._states.pop(key).nbytes
+        self._eviction.removed(key)

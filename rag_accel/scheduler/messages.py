@@ -179,12 +179,13 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """A step came back."""
+    """A step came back; ``counts`` are changes of what the engine counts, by name."""
 
     engine: EngineName
     step: StepId
     reports: tuple[NodeReport, ...]
     duration_s: float
+    counts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TypedDict, TypeVar, cast
 
@@ -33,6 +33,9 @@ TOKENS = (
     "completion_tokens",
 )
 """Counters of an engine that generates: its prompts' tokens by where their state came from."""
+
+HELD = "_bytes"
+"""What the names of counters end in that are held now: these may fall, too."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -231,6 +234,11 @@ class Metrics:
         for cell in TOKENS:
             self.counter("engines", name, cell).add(counts[cell])
 
+    def record_counts(self, name: str, changes: Iterable[tuple[str, int]]) -> None:
+        """Add what an engine has counted of its own to its counters, made on first use."""
+        for cell, change in changes:
+            self.counter("engines", name, cell).add(change)
+
     def retire_engine(self, name: str) -> None:
         """Move what was measured of an engine that is gone to those of its kind that have left.
 
@@ -244,11 +252,13 @@ class Metrics:
             getattr(into, slot).merge(getattr(gone, slot))
             with self._lock:
                 self._cells.pop(("engines", name, slot), None)
-        for cell in TOKENS:
-            with self._lock:
-                tokens = self._cells.pop(("engines", name, cell), None)
-            if isinstance(tokens, Counter):
-                self.counter("engines", f"{name.partition('#')[0]}#left", cell).merge(tokens)
+        with self._lock:
+            others = [path for path in self._cells if path[:2] == ("engines", name)]
+            cells = [(path[2], self._cells.pop(path)) for path in others]
+        for cell, count in cells:
+            # What an engine held is free once it has left.
+            if isinstance(count, Counter) and not cell.endswith(HELD):
+                self.counter("engines", f"{name.partition('#')[0]}#left", cell).merge(count)
 
     def snapshot(self) -> Snapshot:
         """Return all values nested by path; each cell is consistent in itself."""

@@ -1,13 +1,15 @@
 """What is needed to test against this package: fakes, a manual clock and contracts.
 
-An engine of your own passes ``EngineContract``; code that uses an accelerator is tested with
-``FakeEngine``, ``FakeAsyncCall`` and ``FakeSyncCall``. Nothing here needs a test framework.
+An engine of your own passes ``EngineContract``, an eviction policy ``EvictionPolicyContract``; code
+that uses an accelerator is tested with ``FakeEngine``, ``FakeAsyncCall`` and ``FakeSyncCall``.
+Nothing here needs a test framework.
 """
 
 from rag_accel.testing.borrowed import BorrowedCall, FakeAsyncCall, FakeSyncCall
 from rag_accel.testing.clock import ManualClock
 from rag_accel.testing.compute import compute, vector_of
 from rag_accel.testing.conformance import EngineContract
+from rag_accel.testing.eviction import EvictionPolicyContract
 from rag_accel.testing.fakes import FAKE_PROFILE, EngineCall, FakeEngine, no_wait
 from rag_accel.testing.faults import Faults
 from rag_accel.testing.runner import EngineRunner
@@ -18,6 +20,7 @@ __all__ = [
     "EngineCall",
     "EngineContract",
     "EngineRunner",
+    "EvictionPolicyContract",
     "FakeAsyncCall",
     "FakeEngine",
     "FakeSyncCall",

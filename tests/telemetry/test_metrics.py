@@ -218,3 +218,16 @@ def test_tokens_of_an_engine_that_left_are_kept_with_its_kind() -> None:
     left = metrics.snapshot()["engines"]["llm#left"]
     assert [left[name] for name in TOKENS] == [6, 6, 6, 6]
     assert "llm#1" not in metrics.snapshot()["engines"]
+
+
+def test_what_an_engine_counts_stays_with_its_kind_but_not_what_it_held() -> None:
+    metrics = Metrics()
+    metrics.engine("llm#1")
+    metrics.record_counts("llm#1", [("hits", 3), ("memory_bytes", 50)])
+    metrics.record_counts("llm#1", [("hits", 1), ("memory_bytes", -20)])
+    seen = metrics.snapshot()["engines"]["llm#1"]  # type: ignore[index]
+    assert (seen["hits"], seen["memory_bytes"]) == (4, 30)  # type: ignore[index]
+    metrics.retire_engine("llm#1")
+    left = metrics.snapshot()["engines"]["llm#left"]  # type: ignore[index]
+    assert left["hits"] == 4  # type: ignore[index]
+    assert "memory_bytes" not in left  # type: ignore[operator]

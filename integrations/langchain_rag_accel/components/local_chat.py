@@ -75,6 +75,11 @@ class ChatRagAccel(BaseChatModel):
             ``invoke(messages, documents=[...])``.
         recompute_ratio: of ``fused``, the share of the texts' tokens; 0.15 by default.
         chunk_bytes: most bytes kept of retrieved texts; 1 GiB by default.
+        kv_folder: keeps their state between processes of one user, in files that hold no text; made
+            with mode 0700. Off by default: memory only. All weights are read once for it. See
+            ``rag-accel cache``.
+        kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
+        kv_max_age_s: older files are not used and removed; seconds, any age by default.
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
@@ -99,6 +104,9 @@ class ChatRagAccel(BaseChatModel):
     kv_reuse: KvReuse = "exact"
     recompute_ratio: float | None = Field(default=None, ge=0, le=1)
     chunk_bytes: int | None = Field(default=None, ge=0)
+    kv_folder: str | None = None
+    kv_disk_bytes: int | None = Field(default=None, ge=0)
+    kv_max_age_s: float | None = Field(default=None, ge=0)
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
     _local: LocalModel = PrivateAttr()
@@ -116,6 +124,9 @@ class ChatRagAccel(BaseChatModel):
                 kv_reuse=self.kv_reuse,
                 recompute_ratio=self.recompute_ratio,
                 chunk_bytes=self.chunk_bytes,
+                kv_folder=self.kv_folder,
+                kv_disk_bytes=self.kv_disk_bytes,
+                kv_max_age_s=self.kv_max_age_s,
             ),
         )
         return self

@@ -75,6 +75,11 @@ class RagAccelLLM(LLM):
             them that the question looks at most are computed again (section 4.2).
         recompute_ratio: of ``fused``, the share of the texts' tokens; 0.15 by default.
         chunk_bytes: most bytes kept of such texts; 1 GiB by default.
+        kv_folder: keeps their state between processes of one user, in files that hold no text; made
+            with mode 0700. Off by default: memory only. All weights are read once for it. See
+            ``rag-accel cache``.
+        kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
+        kv_max_age_s: older files are not used and removed; seconds, any age by default.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -97,6 +102,9 @@ class RagAccelLLM(LLM):
         default=None, description="Share of them computed again.", ge=0, le=1
     )
     chunk_bytes: int | None = Field(default=None, description="Bytes kept of texts.", ge=0)
+    kv_folder: str | None = Field(default=None, description="Where texts are kept.")
+    kv_disk_bytes: int | None = Field(default=None, description="Bytes of files.", ge=0)
+    kv_max_age_s: float | None = Field(default=None, description="Seconds kept.", ge=0)
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
     _local: LocalModel = PrivateAttr()
@@ -124,6 +132,9 @@ class RagAccelLLM(LLM):
                 kv_reuse=self.kv_reuse,
                 recompute_ratio=self.recompute_ratio,
                 chunk_bytes=self.chunk_bytes,
+                kv_folder=self.kv_folder,
+                kv_disk_bytes=self.kv_disk_bytes,
+                kv_max_age_s=self.kv_max_age_s,
             ),
         )
         self._accelerator = accelerator

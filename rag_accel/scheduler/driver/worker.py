@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from rag_accel.engine_api import (
+    CountingEngine,
     Engine,
     EngineOutput,
     EngineRequest,
@@ -70,6 +71,29 @@ class Silence:
         is_over = self._seconds < SILENT_STEP_S * self._steps
         self.end()
         return is_over
+
+
+class EngineCounts:
+    """What one engine has counted of its own since it was last asked."""
+
+    __slots__ = ("_engine", "_last")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine if isinstance(engine, CountingEngine) else None
+        self._last: dict[str, int] = {}
+
+    def changes(self) -> tuple[tuple[str, int], ...]:
+        """Return the names whose counts have changed, and by how much; none where that fails."""
+        if self._engine is None:
+            return ()
+        try:
+            counts = dict(self._engine.counts)
+        except Exception:
+            logger.exception("an engine failed to say what it has counted")
+            return ()
+        last, self._last = self._last, counts
+        changes = ((name, count - last.get(name, 0)) for name, count in counts.items())
+        return tuple(change for change in changes if change[1])
 
 
 def missing(request: EngineRequest) -> EngineOutput:
@@ -164,6 +188,7 @@ class EngineWorker:
         self._held: dict[WorkId, _Held] = {}
         self._parted = PartedWork()
         self._silence = Silence()
+        self._counts = EngineCounts(engine)
         self._stopping = False
         self._cancels_asked = 0
         self._cancels_done = 0
@@ -247,7 +272,9 @@ class EngineWorker:
             self._quietly(_Release(tuple(outcome.unclaimed)))
         duration = time.monotonic() - started
         self._report(
-            StepEnded(self.name, message.step, tuple(outcome.reports), duration),
+            StepEnded(
+                self.name, message.step, tuple(outcome.reports), duration, self._counts.changes()
+            ),
             outcome.results,
         )
 

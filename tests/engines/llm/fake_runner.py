@@ -66,6 +66,8 @@ class FakeState(tuple[int, ...]):
 class FakePool:
     """Lanes of token ids in place of keys and values; a byte a token."""
 
+    dtype = torch.float32
+
     def __init__(self, size: int) -> None:
         self.size = size
         self.lanes: dict[int, dict[int, int]] = {}
@@ -135,6 +137,9 @@ class FakeRunner:
     @property
     def computed(self) -> int:
         return sum(len(rows) for forward in self.forwards for rows in forward)
+
+    def identity(self) -> str:
+        return "fake"
 
     def run(self, rows: Sequence[SequenceRows]) -> torch.Tensor:
         self.before()

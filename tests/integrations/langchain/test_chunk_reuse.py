@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +131,14 @@ def test_what_is_no_document_is_refused(accelerator: Accelerator) -> None:
 def test_an_unknown_way_of_reuse_is_refused(accelerator: Accelerator) -> None:
     with pytest.raises(ValueError, match="kv_reuse"):
         chat(accelerator, kv_reuse="some")
+
+
+def test_a_folder_keeps_texts_between_accelerators(tmp_path: Path) -> None:
+    options = {"kv_reuse": "full", "kv_folder": str(tmp_path / "kept")}
+    with Accelerator() as first:
+        build(first, **options).invoke("ab")
+    with Accelerator() as second:
+        assert reused(build(second, **options).invoke("ba")) == tokens("a", "b")
 
 
 def test_an_edited_document_is_computed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,28 @@ def test_the_second_order_computes_no_text(mode: Any, metadata: dict[str, str]) 
         after = sum(one.get(used, 0) for one in counters(accelerator))
     texts = [tokenizer()(one, add_special_tokens=False)["input_ids"] for one in TEXTS.values()]
     assert after - before >= sum(map(len, texts))
+
+
+def test_a_folder_keeps_texts_between_accelerators(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    for _ in range(2):
+        with Accelerator() as accelerator:
+            llm = RagAccelLLM(
+                tiny_chat.model(),
+                tokenizer=tokenizer(),
+                max_tokens=4,
+                kv_reuse="full",
+                kv_folder=str(folder),
+                accelerator=accelerator,
+            )
+            engine = RetrieverQueryEngine(Orders({}), get_response_synthesizer(llm=llm))
+            accelerate(engine, accelerator=accelerator).query("ab")
+            (seen,) = [one for one in counters(accelerator) if "chunk_memory_bytes" in one]
+            used = seen["prompt_tokens_from_chunks"]
+    assert used == sum(
+        len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in TEXTS.values()
+    )
+    assert (seen["chunk_hits_disk"], seen.get("chunk_misses", 0)) == (2, 0)
 
 
 def counters(accelerator: Accelerator) -> list[dict[str, Any]]:

@@ -8,12 +8,13 @@ moved to where the text stands now (FusionRAG section 3.1).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rag_accel.engines.llm.local.lookups import Lookups
 from rag_accel.engines.llm.local.rows import LanePool
 from rag_accel.engines.llm.local.sequence import Probing, TokenSequence
-from rag_accel.kv.entry import LaneState
+from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 from rag_accel.kv.selection import TokenSelector, without
@@ -47,12 +48,14 @@ class Encoding:
         key: what it is kept under.
         sequence: the head and the text.
         slots: where the text is in it.
+        label: whose it is, and of what.
         readers: the prompts that wait for it.
     """
 
     key: bytes
     sequence: TokenSequence
     slots: range
+    label: ChunkLabel
     readers: dict[PromptChunks, None] = field(default_factory=dict["PromptChunks", None])
 
 
@@ -64,7 +67,7 @@ class PromptChunks:
         prompt: its segments.
         sequence: its tokens.
         states: of its texts, by key, as far as they are there.
-        missing: keys of the texts that are still encoded.
+        missing: keys of the texts that are still encoded, or looked for.
         own: keys of the texts that are encoded for this prompt's sake.
     """
 
@@ -110,6 +113,7 @@ class ChunkReuse:
         self._store = store
         self._model = model
         self._recompute = recompute
+        self._lookups: Lookups[PromptChunks] = Lookups(store)
         self._encodings: dict[bytes, Encoding] = {}
         self._by_sequence: dict[TokenSequence, Encoding] = {}
         self._prompts: dict[TokenSequence, PromptChunks] = {}
@@ -135,6 +139,8 @@ class ChunkReuse:
             found.missing.add(key)
             encoding = self._encodings.get(key)
             if encoding is None:
+                if self._lookups.begin(key, prompt.head, segment, found):
+                    continue
                 found.own.add(key)
                 encoding = self._encode(key, prompt.head, segment, sequence)
                 yield encoding.sequence
@@ -148,6 +154,29 @@ class ChunkReuse:
             return [others]
         again = others + self._recompute.count(texts)
         return [again] if self._recompute.selector.asked == "none" else [others, again]
+
+    @property
+    def is_looking(self) -> bool:
+        """Tell whether the kept state of any text is looked for."""
+        return len(self._lookups) > 0
+
+    def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
+        """Yield what is to be computed now that texts were looked for: prompts, encodings.
+
+        Args:
+            timeout_s: how long to wait for one.
+        """
+        if timeout_s:
+            self._store.wait(timeout_s)
+        for lookup, state in self._lookups.ended():
+            if state is None:
+                first = next(iter(lookup.readers))
+                first.own.add(lookup.key)
+                encoding = self._encode(lookup.key, lookup.head, lookup.segment, first.sequence)
+                encoding.readers.update(lookup.readers)
+                yield encoding.sequence
+            else:
+                yield from self._hand_out(lookup.key, state, lookup.readers)
 
     def is_ready(self, sequence: TokenSequence) -> bool:
         """Tell whether all texts of a prompt are there; of one without texts, they are."""
@@ -163,12 +192,8 @@ class ChunkReuse:
         assert sequence.lane is not None
         encoding = self._forget_encoding(sequence)
         state = self._pool.read(sequence.lane.number, encoding.slots)
-        self._store.put(encoding.key, state)
-        for reader in encoding.readers:
-            reader.states[encoding.key] = state
-            reader.missing.discard(encoding.key)
-            if not reader.missing:
-                yield reader.sequence
+        self._store.put(encoding.key, state, encoding.label)
+        yield from self._hand_out(encoding.key, state, encoding.readers)
 
     def load(self, sequence: TokenSequence) -> None:
         """Put the state of its texts into the lane that a prompt was given."""
@@ -216,6 +241,8 @@ class ChunkReuse:
         if found is None:
             return
         for key in found.missing:
+            if self._lookups.forget(key, found):
+                continue
             encoding = self._encodings[key]
             del encoding.readers[found]
             if not encoding.readers:
@@ -225,9 +252,24 @@ class ChunkReuse:
         """Return the prompts that wait for what a sequence encodes."""
         return [reader.sequence for reader in self._by_sequence[sequence].readers]
 
-    def clear(self) -> None:
-        """Forget all that is kept."""
-        self._store.clear()
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what the store has counted; from any thread."""
+        return self._store.counts
+
+    def close(self) -> None:
+        """Forget all that is kept in memory."""
+        self._store.close()
+
+    def _hand_out(
+        self, key: bytes, state: LaneState, readers: Iterable[PromptChunks]
+    ) -> Iterator[TokenSequence]:
+        """Give prompts the state of a text; yield those that may begin now."""
+        for reader in readers:
+            reader.states[key] = state
+            reader.missing.discard(key)
+            if not reader.missing:
+                yield reader.sequence
 
     def _encode(
         self, key: bytes, head: tuple[int, ...], segment: Segment, reader: TokenSequence
@@ -236,7 +278,8 @@ class ChunkReuse:
         sequence = TokenSequence(
             ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
         )
-        encoding = Encoding(key, sequence, range(len(head), len(ids)))
+        label = ChunkLabel(reader.namespace, segment.text)
+        encoding = Encoding(key, sequence, range(len(head), len(ids)), label)
         self._encodings[key] = self._by_sequence[sequence] = encoding
         return encoding
 

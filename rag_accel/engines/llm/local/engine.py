@@ -24,6 +24,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.llm.local.chunk_store import chunk_store
 from rag_accel.engines.llm.local.chunks import ChunkReuse, Recompute
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.pace import Pace
@@ -38,9 +39,10 @@ from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.store import HostStore
 from rag_accel.system.processor import usable_cores
 
+#: Seconds of waiting for kept texts after which a step looks for an interrupt and at its time.
+_LOOK_S = 0.02
 _WHERE = "local language model"
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 
@@ -106,10 +108,11 @@ class LocalLLMEngine(EngineBase):
         self._clock = clock or MonotonicClock()
         self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
+        store, identity = chunk_store(runner, self._options)
         self._chunks = ChunkReuse(
             runner.pool,
-            HostStore(self._options.chunk_bytes),
-            model=repr(id(runner)),
+            store,
+            model=identity,
             recompute=_recompute(self._options, runner.layers),
         )
         self._schedule = Schedule(self._admit)
@@ -132,6 +135,11 @@ class LocalLLMEngine(EngineBase):
         """Return the bytes of keys and values that are held, with those kept for later prompts."""
         return self._runner.pool.held_bytes + self._chunks.held_bytes
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what was counted of retrieved texts, see ``CHUNK_COUNTS``; {} if none is kept."""
+        return {} if self._options.kv_reuse == "exact" else self._chunks.counts
+
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Read prompts and queue them."""
         if self._closed:
@@ -152,7 +160,9 @@ class LocalLLMEngine(EngineBase):
         ends_at = math.inf if budget.time_s is None else now + budget.time_s
         with thread_count(min(budget.threads, self._profile.max_threads)):
             while self._works and not outputs:
-                outputs = self._forward(self._pace.rows)
+                self._take_looked()
+                if len(self._schedule):
+                    outputs = self._forward(self._pace.rows)
                 now = self._clock.now()
                 if now >= ends_at or self._interrupted.is_set():
                     break
@@ -187,7 +197,7 @@ class LocalLLMEngine(EngineBase):
         self.cancel([*self._works, *(output.id for output in self._ready)])
         self.release(list(self._prefilled))
         self._prefixes.clear()
-        self._chunks.clear()
+        self._chunks.close()
         self._closed = True
 
     def _accept(self, request: EngineRequest) -> None:
@@ -239,6 +249,12 @@ class LocalLLMEngine(EngineBase):
             sequence.begin(*opened)
             self._chunks.load(sequence)
         return opened is not None
+
+    def _take_looked(self) -> None:
+        """Queue what waited for kept texts; wait for those only if there is nothing else to do."""
+        if self._chunks.is_looking:
+            for sequence in self._chunks.looked(0.0 if len(self._schedule) else _LOOK_S):
+                self._schedule.add(sequence)
 
     def _forward(self, most_rows: int) -> list[EngineOutput]:
         plan = self._schedule.next(most_rows)

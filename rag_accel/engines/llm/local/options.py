@@ -15,6 +15,8 @@ POOL_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 30
 #: The share of retrieved texts' tokens that are computed again, if none is given.
 RECOMPUTE_RATIO = 0.15
+#: The bytes of files of retrieved texts, if none are given.
+DISK_BYTES = 4 << 30
 #: The lanes kept of ended sequences, if no number is given.
 PREFIX_LANES = 16
 
@@ -41,6 +43,10 @@ class LocalOptions:
         selector: of ``fused``, chooses the tokens.
         reuse_always: whether texts are reused also where computing the prompt takes less time.
         chunk_bytes: most bytes kept of retrieved texts.
+        kv_folder: keeps the state of texts between processes, for programs of one user that
+            trust each other; made with mode 0700. None for memory only.
+        kv_disk_bytes: most bytes of its files; the least lately used go first.
+        kv_max_age_s: older files are not used and removed, in seconds; None for any age.
         least_chunk_tokens: shorter texts are always computed.
 
     Raises ConfigError on a value out of range.
@@ -58,6 +64,9 @@ class LocalOptions:
     selector: TokenSelector = field(default_factory=QuestionGuided)
     reuse_always: bool = False
     chunk_bytes: int = CHUNK_BYTES
+    kv_folder: str | None = None
+    kv_disk_bytes: int = DISK_BYTES
+    kv_max_age_s: float | None = None
     least_chunk_tokens: int = 8
 
     def __post_init__(self) -> None:
@@ -67,6 +76,8 @@ class LocalOptions:
         for name in ("prefix_lanes", "chunk_bytes"):
             check_least(f"LocalOptions.{name}", getattr(self, name), 0)
         check_least("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
+        check_least("LocalOptions.kv_disk_bytes", self.kv_disk_bytes, 0)
+        check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
         check_reuse("LocalOptions.kv_reuse", self.kv_reuse)
         check_share("LocalOptions.recompute_ratio", self.recompute_ratio)
         check_least("LocalOptions.recompute_layer", self.recompute_layer, 0)
@@ -82,6 +93,9 @@ class LocalBounds:
         kv_reuse: how retrieved texts are computed, see ``LocalOptions``.
         recompute_ratio: of ``fused``, the share of their tokens that are computed again.
         chunk_bytes: most bytes kept of them.
+        kv_folder: where they are kept between processes, see ``LocalOptions``.
+        kv_disk_bytes: most bytes of its files.
+        kv_max_age_s: how old they become, in seconds.
 
     Raises ConfigError on a value out of range.
     """
@@ -91,11 +105,16 @@ class LocalBounds:
     kv_reuse: KvReuse = "exact"
     recompute_ratio: float = RECOMPUTE_RATIO
     chunk_bytes: int = CHUNK_BYTES
+    kv_folder: str | None = None
+    kv_disk_bytes: int = DISK_BYTES
+    kv_max_age_s: float | None = None
 
     def __post_init__(self) -> None:
         check_least("pool_bytes", self.pool_bytes, 1)
         for name in ("prefix_lanes", "chunk_bytes"):
             check_least(name, getattr(self, name), 0)
+        check_least("kv_disk_bytes", self.kv_disk_bytes, 0)
+        check_least("kv_max_age_s", self.kv_max_age_s, 0)
         check_reuse("kv_reuse", self.kv_reuse)
         check_share("recompute_ratio", self.recompute_ratio)
 
@@ -112,6 +131,9 @@ class LocalBounds:
             kv_reuse=self.kv_reuse,
             recompute_ratio=self.recompute_ratio,
             chunk_bytes=self.chunk_bytes,
+            kv_folder=self.kv_folder,
+            kv_disk_bytes=self.kv_disk_bytes,
+            kv_max_age_s=self.kv_max_age_s,
         )
 
 

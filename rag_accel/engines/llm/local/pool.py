@@ -74,6 +74,11 @@ class TensorPool:
         self._moved: set[int] = set()
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Return that of keys and values."""
+        return self.keys.dtype
+
+    @property
     def lanes(self) -> int:
         """Return the number of lanes, taken or free."""
         return self.keys.shape[1]
@@ -150,7 +155,8 @@ class TensorPool:
         self._need(lane, stop)
         if self.frequencies is None:
             raise ValueError("the keys of this model cannot be moved to other positions")
-        keys = rotated(state.keys, slot - state.position, self.frequencies)
+        there = state.keys.to(self.keys.device)  # what was read from a file is on the host
+        keys = rotated(there, slot - state.position, self.frequencies)
         self.keys[:, lane, :, slot:stop] = keys
         self.values[:, lane, :, slot:stop] = state.values
         self.positions[lane, slot:stop] = torch.arange(slot, stop, dtype=torch.int32)

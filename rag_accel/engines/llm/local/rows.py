@@ -77,6 +77,11 @@ class LanePool(Protocol):
         """Return the bytes of the lanes that are taken."""
         ...
 
+    @property
+    def dtype(self) -> Any:
+        """Return the dtype of keys and values, of torch."""
+        ...
+
     def fits(self, tokens: int) -> bool:
         """Tell whether a sequence of so many tokens could be held if no other was."""
         ...
@@ -123,6 +128,10 @@ class Runner(Protocol):
     @property
     def context(self) -> int:
         """Return the most tokens of a sequence, prompt and completion together."""
+        ...
+
+    def identity(self) -> str:
+        """Return what tells states of this model from all others; may take seconds."""
         ...
 
     def run(self, rows: Sequence[SequenceRows]) -> Any:

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from rag_accel.engines.llm.local.attention import Packed
+from rag_accel.engines.llm.local.attention import NAME, Packed
+from rag_accel.engines.llm.local.families import transformers_version
 from rag_accel.engines.llm.local.pool import TensorPool
 from rag_accel.engines.llm.local.rows import SequenceRows
+from rag_accel.kv.identity import model_identity
 
 
 class PackedRunner:
@@ -48,6 +50,10 @@ class PackedRunner:
         return self._pool.context
 
     @torch.inference_mode()
+    def identity(self) -> str:
+        """Return what tells states of this model from all others; reads all its weights."""
+        return model_identity(self._model, how=f"{NAME}, {transformers_version()}")
+
     def run(self, rows: Sequence[SequenceRows]) -> torch.Tensor:
         """Compute the rows and write their keys and values to the pool.
 

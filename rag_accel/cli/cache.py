@@ -1,0 +1,102 @@
+"""``rag-accel cache``: what a folder keeps of retrieved texts, and its removal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rag_accel.kv.files import ChunkHeader
+    from rag_accel.kv.folder import ChunkFolder
+
+
+def add_cache_command(commands: Any) -> None:
+    """Add the command with its own two to a parser's commands."""
+    cache = commands.add_parser("cache", help="list or purge what a kv_folder keeps of texts")
+    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge")
+    listing = verbs.add_parser("list", help="show the files, the least lately used first")
+    listing.add_argument("folder", metavar="FOLDER", type=Path)
+    listing.add_argument("--json", action="store_true", help="print one JSON object a line")
+    listing.set_defaults(run=_list)
+    purge = verbs.add_parser(
+        "purge", help="remove files; programs that run keep what they have in memory"
+    )
+    purge.add_argument("folder", metavar="FOLDER", type=Path)
+    which = purge.add_mutually_exclusive_group(required=True)
+    which.add_argument("--text", help="of this text, as it stands in prompts; - reads it")
+    which.add_argument("--namespace", metavar="NAME", help="of this tenant")
+    which.add_argument("--all", action="store_true", help="of every text")
+    purge.set_defaults(run=_purge)
+
+
+def _opened(path: Path) -> ChunkFolder:
+    # It needs torch, which other commands do without.
+    from rag_accel.kv.folder import ChunkFolder
+
+    return ChunkFolder(path.expanduser(), create=False)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    total = count = 0
+    for file, header in _opened(arguments.folder).headers():
+        shown: dict[str, Any] = {
+            "name": file.path.stem,
+            "bytes": file.size,
+            "unused_s": round(max(0.0, time.time() - file.used)),
+            **_described(header),
+        }
+        print(json.dumps(shown) if arguments.json else _line(shown))
+        total, count = total + file.size, count + 1
+    if not arguments.json:
+        print(f"{count} texts, {total / 2**20:.1f} MiB")
+    return 0
+
+
+def _described(header: ChunkHeader | None) -> dict[str, Any]:
+    if header is None:
+        return {"model": None}
+    return {
+        "model": header.tag.model,
+        "namespace": header.tag.namespace,
+        "dtype": str(header.dtype).removeprefix("torch."),
+        "tokens": header.shape[2],
+    }
+
+
+def _line(shown: dict[str, Any]) -> str:
+    what = "unreadable"
+    if shown["model"] is not None:
+        where = f"model {shown['model'][:12]}, namespace {shown['namespace'][:12]}"
+        what = f"{shown['tokens']} tokens, {shown['dtype']}, {where}"
+    size = f"{shown['bytes'] / 2**20:.1f} MiB"
+    return f"{shown['name'][:12]}  {size}, {what}, unused for {shown['unused_s']} s"
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    folder = _opened(arguments.folder)
+    is_meant = _meant(folder, arguments)
+    removed = 0
+    with folder.locked():
+        for file, header in folder.headers():
+            # What an unreadable file is of cannot be told, and nothing ever uses it.
+            if header is None or is_meant(header):
+                removed += folder.remove(file.path)
+        folder.remove_left()
+    print(f"{removed} files removed")
+    return 0
+
+
+def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[ChunkHeader], bool]:
+    if arguments.text is not None:
+        text = sys.stdin.read() if arguments.text == "-" else arguments.text
+        digest = folder.text_digest(text)
+        return lambda header: header.tag.text == digest
+    if arguments.namespace is not None:
+        digest = folder.namespace_digest(arguments.namespace)
+        return lambda header: header.tag.namespace == digest
+    return lambda header: True

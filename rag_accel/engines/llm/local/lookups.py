@@ -1,0 +1,67 @@
+"""Texts of prompts whose kept state is looked for, and the prompts that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from rag_accel.kv.entry import LaneState
+from rag_accel.kv.segments import Segment
+from rag_accel.kv.store import ChunkStore
+
+Reader = TypeVar("Reader", bound=Hashable)
+
+
+@dataclass(slots=True)
+class Lookup(Generic[Reader]):
+    """A text that is looked for.
+
+    Args:
+        key: what it is kept under.
+        head: the tokens in front of it, should it have to be encoded.
+        segment: the text.
+        readers: what waits for it, in the order it was asked for.
+    """
+
+    key: bytes
+    head: tuple[int, ...]
+    segment: Segment
+    readers: dict[Reader, None] = field(default_factory=dict[Reader, None])
+
+
+class Lookups(Generic[Reader]):
+    """All texts of an engine that are looked for in a store. Used by one thread."""
+
+    def __init__(self, store: ChunkStore) -> None:
+        self._store = store
+        self._by_key: dict[bytes, Lookup[Reader]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def begin(self, key: bytes, head: tuple[int, ...], segment: Segment, reader: Reader) -> bool:
+        """Look for a text for a reader; return False where there is nowhere to look."""
+        self._store.want([key])
+        if not self._store.is_looked_for(key):
+            return False
+        lookup = self._by_key.setdefault(key, Lookup(key, head, segment))
+        lookup.readers[reader] = None
+        return True
+
+    def ended(self) -> Iterator[tuple[Lookup[Reader], LaneState | None]]:
+        """Yield what was looked for, with its state or None; what waits for nothing is left out."""
+        for key, state in self._store.arrived():
+            lookup = self._by_key.pop(key, None)
+            if lookup is not None:
+                yield lookup, state
+
+    def forget(self, key: bytes, reader: Reader) -> bool:
+        """Drop a reader; return False where its text is not looked for."""
+        lookup = self._by_key.get(key)
+        if lookup is None:
+            return False
+        del lookup.readers[reader]
+        if not lookup.readers:
+            del self._by_key[key]
+        return True

@@ -1,0 +1,185 @@
+"""Attention states of texts in a folder, bounded in bytes and age."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+
+from rag_accel.errors import ChunkFileError
+from rag_accel.kv.entry import ChunkLabel, KeyValues
+from rag_accel.kv.files import ChunkTag, read_chunk, write_chunk
+from rag_accel.kv.folder import ChunkFolder
+from rag_accel.system.files import replaced_file
+
+
+@dataclass(slots=True)
+class DiskCounts:
+    """What a disk has done in this process.
+
+    Args:
+        refused: files that could not be used, by ``ChunkFileError.reason``.
+        unkept: states that could not be written, as when the disk is full.
+    """
+
+    refused: dict[str, int] = field(default_factory=dict[str, int])
+    unkept: int = 0
+
+
+class DiskStore:
+    """The states of one model in a folder. Used by one thread at a time; other processes may write.
+
+    Of all files, whichever model they are of, the least lately used go first.
+
+    Args:
+        path: of the folder, made with mode 0700 where it is missing.
+        limit_bytes: most bytes of its files.
+        model: identifies the weights and how states are computed.
+        dtype: of keys and values.
+        max_age_s: older states are not used and removed; None for any age.
+        now: seconds since 1970.
+
+    Raises:
+        ConfigError: the folder is a link, another user's, or open to others.
+        OSError: it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        limit_bytes: int,
+        model: str,
+        dtype: torch.dtype,
+        max_age_s: float | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder = ChunkFolder(path)
+        self.counts = DiskCounts()
+        self._limit_bytes = limit_bytes
+        self._model = model
+        self._dtype = dtype
+        self._max_age_s = max_age_s
+        self._now = now
+        self._held_bytes = 0
+        self._sweep()
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of all files, as they were when this process wrote last."""
+        return self._held_bytes
+
+    def has_room(self, nbytes: int) -> bool:
+        """Tell whether so many bytes would have had room then, with nothing given up."""
+        return self._held_bytes + nbytes <= self._limit_bytes
+
+    def find(self, key: bytes) -> KeyValues | None:
+        """Return what is kept under a key, and count it as used.
+
+        A file that cannot be used is counted and removed.
+        """
+        name = self.folder.name(key)
+        path = self.folder.path_of(name)
+        try:
+            file = self.folder.open(path)
+            if file is None:
+                return None
+            with file:
+                state, tag = self._read(file, name)
+                if self._is_too_old(tag.written):
+                    self.folder.remove(path)
+                    return None
+                self._touch(file.fileno())
+                return state
+        except ChunkFileError as error:
+            self._refuse(error.reason)
+            self.folder.remove(path)
+        except (OSError, MemoryError):  # a disk that fails
+            self._refuse("unreadable")
+        return None
+
+    def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool:
+        """Keep a state; what is kept under its key already stays.
+
+        Return False, and count it, where it has no room or cannot be written.
+        """
+        name = self.folder.name(key)
+        path = self.folder.path_of(name)
+        tag = ChunkTag(
+            name,
+            self._model,
+            self.folder.namespace_digest(label.namespace),
+            self.folder.text_digest(label.text),
+            state.position,
+            self._now(),
+        )
+        try:
+            with self.folder.locked():
+                return self._write(path, state, tag)
+        except OSError:  # a full disk among others
+            self.counts.unkept += 1
+            return False
+
+    def _write(self, path: Path, state: KeyValues, tag: ChunkTag) -> bool:
+        self.folder.remove_left()
+        if path.exists() and not path.is_symlink():
+            return True
+        if not self._make_room(state.nbytes):
+            self.counts.unkept += 1
+            return False
+        with replaced_file(path) as file:
+            write_chunk(file, state, tag, self.folder.secret)
+        size = path.stat().st_size
+        os.utime(path, (self._now(), self._now()))
+        self._held_bytes += size
+        self._make_room(0)  # the header came on top
+        return path.exists()
+
+    def _make_room(self, nbytes: int) -> bool:
+        files = self.folder.files()
+        self._held_bytes = sum(file.size for file in files)
+        if nbytes > self._limit_bytes:
+            return False
+        for file in files:
+            if self.has_room(nbytes):
+                break
+            if self.folder.remove(file.path):
+                self._held_bytes -= file.size
+        return self.has_room(nbytes)
+
+    def _sweep(self) -> None:
+        """Remove what is too old or beyond the bytes."""
+        with self.folder.locked():
+            self.folder.remove_left()
+            if self._max_age_s is not None:
+                for file, header in self.folder.headers():
+                    if header is not None and self._is_too_old(header.tag.written):
+                        self.folder.remove(file.path)
+            self._make_room(0)
+
+    def _read(self, file: BinaryIO, name: str) -> tuple[KeyValues, ChunkTag]:
+        size = os.fstat(file.fileno()).st_size
+        return read_chunk(
+            file,
+            size,
+            name=name,
+            model=self._model,
+            dtype=self._dtype,
+            secret=self.folder.secret,
+        )
+
+    def _is_too_old(self, written: float) -> bool:
+        return self._max_age_s is not None and self._now() - written > self._max_age_s
+
+    def _touch(self, descriptor: int) -> None:
+        with contextlib.suppress(OSError, TypeError, NotImplementedError):
+            os.utime(descriptor, (self._now(), self._now()))
+
+    def _refuse(self, reason: str) -> None:
+        self.counts.refused[reason] = self.counts.refused.get(reason, 0) + 1

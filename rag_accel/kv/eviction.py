@@ -1,0 +1,76 @@
+"""Which kept state is given up first, and which new one is worth giving another up for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+
+class EvictionPolicy(Protocol):
+    """An order in which kept states are given up. Called by one thread.
+
+    An implementation passes ``rag_accel.testing.EvictionPolicyContract``.
+    """
+
+    def added(self, key: bytes, nbytes: int) -> None:
+        """Learn that a state of so many bytes is kept from now on."""
+        ...
+
+    def used(self, key: bytes) -> None:
+        """Learn that a kept state was used."""
+        ...
+
+    def removed(self, key: bytes) -> None:
+        """Learn that a state is no longer kept."""
+        ...
+
+    def victim(self) -> bytes:
+        """Return the key of the kept state to be given up next; one is kept at least."""
+        ...
+
+
+class LeastLatelyUsed:
+    """The state goes first that was used longest ago, or else added longest ago."""
+
+    def __init__(self) -> None:
+        self._order: OrderedDict[bytes, None] = OrderedDict()
+
+    def added(self, key: bytes, nbytes: int) -> None:
+        """Learn that a state of so many bytes is kept from now on."""
+        self._order[key] = None
+
+    def used(self, key: bytes) -> None:
+        """Learn that a kept state was used."""
+        self._order.move_to_end(key)
+
+    def removed(self, key: bytes) -> None:
+        """Learn that a state is no longer kept."""
+        del self._order[key]
+
+    def victim(self) -> bytes:
+        """Return the key of the kept state to be given up next."""
+        return next(iter(self._order))
+
+
+class SecondSight:
+    """The keys that were asked for before: only for those is anything given up.
+
+    What is asked for once in a while would otherwise push out what is asked for all the time.
+
+    Args:
+        most: keys that are remembered, the latest.
+    """
+
+    def __init__(self, most: int = 1 << 16) -> None:
+        self._most = most
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
+
+    def asked(self, key: bytes) -> None:
+        """Count a request for a key."""
+        self._seen[key] = self._seen.pop(key, 0) + 1
+        if len(self._seen) > self._most:
+            self._seen.popitem(last=False)
+
+    def is_known(self, key: bytes) -> bool:
+        """Tell whether a key was asked for at least twice."""
+        return self._seen.get(key, 0) > 1

@@ -1,0 +1,229 @@
+"""A folder of texts' attention states, of one user and shared by that user's processes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rag_accel.errors import ChunkFileError, ConfigError
+from rag_accel.kv.files import VERSION, ChunkHeader, read_header
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # a system without such locks
+    fcntl = None
+
+SECRET_BYTES = 32
+_SECRET = ".secret"
+_LOCK = ".lock"
+_SUFFIX = ".kv"
+_NAME = re.compile(r"[0-9a-f]{64}\.kv")
+_LEFT = re.compile(r"\..*\.tmp")
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFile:
+    """A file of the folder as the file system describes it.
+
+    Args:
+        path: where it is.
+        size: in bytes.
+        used: when it was used last, in seconds since 1970.
+    """
+
+    path: Path
+    size: int
+    used: float
+
+
+class ChunkFolder:
+    """The files of a folder, their names and digests. Several processes may use one.
+
+    The folder is made with mode 0700 where it is missing. Names of files and digests of texts are
+    keyed by a secret in it, so that a copy of a listing tells nothing.
+
+    Args:
+        path: of the folder.
+        create: whether to make it.
+
+    Raises:
+        ConfigError: it is missing and not to be made, a link, of another user, or open to others.
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self.path = path.absolute()
+        if create:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(mode=0o700)
+        self._check()
+        self.secret = self._read_secret(create)
+
+    def name(self, key: bytes) -> str:
+        """Return the name of a key's state in this version of the format."""
+        return self._digest(b"key", VERSION.to_bytes(4, "little") + key)
+
+    def text_digest(self, text: str) -> str:
+        """Return the keyed digest of a text, white space around it left out."""
+        return self._digest(b"text", text.strip().encode("utf-8", "surrogatepass"))
+
+    def namespace_digest(self, namespace: str) -> str:
+        """Return the keyed digest of a tenant's name."""
+        return self._digest(b"namespace", namespace.encode("utf-8", "surrogatepass"))
+
+    def path_of(self, name: str) -> Path:
+        """Return where the file of a name is."""
+        return self.path / f"{name}{_SUFFIX}"
+
+    def open(self, path: Path) -> BinaryIO | None:
+        """Return an open file of the folder; None where there is none of our own that is no link.
+
+        Raises:
+            OSError: it cannot be opened for another reason.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDONLY | _NO_LINK)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            if path.is_symlink():
+                return None
+            raise
+        if not _is_own_file(os.fstat(descriptor)):
+            os.close(descriptor)
+            return None
+        return os.fdopen(descriptor, "rb")
+
+    def files(self) -> list[ChunkFile]:
+        """Return the files of states, the least lately used first.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        found: list[ChunkFile] = []
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name) is None:
+                    continue
+                with contextlib.suppress(OSError):  # gone meanwhile
+                    seen = entry.stat(follow_symlinks=False)
+                    found.append(ChunkFile(Path(entry.path), seen.st_size, seen.st_mtime))
+        return sorted(found, key=lambda one: (one.used, one.path.name))
+
+    def headers(self) -> Iterator[tuple[ChunkFile, ChunkHeader | None]]:
+        """Yield each file with its header; None for one that is not as it should be."""
+        for file in self.files():
+            yield file, self._header(file)
+
+    def remove(self, path: Path) -> bool:
+        """Remove a file; tell whether it was there."""
+        try:
+            os.unlink(path)
+        except OSError:  # gone meanwhile, or not a file: it is never read either
+            return False
+        return True
+
+    def remove_left(self) -> None:
+        """Remove what killed writers have left. Called with the folder locked, as all write."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.path):
+                if _LEFT.fullmatch(name):
+                    self.remove(self.path / name)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing, and from removing, until the block ends.
+
+        The system releases the lock of a process that is killed.
+
+        Raises:
+            OSError: the lock's file cannot be made.
+        """
+        flags = os.O_RDWR | os.O_CREAT | _NO_LINK
+        descriptor = os.open(self.path / _LOCK, flags, 0o600)
+        try:
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _header(self, file: ChunkFile) -> ChunkHeader | None:
+        try:
+            opened = self.open(file.path)
+            if opened is None:
+                return None
+            with opened:
+                return read_header(opened, os.fstat(opened.fileno()).st_size)
+        except (OSError, ChunkFileError):
+            return None
+
+    def _digest(self, purpose: bytes, content: bytes) -> str:
+        return hmac.new(self.secret, purpose + b"\0" + content, hashlib.sha256).hexdigest()
+
+    def _check(self) -> None:
+        try:
+            seen = os.lstat(self.path)
+        except FileNotFoundError:
+            raise self._unfit("it is missing") from None
+        if not stat.S_ISDIR(seen.st_mode):
+            raise self._unfit("a link or a file")
+        if hasattr(os, "geteuid") and seen.st_uid != os.geteuid():
+            raise self._unfit("another user's folder")
+        if os.name == "posix" and seen.st_mode & 0o077:
+            raise self._unfit(f"mode {stat.S_IMODE(seen.st_mode):04o}")
+
+    def _unfit(self, found: str) -> ConfigError:
+        return ConfigError(
+            "this folder cannot keep the state of texts",
+            where=str(self.path),
+            found=found,
+            valid="a folder of your own with mode 0700",
+            hint="name one that does not exist yet: it is made",
+        )
+
+    def _read_secret(self, create: bool) -> bytes:
+        path = self.path / _SECRET
+        if create and not path.exists():
+            self._make_secret(path)
+        file = self.open(path)
+        if file is None:
+            raise self._unfit("no secret of its own in it")
+        with file:
+            secret = file.read(SECRET_BYTES + 1)
+        if len(secret) != SECRET_BYTES:
+            raise self._unfit("a damaged secret in it")
+        return secret
+
+    def _make_secret(self, path: Path) -> None:
+        descriptor, temporary = tempfile.mkstemp(".new", f"{_SECRET}.", self.path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(SECRET_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            # Unlike a rename, a link never takes the place of what another process has made.
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            os.unlink(temporary)
+
+
+def _is_own_file(seen: os.stat_result) -> bool:
+    own = not hasattr(os, "geteuid") or seen.st_uid == os.geteuid()
+    return own and stat.S_ISREG(seen.st_mode)
