@@ -79,8 +79,12 @@ class Prompting:
         """Return a whole prompt by its segments; None where no passage can be told apart in it.
 
         The head is what stands before the first message that is not the system's, or that has a
-        passage. Each segment has the tokens that it has alone.
+        passage. Each segment has the tokens that it has alone. Where passages are all of the last
+        message, what is asked is among them: it is no segment of its own there.
         """
+        passages = _without_what_is_asked(messages, passages)
+        if not passages:
+            return None
         if self._special is not None and any(
             self._special.search(message.content) for message in messages
         ):
@@ -152,6 +156,21 @@ def _starts(text: str, messages: Sequence[Message]) -> list[int] | None:
         starts.append(found - message.content.find(stripped))
         at = found + len(stripped)
     return starts
+
+
+def _without_what_is_asked(
+    messages: Sequence[Message], passages: Sequence[Passage]
+) -> Sequence[Passage]:
+    """Return the passages without those of a last message that holds nothing else."""
+    last = len(messages) - 1
+    inside = sorted((one.start, one.stop) for one in passages if one.message == last)
+    rest, at = "", 0
+    for start, stop in inside:
+        rest += messages[last].content[at : max(at, start)]
+        at = max(at, stop)
+    if (rest + messages[last].content[at:]).strip():
+        return passages
+    return [one for one in passages if one.message != last]
 
 
 def _ends_head(message: Message, at: int, with_passage: Collection[int]) -> bool:
