@@ -32,8 +32,6 @@ def with_passages(
     passages = tuple(
         Passage(at, span.start, span.stop, span.document)
         for at, message in enumerate(asked.messages)
-        for span in locate(
-            message.content, texts, LEAST_CHARACTERS, never=questions, parts=True
-        )
+        for span in locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
     )
     return replace(asked, passages=passages) if passages else asked
