@@ -44,7 +44,7 @@ def locate(
             looked for, ``MOST_PARTS`` of all documents together; they count where two of one
             document are there.
     """
-    search = _Search(text, max(1, least), frozenset(never))
+    search = _PlaceSearch(text, max(1, least), frozenset(never))
     longest_first = sorted(documents, key=lambda one: -len(one[1]))
     missing = [one for one in longest_first if not search.take(*one)]
     if parts:
@@ -53,7 +53,7 @@ def locate(
     return search.found
 
 
-class _Search:
+class _PlaceSearch:
     """The places found so far in one text, and what is left of it."""
 
     def __init__(self, text: str, least: int, never: frozenset[str]) -> None:
