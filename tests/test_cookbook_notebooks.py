@@ -38,6 +38,7 @@ def test_there_is_a_notebook() -> None:
     assert NOTEBOOKS
 
 
+@pytest.mark.timeout(300)  # a real model on a machine that is busy
 @each_notebook
 def test_a_notebook_runs_outside_the_checkout(notebook: Path, tmp_path: Path) -> None:
     needed = NEEDED.get(notebook.stem)
