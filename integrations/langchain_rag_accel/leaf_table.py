@@ -36,7 +36,7 @@ from rag_accel.interception.leaf_table import (
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.interception.stand_ins import StandingIn
 from rag_accel_adapters.langchain.composites import composite_of
-from rag_accel_adapters.langchain.documents import documents_in
+from rag_accel_adapters.langchain.documents import documents_in, question_in
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.stand_ins import STAND_INS
 from rag_accel_adapters.langchain.walk import leaves
@@ -164,4 +164,5 @@ LANGCHAIN = Framework(
     spread=spreading,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
     documents=documents_in,
+    question=question_in,
 )

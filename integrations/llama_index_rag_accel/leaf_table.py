@@ -38,7 +38,7 @@ from rag_accel.interception.embedding_ahead import EmbeddingsAhead
 from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.interception.stand_ins import StandingIn
-from rag_accel_adapters.llama_index.documents import documents_in
+from rag_accel_adapters.llama_index.documents import documents_in, question_in
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.stand_ins import STAND_INS
 
@@ -196,4 +196,5 @@ LLAMA_INDEX = Framework(
     spread=_spread,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
     documents=documents_in,
+    question=question_in,
 )

@@ -96,6 +96,7 @@ class Framework:
         may_be_owned: tells whether an owned engine may run objects of a class.
         documents: yields the id and the text of each document in what a search or a reranking
             returned.
+        question: returns what a search or a reranking is asked, if that is in an argument.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Framework:
     spread: Callable[[Method], Method] = lambda method: method
     may_be_owned: Callable[[type], bool] = lambda cls: False
     documents: ReadDocuments = lambda result: ()
+    question: Callable[[Any], str | None] = lambda value: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class LocalCalls:
         engine = accelerator.own(self.local, "llm", make, holder=self.holder)
         self.local.check()
         if self.local.bounds.kv_reuse != "exact":
-            asked = with_passages(asked, identity.seen.texts())
+            asked = with_passages(asked, identity.seen.texts(), identity.seen.asked)
         return Work(engine, PrimitiveKind.DECODING, asked)
 
     async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_call import LeafCall, held, inside, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import (
     Flavour,
+    Framework,
     LeafMethod,
     called_on,
     holds,
@@ -32,7 +33,6 @@ from rag_accel.interception.leaf_table import (
     mark,
     plain_method,
 )
-from rag_accel.leaves.seen_documents import ReadDocuments
 
 T = TypeVar("T")
 StreamScope = Callable[[], AbstractContextManager[None]]
@@ -109,7 +109,7 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
     if leaf.owned is not None:
         scheduled = leaf.owned(original, leaf, scheduled)
     if leaf.kind in _FINDING:
-        scheduled = noting(scheduled, leaf_class(cls).framework.documents)
+        scheduled = noting(scheduled, leaf_class(cls).framework)
     seek = find if is_inherited else functools.partial(_leafs_run, find)
     if leaf.within(cls):
         seek = functools.partial(_run_within, find, seek, leaf.within)
@@ -118,20 +118,25 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
     return wrapper
 
 
-def noting(scheduled: Method, read: ReadDocuments) -> Method:
+def noting(scheduled: Method, framework: Framework) -> Method:
     """Return a scheduled version whose results the run remembers, for prompts made of them."""
+
+    def note(identity: RequestIdentity, found: Any, given: Iterable[Any]) -> None:
+        asked = (framework.question(one) for one in given)
+        identity.seen.add(framework.documents, found, (one for one in asked if one))
+
     if inspect.iscoroutinefunction(scheduled):
 
         async def anoting(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
             found = await scheduled(identity, obj, *args, **kwargs)
-            identity.seen.add(read, found)
+            note(identity, found, (*args, *kwargs.values()))
             return found
 
         return anoting
 
     def call(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
         found = scheduled(identity, obj, *args, **kwargs)
-        identity.seen.add(read, found)
+        note(identity, found, (*args, *kwargs.values()))
         return found
 
     return call

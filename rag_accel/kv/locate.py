@@ -1,38 +1,136 @@
-"""Texts of documents found in the text of a prompt."""
+"""Texts of documents found in the text of a prompt, whole or in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
 
+from rag_accel.kv.anchors import LEAST_CHARACTERS, TextAnchors
 from rag_accel.kv.segments import TextSpan
 
+#: In one text: most places that are found, parts of documents that are looked for, and comparisons.
+MOST_PLACES = 256
+MOST_PARTS = 2048
+_MOST_COMPARED = 1 << 15
 
-def locate(text: str, documents: Iterable[tuple[str, str]], least: int = 1) -> list[TextSpan]:
-    """Return every place where a document's text stands in a prompt's text, as it is.
+#: Where a document is cut: at blank lines, what is not found then at lines, then at sentences.
+_BREAKS = (re.compile(r"\n[^\S\n]*\n\s*"), re.compile(r"\n\s*"), re.compile(r"[.!?]\s+"))
 
-    A text that is not found is looked for once more without the white space around it. Places may
-    overlap: a document may be part of another.
+#: One part alone may be anything, a heading or what is asked.
+_LEAST_FOUND = 2
+
+
+def locate(
+    text: str,
+    documents: Iterable[tuple[str, str]],
+    least: int = 1,
+    *,
+    never: Collection[str] = (),
+    parts: bool = False,
+) -> list[TextSpan]:
+    """Return where documents stand in a prompt's text, in its order, without overlaps.
+
+    Longer texts are found first; so of two of which one is part of the other it is the longer one.
+    A text that does not stand there as it is may do so without the white space around it. At most
+    ``MOST_PLACES`` are found.
 
     Args:
         text: of the prompt.
         documents: the id and the text of each.
         least: shorter texts, in characters, are not looked for.
+        never: texts that are not looked for, without white space around them.
+        parts: whether of a document that is not there its paragraphs, lines and sentences are
+            looked for, ``MOST_PARTS`` of all documents together; they count where two of one
+            document are there.
     """
-    found: list[TextSpan] = []
-    for document, wanted in documents:
+    search = _PlaceSearch(text, max(1, least), frozenset(never))
+    longest_first = sorted(documents, key=lambda one: -len(one[1]))
+    missing = [one for one in longest_first if not search.take(*one)]
+    if parts:
+        for document, wanted in missing:
+            search.take_parts(document, wanted)
+    return search.found
+
+
+class _PlaceSearch:
+    """The places found so far in one text, and what is left of it."""
+
+    def __init__(self, text: str, least: int, never: frozenset[str]) -> None:
+        self.found: list[TextSpan] = []
+        self._text = text
+        self._least = least
+        self._never = never
+        self._anchors = TextAnchors(text)
+        self._parts_left = MOST_PARTS
+        self._compared = 0
+
+    def take(self, document: str, wanted: str) -> bool:
+        """Find a text wherever it stands; tell whether it does."""
         stripped = wanted.strip()
-        for form in dict.fromkeys((wanted, stripped)):
-            if len(stripped) < max(1, least):
+        if not self._is_looked_for(stripped):
+            return False
+        forms = dict.fromkeys((wanted, stripped))
+        return any(self._take_all(form, document) for form in forms)
+
+    def take_parts(self, document: str, wanted: str) -> None:
+        """Find what is left of a document that is not there as a whole."""
+        before = list(self.found)
+        if self._num_parts_found(document, wanted, 0) < _LEAST_FOUND:
+            self.found = before
+
+    def _num_parts_found(self, document: str, wanted: str, level: int) -> int:
+        number = 0
+        for part in _pieces(wanted, level):
+            if self._parts_left <= 0 or len(self.found) >= MOST_PLACES:
                 break
-            places = list(_places(text, form))
-            if places:
-                found += (TextSpan(at, at + len(form), document) for at in places)
+            if not self._is_looked_for(part):
+                continue
+            self._parts_left -= 1
+            if self.take(document, part):
+                number += 1
+            elif level + 1 < len(_BREAKS):
+                number += self._num_parts_found(document, part, level + 1)
+        return number
+
+    def _is_looked_for(self, stripped: str) -> bool:
+        return len(stripped) >= self._least and stripped not in self._never
+
+    def _take_all(self, form: str, document: str) -> bool:
+        """Take every place of a form that is left; tell whether there is any, left or not."""
+        is_there = False
+        for at in self._places(form):
+            is_there = True
+            if len(self.found) >= MOST_PLACES:
                 break
-    return found
+            stop = at + len(form)
+            place = bisect_left(self.found, stop, key=lambda span: span.start)
+            if not place or self.found[place - 1].stop <= at:
+                self.found.insert(place, TextSpan(at, stop, document))
+        return is_there
+
+    def _places(self, form: str) -> Iterator[int]:
+        if len(form) < LEAST_CHARACTERS:
+            return _read(self._text, form)
+        if self._compared >= _MOST_COMPARED:
+            return iter(())
+        candidates = self._anchors.candidates(form)
+        self._compared += len(candidates)
+        return (at for at in candidates if self._text.startswith(form, at))
 
 
-def _places(text: str, wanted: str) -> Iterator[int]:
+def _read(text: str, wanted: str) -> Iterator[int]:
     at = text.find(wanted)
     while at >= 0:
         yield at
         at = text.find(wanted, at + len(wanted))
+
+
+def _pieces(text: str, level: int) -> Iterator[str]:
+    """Yield what stands between the breaks of a level, without white space around it."""
+    at = 0
+    for found in _BREAKS[level].finditer(text):
+        yield text[at : found.end()].strip()
+        at = found.end()
+    if at or level + 1 < len(_BREAKS):  # a text without a break may have one of the next level
+        yield text[at:].strip()

@@ -6,6 +6,7 @@ section 3.1). The tokens of the whole prompt read as one text may be others.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -119,7 +120,8 @@ def _apart(spans: Iterable[TextSpan], first: int, last: int) -> list[TextSpan]:
     """Return spans that do not overlap, in the order of the text; longer ones are kept first."""
     kept: list[TextSpan] = []
     for span in sorted(set(spans), key=lambda one: (one.start - one.stop, one.start)):
-        inside = first <= span.start < span.stop <= last
-        if inside and all(span.stop <= one.start or one.stop <= span.start for one in kept):
-            kept.append(span)
-    return sorted(kept, key=lambda one: one.start)
+        place = bisect_left(kept, span.stop, key=lambda one: one.start)
+        is_free = not place or kept[place - 1].stop <= span.start
+        if is_free and first <= span.start < span.stop <= last:
+            kept.insert(place, span)
+    return kept

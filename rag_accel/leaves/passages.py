@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from rag_accel.engine_api import GenerationInput, Passage
@@ -12,19 +12,26 @@ from rag_accel.kv.locate import locate
 LEAST_CHARACTERS = 24
 
 
-def with_passages(asked: GenerationInput, documents: Iterable[tuple[str, str]]) -> GenerationInput:
+def with_passages(
+    asked: GenerationInput, documents: Iterable[tuple[str, str]], questions: Collection[str] = ()
+) -> GenerationInput:
     """Return a prompt that says where the documents stand in it.
 
     Args:
         asked: the prompt; one that says so already stays as it is.
-        documents: the id and a text of each; those that are not in the prompt are ignored.
+        documents: the id and the text of each; of those that are not in the prompt their
+            paragraphs, lines and sentences count, the others are ignored.
+        questions: what the documents were searched by, without white space around it. A document
+            may be the same text; but what is asked has to be computed.
     """
     if asked.passages:
         return asked
     texts = list(documents)
+    if not texts:
+        return asked
     passages = tuple(
         Passage(at, span.start, span.stop, span.document)
         for at, message in enumerate(asked.messages)
-        for span in locate(message.content, texts, LEAST_CHARACTERS)
+        for span in locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
     )
     return replace(asked, passages=passages) if passages else asked

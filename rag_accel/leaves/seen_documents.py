@@ -20,14 +20,21 @@ class SeenDocuments:
     They are kept as they were returned and read only if a prompt asks for them.
     """
 
-    __slots__ = ("_results",)
+    __slots__ = ("_asked", "_results")
 
     def __init__(self) -> None:
         self._results: deque[tuple[ReadDocuments, Any]] = deque(maxlen=MOST_RESULTS)
+        self._asked: deque[str] = deque(maxlen=MOST_RESULTS)
 
-    def add(self, read: ReadDocuments, result: Any) -> None:
-        """Note what a leaf returned."""
+    def add(self, read: ReadDocuments, result: Any, asked: Iterable[str] = ()) -> None:
+        """Note what a leaf returned, and what it was asked."""
         self._results.append((read, result))
+        self._asked.extend(asked)
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Return what the latest ones were asked, without white space around it."""
+        return frozenset(one.strip() for one in list(self._asked))
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Yield ids and texts, each text once, those found last first; at most ``MOST_TEXTS``."""

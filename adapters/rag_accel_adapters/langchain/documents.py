@@ -16,3 +16,8 @@ def documents_in(result: Any) -> Iterator[tuple[str, str]]:
         document = one[0] if isinstance(one, tuple) and one else one
         if isinstance(document, Document):
             yield str(document.id or ""), document.page_content
+
+
+def question_in(value: Any) -> str | None:
+    """Return the question of a search or a compressor, where this argument is one."""
+    return value if isinstance(value, str) else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
-from llama_index.core.vector_stores.types import VectorStoreQueryResult
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
+from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
 
 
 def documents_in(result: Any) -> Iterator[tuple[str, str]]:
@@ -21,3 +21,10 @@ def documents_in(result: Any) -> Iterator[tuple[str, str]]:
         forms = (MetadataMode.LLM, MetadataMode.NONE)
         for text in dict.fromkeys(node.get_content(metadata_mode=form) for form in forms):
             yield node.node_id, text
+
+
+def question_in(value: Any) -> str | None:
+    """Return the question of a search or a postprocessor, where this argument is one."""
+    if isinstance(value, QueryBundle | VectorStoreQuery):
+        return value.query_str
+    return value if isinstance(value, str) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.engine_api import Message, Passage
@@ -79,8 +80,13 @@ class Prompting:
         """Return a whole prompt by its segments; None where no passage can be told apart in it.
 
         The head is what stands before the first message that is not the system's, or that has a
-        passage. Each segment has the tokens that it has alone.
+        passage. Each segment has the tokens that it has alone. Where passages are all of the last
+        message, what is asked is among them: it is no segment of its own there.
         """
+        inside = [one for one in passages if _is_inside(one, messages)]
+        used = _without_what_is_asked(messages, inside)
+        if not used:
+            return None
         if self._special is not None and any(
             self._special.search(message.content) for message in messages
         ):
@@ -92,23 +98,19 @@ class Prompting:
             )
         except Exception:  # the whole prompt is refused by its reason
             return None
-        starts = _starts(text, messages)
-        if starts is None:
+        contents = _contents(text, messages)
+        if contents is None:
             return None
-        with_passage = {one.message for one in passages}
+        with_passage = {one.message for one in used}
         head_stop = min(
             (
-                start
-                for at, start in enumerate(starts)
+                content.start
+                for at, content in enumerate(contents)
                 if _ends_head(messages[at], at, with_passage)
             ),
             default=0,
         )
-        spans = [
-            TextSpan(starts[one.message] + one.start, starts[one.message] + one.stop, one.document)
-            for one in passages
-            if 0 <= one.message < len(starts)
-        ]
+        spans = [contents[one.message].span(one) for one in used]
         return split_prompt(text, head_stop, spans, self._encode, least_tokens)
 
     def _ids(self, messages: Sequence[Message], *, whole: bool) -> tuple[int, ...]:
@@ -137,21 +139,66 @@ class Prompting:
         return tuple(self._tokenizer(text, add_special_tokens=False, **options)["input_ids"])
 
 
-def _starts(text: str, messages: Sequence[Message]) -> list[int] | None:
-    """Return where each message's content begins; None where a template has rewritten one.
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """Where a message's content stands in a rendered prompt.
 
-    A template may strip a content: its place is then that of the first character it would have.
+    Args:
+        start: its first character there.
+        stop: the place behind its last one.
+        stripped: how many characters before ``start`` the template has left out.
     """
-    starts: list[int] = []
+
+    start: int
+    stop: int
+    stripped: int
+
+    def span(self, passage: Passage) -> TextSpan:
+        """Return the place of a passage, without what the template has left out."""
+        first, last = (self.start - self.stripped + at for at in (passage.start, passage.stop))
+        return TextSpan(max(first, self.start), min(last, self.stop), passage.document)
+
+
+def _contents(text: str, messages: Sequence[Message]) -> list[_Content] | None:
+    """Return where each message's content stands; None where a template has rewritten one."""
+    found: list[_Content] = []
     at = 0
     for message in messages:
-        stripped = message.content.strip()
-        found = text.find(stripped, at)
-        if found < 0:
+        content = message.content
+        stripped = content.strip()
+        start = text.find(stripped, at)
+        if start < 0:
             return None
-        starts.append(found - message.content.find(stripped))
-        at = found + len(stripped)
-    return starts
+        before = content.find(stripped)
+        at = start + len(stripped)
+        if text.startswith(content, start - before) and start >= before:
+            found.append(_Content(start - before, start - before + len(content), 0))
+        else:
+            found.append(_Content(start, at, before))
+    return found
+
+
+def _is_inside(passage: Passage, messages: Sequence[Message]) -> bool:
+    if not 0 <= passage.message < len(messages):
+        return False
+    return 0 <= passage.start < passage.stop <= len(messages[passage.message].content)
+
+
+def _without_what_is_asked(
+    messages: Sequence[Message], passages: Sequence[Passage]
+) -> Sequence[Passage]:
+    """Return the passages without those of a last message that holds nothing else."""
+    if not passages:
+        return passages
+    last = len(messages) - 1
+    inside = sorted((one.start, one.stop) for one in passages if one.message == last)
+    rest, at = "", 0
+    for start, stop in inside:
+        rest += messages[last].content[at : max(at, start)]
+        at = max(at, stop)
+    if (rest + messages[last].content[at:]).strip():
+        return passages
+    return [one for one in passages if one.message != last]
 
 
 def _ends_head(message: Message, at: int, with_passage: Collection[int]) -> bool:

@@ -1,0 +1,261 @@
+"""Programs of LangChain's shapes compute no text twice, whatever its place in their prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import lc_reuse_programs as programs
+import pytest
+import tiny_chat
+from fake_runner import tokenizer
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from lc_reuse_programs import PROGRAMS, TEXTS, Program
+
+from langchain_rag_accel import ChatRagAccel, accelerate, activate
+from rag_accel import Accelerator
+from rag_accel.engine_api import GenerationInput
+from rag_accel.interception import local_calls
+
+each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
+
+
+def chat(accelerator: Accelerator, **options: Any) -> ChatRagAccel:
+    return ChatRagAccel(
+        model=tiny_chat.model(),
+        tokenizer=tokenizer(),
+        max_tokens=4,
+        accelerator=accelerator,
+        **{"kv_reuse": "full", **options},
+    )
+
+
+def reused(accelerator: Accelerator) -> int:
+    engines = accelerator.metrics.snapshot()["engines"].values()
+    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
+
+
+def tokens(*names: str) -> int:
+    texts = [TEXTS[name] for name in names]
+    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+
+
+@pytest.fixture
+def located(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Return the texts of passages, of each prompt that is asked from here on."""
+    found: list[list[str]] = []
+    real = local_calls.with_passages
+
+    def recording(*args: Any) -> GenerationInput:
+        asked = real(*args)
+        found.append(
+            [asked.messages[one.message].content[one.start : one.stop] for one in asked.passages]
+        )
+        return asked
+
+    monkeypatch.setattr(local_calls, "with_passages", recording)
+    return found
+
+
+@each_program
+def test_texts_are_found_and_not_computed_again(
+    accelerator: Accelerator, located: list[list[str]], program: Callable[[Any], Program]
+) -> None:
+    fast = accelerate(program(chat(accelerator)), accelerator=accelerator)
+    fast.invoke("abc")
+    assert reused(accelerator) == 0
+    fast.invoke("cab")
+    assert [set(one) for one in located] == [set(TEXTS.values())] * 2
+    assert reused(accelerator) == tokens(*"abc")
+
+
+@each_program
+def test_without_an_accelerated_run_nothing_is_known_of_texts(
+    accelerator: Accelerator, located: list[list[str]], program: Callable[[Any], Program]
+) -> None:
+    plain = program(chat(accelerator))
+    assert plain.invoke("abc")
+    assert plain.invoke("cab")
+    assert located == [[], []]
+    assert reused(accelerator) == 0
+
+
+def test_lines_that_a_template_indents_are_found(
+    accelerator: Accelerator, located: list[list[str]]
+) -> None:
+    fast = accelerate(programs.with_indented_lines(chat(accelerator)), accelerator=accelerator)
+    fast.invoke("abc")
+    fast.invoke("cab")
+    lines = [line for text in TEXTS.values() for line in text.split("\n")]
+    assert [set(one) for one in located] == [set(lines)] * 2
+    assert reused(accelerator) > 0
+
+
+def test_texts_that_a_compressor_wrote_are_found(
+    accelerator: Accelerator, located: list[list[str]]
+) -> None:
+    fast = accelerate(programs.extracted(chat(accelerator)), accelerator=accelerator)
+    fast.invoke("a")
+    assert located == [["Its height is in metres, as it says."]]
+
+
+def test_texts_that_a_function_retrieved_are_found(
+    accelerator: Accelerator, located: list[list[str]]
+) -> None:
+    with activate(accelerator):
+        fast = accelerate(programs.nested(chat(accelerator)), accelerator=accelerator)
+        fast.invoke("abc")
+        fast.invoke("bca")
+    assert [set(one) for one in located] == [set(TEXTS.values())] * 2
+    assert reused(accelerator) == tokens(*"abc")
+
+
+def test_a_chain_knows_what_the_chain_around_it_retrieved(
+    accelerator: Accelerator, located: list[list[str]]
+) -> None:
+    model = chat(accelerator)
+    inner = accelerate(programs.PROMPT | model, accelerator=accelerator)
+    outer = {"context": programs.Orders() | programs.joined, "input": lambda query: query} | inner
+    accelerate(outer, accelerator=accelerator).invoke("ab")
+    assert located == [[TEXTS["a"], TEXTS["b"]]]
+
+
+def test_two_runs_know_nothing_of_each_other(
+    accelerator: Accelerator, located: list[list[str]]
+) -> None:
+    accelerate(programs.Orders(), accelerator=accelerator).invoke("abc")
+    fast = accelerate(programs.PROMPT | chat(accelerator), accelerator=accelerator)
+    fast.invoke({"context": TEXTS["a"], "input": "a"})
+    assert located == [[]]
+
+
+def test_an_edited_text_is_computed(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
+    fast.invoke("abc")
+    monkeypatch.setitem(TEXTS, "c", TEXTS["c"].replace("metres", "meters"))
+    fast.invoke("cab")
+    assert reused(accelerator) == tokens("a", "b")
+
+
+def test_a_text_that_is_the_question_is_computed(
+    accelerator: Accelerator, located: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = "ab is said by of the documents, and where?"
+    monkeypatch.setitem(TEXTS, "b", question)
+    fast = accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
+    fast.invoke(question)
+    assert located == [[TEXTS["a"]]]
+
+
+def test_tenants_share_no_texts() -> None:
+    counts: list[int] = []
+    for tenant in ("one", "two"):
+        with Accelerator(namespace=tenant) as accelerator:
+            model = chat(accelerator)
+            fast = accelerate(programs.with_numbers(model), accelerator=accelerator)
+            fast.invoke("abc")
+            counts.append(reused(accelerator))
+    assert counts == [0, 0]
+
+
+def test_threads_reuse_what_others_computed(
+    accelerator: Accelerator, located: list[list[str]]
+) -> None:
+    fast = accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
+    fast.invoke("abc")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fast.invoke, ["ab", "bc", "ca", "cb"]))
+    found = {frozenset(one) for one in located[1:]}
+    pairs = [("a", "b"), ("b", "c"), ("c", "a")]
+    assert found == {frozenset(TEXTS[name] for name in pair) for pair in pairs}
+    assert reused(accelerator) == tokens(*"abbccacb")
+
+
+async def test_tasks_reuse_what_others_computed(accelerator: Accelerator) -> None:
+    fast = accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
+    await fast.ainvoke("abc")
+    await asyncio.gather(*map(fast.ainvoke, ["ab", "bc", "ca"]))
+    assert reused(accelerator) == tokens(*"abbcca")
+
+
+async def test_streams_reuse_what_others_computed(accelerator: Accelerator) -> None:
+    fast = accelerate(programs.stuffed(chat(accelerator)), accelerator=accelerator)
+    list(fast.stream("abc"))
+    assert reused(accelerator) == 0
+    list(fast.stream("ba"))
+    [piece async for piece in fast.astream("cb")]
+    assert reused(accelerator) == tokens(*"bacb")
+
+
+# Documents that a call names
+
+
+MESSAGES = [SystemMessage("Be brief."), HumanMessage(f"{TEXTS['a']} {TEXTS['b']} Well?")]
+AGAIN = [SystemMessage("Be brief."), HumanMessage(f"{TEXTS['b']} {TEXTS['a']} Well?")]
+NAMED = [TEXTS["a"], TEXTS["b"]]
+
+
+def test_a_model_may_be_bound_to_documents(accelerator: Accelerator) -> None:
+    bound = chat(accelerator).bind(documents=NAMED)
+    bound.invoke(MESSAGES)
+    bound.invoke(AGAIN)
+    assert reused(accelerator) == tokens("a", "b")
+
+
+def test_streams_and_batches_may_name_documents(accelerator: Accelerator) -> None:
+    model = chat(accelerator)
+    list(model.stream(MESSAGES, documents=NAMED))
+    list(model.stream(AGAIN, documents=NAMED))
+    model.batch([MESSAGES, AGAIN], documents=NAMED)
+    model.generate([MESSAGES, AGAIN], documents=NAMED)
+    assert reused(accelerator) == 5 * tokens("a", "b")
+
+
+async def test_coroutines_may_name_documents(accelerator: Accelerator) -> None:
+    model = chat(accelerator)
+    await model.ainvoke(MESSAGES, documents=NAMED)
+    [piece async for piece in model.astream(AGAIN, documents=NAMED)]
+    assert reused(accelerator) == tokens("a", "b")
+
+
+@pytest.mark.parametrize("documents", [None, [], [""], ["a"], ["nowhere in the prompt, this one"]])
+def test_documents_that_are_in_no_prompt_change_nothing(
+    accelerator: Accelerator, documents: list[str] | None
+) -> None:
+    expected = chat(accelerator, kv_reuse="exact").invoke(MESSAGES)
+    found = chat(accelerator).invoke(MESSAGES, documents=documents)
+    assert found.content == expected.content
+    assert kv_reuse(found) == 0
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [HumanMessage(f"{TEXTS['a']}\n\n{TEXTS['b']}")],  # nothing else
+        [SystemMessage("Be brief."), HumanMessage(f"  {TEXTS['a']} ")],  # a text is what is asked
+    ],
+)
+def test_a_prompt_of_documents_only_is_computed(
+    accelerator: Accelerator, messages: list[Any]
+) -> None:
+    expected = chat(accelerator, kv_reuse="exact").invoke(messages)
+    model = chat(accelerator)
+    for _ in range(2):
+        found = model.invoke(messages, documents=NAMED)
+        assert found.content == expected.content
+        assert kv_reuse(found) == 0
+
+
+def test_a_document_that_is_the_question_leaves_the_others(accelerator: Accelerator) -> None:
+    model = chat(accelerator)
+    messages = [SystemMessage(f"Context: {TEXTS['a']}"), HumanMessage(TEXTS["b"])]
+    model.invoke(messages, documents=NAMED)
+    assert kv_reuse(model.invoke(messages, documents=NAMED)) == tokens("a")
+
+
+def kv_reuse(message: AIMessage) -> int:
+    return message.response_metadata["kv_reuse"]["reused_tokens"]

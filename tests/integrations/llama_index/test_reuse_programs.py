@@ -1,0 +1,176 @@
+"""Engines of LlamaIndex's shapes compute no node twice, whatever its place in their prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import tiny_chat
+from fake_runner import tokenizer
+from li_reuse_programs import APART, TEXTS, WHOLE, ask, chatting, narrow, synthesized
+
+from llama_index_rag_accel import RagAccelLLM, accelerate
+from rag_accel import Accelerator
+from rag_accel.engine_api import GenerationInput
+from rag_accel.interception import local_calls
+
+Build = Callable[[Any], Any]
+
+
+def each(builds: list[Build]) -> Any:
+    return pytest.mark.parametrize("build", builds, ids=lambda one: one.__name__)
+
+
+def language_model(accelerator: Accelerator, **options: Any) -> RagAccelLLM:
+    return RagAccelLLM(
+        tiny_chat.model(),
+        tokenizer=tokenizer(),
+        max_tokens=4,
+        accelerator=accelerator,
+        **{"kv_reuse": "full", **options},
+    )
+
+
+def reused(accelerator: Accelerator) -> int:
+    engines = accelerator.metrics.snapshot()["engines"].values()
+    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
+
+
+def tokens(*names: str) -> int:
+    texts = [TEXTS[name] for name in names]
+    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+
+
+@pytest.fixture
+def located(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Return the texts of passages, of each prompt that is asked from here on."""
+    found: list[list[str]] = []
+    real = local_calls.with_passages
+
+    def recording(*args: Any) -> GenerationInput:
+        asked = real(*args)
+        found.append(
+            [asked.messages[one.message].content[one.start : one.stop] for one in asked.passages]
+        )
+        return asked
+
+    monkeypatch.setattr(local_calls, "with_passages", recording)
+    return found
+
+
+def fast(build: Build, accelerator: Accelerator, **options: Any) -> Any:
+    return accelerate(build(language_model(accelerator, **options)), accelerator=accelerator)
+
+
+@each(WHOLE)
+def test_nodes_are_found_and_not_computed_again(
+    accelerator: Accelerator, located: list[list[str]], build: Build
+) -> None:
+    engine = fast(build, accelerator)
+    ask(engine, "abc of these")
+    assert reused(accelerator) == 0
+    ask(engine, "cab of these")
+    assert len(located) == 2
+    for prompt in located:
+        assert len(prompt) == 3
+        for text in TEXTS.values():
+            assert any(one.endswith(text) for one in prompt)  # behind lines of metadata perhaps
+    assert reused(accelerator) >= tokens(*"abc")
+
+
+@each(APART)
+def test_nodes_are_found_in_prompts_of_their_own(
+    accelerator: Accelerator, located: list[list[str]], build: Build
+) -> None:
+    engine = fast(build, accelerator)
+    ask(engine, "abc of these")
+    ask(engine, "cab of these")
+    assert sorted(located[:3]) == sorted([text] for text in TEXTS.values())
+    assert sorted(located[3:]) == sorted([text] for text in TEXTS.values())
+    assert reused(accelerator) > 0
+
+
+@each([*WHOLE, *APART])
+def test_without_an_accelerated_run_nothing_is_known_of_nodes(
+    accelerator: Accelerator, located: list[list[str]], build: Build
+) -> None:
+    engine = build(language_model(accelerator))
+    assert ask(engine, "abc of these")
+    assert ask(engine, "cab of these")
+    assert not any(located)
+    assert reused(accelerator) == 0
+
+
+def test_sentences_are_found_of_nodes_that_are_cut(
+    accelerator: Accelerator, located: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = [f"Sentence number {at} has so many words in it." for at in range(16)]
+    monkeypatch.setitem(TEXTS, "a", " ".join(sentences))
+    engine = fast(narrow, accelerator)
+    ask(engine, "a of these")
+    ask(engine, "a of these others")
+    assert len(located) > 2
+    assert all(one in sentences for prompt in located for one in prompt)
+    assert sum(map(len, located)) > len(sentences)
+    assert reused(accelerator) > 0
+
+
+def test_an_edited_node_is_computed(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = fast(synthesized("compact"), accelerator)
+    engine.query("abc of these")
+    monkeypatch.setitem(TEXTS, "c", TEXTS["c"].replace("guide", "leaflet"))
+    engine.query("cab of these")
+    assert reused(accelerator) == tokens("a", "b")
+
+
+def test_a_node_that_is_the_question_is_computed(
+    accelerator: Accelerator, located: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = "ab is said by which of the documents?"
+    monkeypatch.setitem(TEXTS, "b", question)
+    fast(synthesized("compact"), accelerator).query(question)
+    assert located == [[TEXTS["a"]]]
+
+
+def test_tenants_share_no_nodes() -> None:
+    counts: list[int] = []
+    for tenant in ("one", "two"):
+        with Accelerator(namespace=tenant) as accelerator:
+            fast(synthesized("compact"), accelerator).query("abc of these")
+            counts.append(reused(accelerator))
+    assert counts == [0, 0]
+
+
+def test_threads_reuse_what_others_computed(accelerator: Accelerator) -> None:
+    engine = fast(synthesized("compact"), accelerator)
+    engine.query("abc of these")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(engine.query, ["ab of", "bc of", "ca of", "cb of"]))
+    assert reused(accelerator) == tokens(*"abbccacb")
+
+
+async def test_tasks_reuse_what_others_computed(accelerator: Accelerator) -> None:
+    engine = fast(synthesized("compact"), accelerator)
+    await engine.aquery("abc of these")
+    await asyncio.gather(*map(engine.aquery, ["ab of", "bc of", "ca of"]))
+    assert reused(accelerator) == tokens(*"abbcca")
+
+
+def test_streams_reuse_what_others_computed(accelerator: Accelerator) -> None:
+    engine = fast(synthesized("compact", streaming=True), accelerator)
+    assert "".join(engine.query("abc of these").response_gen)
+    assert "".join(engine.query("cab of these").response_gen)
+    assert reused(accelerator) == tokens(*"abc")
+
+
+def test_a_streamed_chat_reuses_what_others_computed(accelerator: Accelerator) -> None:
+    engine = fast(chatting, accelerator)
+    assert "".join(engine.stream_chat("abc of these").response_gen)
+    engine.reset()
+    assert "".join(engine.stream_chat("cab of these").response_gen)
+    assert reused(accelerator) == tokens(*"abc")
