@@ -53,7 +53,8 @@ class ForcedRunner:
             return logits
         said = torch.zeros(logits.shape)
         for row, at in enumerate(places):
-            said[row, self._tokens[at]] = 1
+            # A prompt of another size than was said is refused at its end.
+            said[row, self._tokens[at] if 0 <= at < len(self._tokens) else 0] = 1
         return said
 
 
