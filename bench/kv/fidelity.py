@@ -54,11 +54,12 @@ def divergence(full: torch.Tensor, other: torch.Tensor) -> Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A prompt, its tokens, and the answer of full attention."""
+    """A prompt, its tokens, the answer of full attention, and the state of its texts alone."""
 
     prompt: TextPrompt
     segments: SegmentedPrompt
     answer: tuple[int, ...]
+    states: chunk_reuse.States
 
 
 Arm = Callable[[Case], torch.Tensor]
@@ -113,7 +114,8 @@ class Reader:
         segments = prompt.segmented(self._tokenizer)
         asked = TokenInput(ids=segments.ids, ends=self._ends, most=tokens)
         output, logits = self._exact.answer(asked, len(segments.ids))
-        return Case(prompt, segments, output.tokens), logits
+        states = chunk_reuse.encoded(self._runner, segments)
+        return Case(prompt, segments, output.tokens, states), logits
 
     def arms(self, seed: int) -> dict[str, Arm]:
         """Return every way that is compared, by name."""
@@ -121,16 +123,16 @@ class Reader:
         percent = f"{SHARE * 100:.0f} %"
         return {
             **forced,
-            "full reuse by definition": lambda case: self._again(case, lambda _: []),
+            "full reuse by definition": lambda case: self._again(case, []),
             f"random {percent}": lambda case: self._again(
-                case, lambda _: chunk_reuse.random_tokens(case.segments, SHARE, seed)
+                case, chunk_reuse.random_tokens(case.segments, SHARE, seed)
             ),
             f"first {FIRST} tokens of each text": lambda case: self._again(
-                case, lambda _: chunk_reuse.first_tokens(case.segments, FIRST)
+                case, chunk_reuse.first_tokens(case.segments, FIRST)
             ),
             f"CacheBlend {percent}": lambda case: self._again(
                 case,
-                lambda states: chunk_reuse.most_deviant(self._runner, case.segments, states, SHARE),
+                chunk_reuse.most_deviant(self._runner, case.segments, case.states, SHARE),
             ),
         }
 
@@ -146,12 +148,9 @@ class Reader:
 
         return logits
 
-    def _again(
-        self, case: Case, chosen: Callable[[chunk_reuse.States], Sequence[int]]
-    ) -> torch.Tensor:
-        states = chunk_reuse.encoded(self._runner, case.segments)
+    def _again(self, case: Case, places: Sequence[int]) -> torch.Tensor:
         answer = case.answer[:-1]
-        return chunk_reuse.reuse(self._runner, case.segments, states, answer, chosen(states))
+        return chunk_reuse.reuse(self._runner, case.segments, case.states, answer, places)
 
 
 # Figures over prompts ---------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class ForcedEngine:
         output = self._finished().value
         found: Any = output
         if found.prompt_tokens != size:
-            raise EngineError("another prompt", found=found.prompt_tokens, valid=size)
+            raise EngineError("another prompt", found=found.prompt_tokens, valid=f"{size} tokens")
         return found, self._runner.logits
 
     def close(self) -> None:
