@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from rag_accel.engine_api import Document
 # Idle OpenMP threads spin for work by default: where other processes need the cores, small calls
 # of FAISS wait for them and take ten times as long. It is read when FAISS or torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+sys.path.append(str(Path(__file__).parents[1] / "engines" / "llm"))  # tiny language models
 
 TEXTS = {
     "sea": "The sea is salty because rivers carry minerals into it.",

@@ -1,0 +1,117 @@
+"""Prompts of retrieved texts and a question, by messages and by tokens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from rag_accel.engine_api import Document, GenerationInput, Message
+from rag_accel.engines.llm.local.prompting import Prompting
+from rag_accel.errors import ConfigError
+from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.leaves.passages import with_passages
+from rag_accel.sample import make_questions
+
+SYSTEM = "Answer the question from the passages. Be brief."
+BETWEEN = "\n\n"
+LEAST_TOKENS = 8
+
+#: What no text can be decoded to again.
+_BROKEN = "\ufffd"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """A user's turn of retrieved texts and then a question, behind a system's turn."""
+
+    texts: tuple[str, ...]
+    question: str
+
+    @property
+    def content(self) -> str:
+        """Return the user's turn."""
+        return BETWEEN.join((*self.texts, self.question))
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Return both turns."""
+        return Message("system", SYSTEM), Message("user", self.content)
+
+    def asked(self, max_tokens: int) -> GenerationInput:
+        """Return what an engine is asked, with the places of the texts, as drop-ins ask it."""
+        named = [(str(at), text) for at, text in enumerate(self.texts)]
+        return with_passages(GenerationInput(self.messages, max_tokens=max_tokens), named)
+
+    def segmented(self, tokenizer: Any) -> SegmentedPrompt:
+        """Return its tokens, range by range, as an engine that reuses texts has them.
+
+        Raises ConfigError where no text has a range of its own.
+        """
+        asked = self.asked(1)
+        found = Prompting(tokenizer).segmented(asked.messages, asked.passages, LEAST_TOKENS)
+        if found is None or len(found.chunks) != len(self.texts):
+            raise ConfigError("a prompt whose texts are not found in it", found=self.question)
+        return found
+
+
+class TextCutter:
+    """Texts of a wanted number of tokens, read out of documents that follow each other.
+
+    Args:
+        tokenizer: the model's, of transformers.
+        texts: read in a circle.
+    """
+
+    def __init__(self, tokenizer: Any, texts: Iterable[str]) -> None:
+        self._tokenizer = tokenizer
+        self._pieces = itertools.cycle([*texts])
+        self._left: list[int] = []
+
+    def text(self, tokens: int) -> str:
+        """Return the next text of so many tokens, in a few cases one more or less."""
+        while len(self._left) < tokens:
+            self._left += self._tokenizer(next(self._pieces) + "\n", add_special_tokens=False)[
+                "input_ids"
+            ]
+        taken, self._left = self._left[:tokens], self._left[tokens:]
+        return self._tokenizer.decode(taken).replace(_BROKEN, "").strip()
+
+
+def short_prompts(
+    tokenizer: Any,
+    documents: Sequence[Document],
+    count: int,
+    tokens: tuple[int, int],
+    passages: tuple[int, int],
+    seed: int = 0,
+) -> list[TextPrompt]:
+    """Return prompts about passages of several documents, of which one answers the question.
+
+    Args:
+        tokenizer: the model's.
+        documents: where passages are the beginnings of.
+        count: of prompts.
+        tokens: the least and the most of the passages of a prompt, about.
+        passages: the least and the most of a prompt.
+        seed: of the choice.
+    """
+    random = Random(seed)
+    return [_short_prompt(tokenizer, documents, tokens, passages, random) for _ in range(count)]
+
+
+def _short_prompt(
+    tokenizer: Any,
+    documents: Sequence[Document],
+    tokens: tuple[int, int],
+    passages: tuple[int, int],
+    random: Random,
+) -> TextPrompt:
+    chosen = random.sample(documents, random.randint(*passages))
+    size = random.randint(*tokens) // len(chosen)
+    texts = [TextCutter(tokenizer, [one.text]).text(size) for one in chosen]
+    about = random.randrange(len(chosen))
+    (question,) = make_questions([chosen[about]], 1)
+    return TextPrompt(tuple(texts), question.text)

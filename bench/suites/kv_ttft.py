@@ -1,0 +1,141 @@
+"""Measure the time to the first token of prompts whose texts were seen before, in another order.
+
+The model of the first part is a Llama of random weights in bfloat16 (hidden size 768, 10 layers, 12
+heads of 64 and 4 of keys and values, SwiGLU of 2048) with the tokenizer of SmolLM2, on one torch
+thread. A prompt has 10 texts of 512 tokens in an order that no prompt had before, and a question of
+its own. Plain is the model's own forward of transformers, with scaled dot product attention; ours
+is a call of ``ChatRagAccel``, from the call through driver and engine to the end of an answer of
+one token. The full prefill that ratios are taken against is the faster of plain and our engine's
+exact mode. Texts are kept in memory, or, in the arms of new texts, were never seen.
+
+The second part is SmolLM2 135M Instruct, in bfloat16 and on the threads that each arm takes by
+itself: a LangChain chain over langchain_huggingface's pipeline and a LlamaIndex query engine over
+HuggingFaceLLM, whose model is swapped for ours and which are wrapped by ``accelerate``. A search
+finds the same 10 texts in another order each time, some 5000 tokens.
+
+Arms take turns. Reuse is approximate: how many first tokens are plain's is a row, and not demanded;
+of random weights they say little. ``kv_fidelity`` measures how far distributions are apart.
+
+Ratios:
+    reuse_vs_full: against the faster of transformers' prefill and our exact mode: its time to the
+        first token / that of full reuse; median over turns.
+    fused15_vs_full: against the faster of transformers' prefill and our exact mode: its time to the
+        first token / ours with 15 % of the texts' tokens computed again; median over turns.
+    cold_fused_vs_full: against the faster of transformers' prefill and our exact mode: its time to
+        the first token / ours with 15 % computed again where no text was seen before; median over
+        turns.
+    swap_in_ttft: against the faster of the framework's own Hugging Face model and our exact mode:
+        its time to the first token / ours with 15 % computed again, or with full reuse where the
+        engine has nothing else; median over turns, the lower of both frameworks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from bench.arms import bench_accelerator
+from bench.garbage import little_garbage
+from bench.kv import first_token, swap_in
+from bench.kv.first_token import FUSED, REUSE, FirstTokens, Shape, ours
+from bench.kv.prompts import TextCutter
+from bench.results import Row, SuiteResult, sizes_of
+from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.sample import read_corpus, smollm2_folder
+
+_CHUNKS = 2000
+
+_logger = logging.getLogger("bench.kv_ttft")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        shape: of the model of random weights.
+        texts: of a prompt.
+        tokens: of each text.
+        turns: of the model of random weights.
+        swap_tokens: of each text of a chain or query engine.
+        swap_turns: of each of them.
+    """
+
+    shape: Shape = field(default_factory=Shape)
+    texts: int = 10
+    tokens: int = 512
+    turns: int = 9
+    swap_tokens: int = 490
+    swap_turns: int = 7
+
+
+QUICK = Sizes(turns=2, swap_turns=1)
+FULL = Sizes()
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """A checkpoint's folder and the texts that prompts are made of; tests give small ones."""
+
+    folder: str
+    texts: Sequence[str]
+
+
+def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
+    """Measure; by default in the sizes that ``quick`` stands for, over SmolLM2."""
+    chosen = sizes or (QUICK if quick else FULL)
+    given = material or _real_material()
+    tokenizer = _tokenizer(given.folder)
+    random = _random_weights(chosen, given, tokenizer)
+    swapped = _swapped(chosen, given, tokenizer)
+    rows: list[Row] = [row for one in (random, *swapped) for row in one.rows()]
+    ratios = _ratios(random, swapped)
+    return SuiteResult("kv_ttft", tuple(rows), ratios, sizes=sizes_of(chosen))
+
+
+def _ratios(random: FirstTokens, swapped: Sequence[FirstTokens]) -> dict[str, float]:
+    found = {"reuse_vs_full": random.gain(ours(REUSE))}
+    way = REUSE
+    if FUSED in get_args(KvReuse):
+        way = FUSED
+        found["fused15_vs_full"] = random.gain(ours(FUSED))
+        found["cold_fused_vs_full"] = random.gain(ours(FUSED, is_cold=True))
+    return {**found, "swap_in_ttft": min(one.gain(ours(way)) for one in swapped)}
+
+
+def _random_weights(sizes: Sizes, material: Material, tokenizer: Any) -> FirstTokens:
+    model = sizes.shape.model(len(tokenizer))
+    with little_garbage():
+        found = first_token.measure(
+            *(model, tokenizer, material.texts, sizes.texts, sizes.tokens, sizes.turns)
+        )
+    _logger.info("%s", {name: round(found.gain(name), 2) for name in found.found})
+    return found
+
+
+def _swapped(sizes: Sizes, material: Material, tokenizer: Any) -> list[FirstTokens]:
+    cutter = TextCutter(tokenizer, material.texts)
+    texts = [cutter.text(sizes.swap_tokens) for _ in range(sizes.texts)]
+    tokens = sizes.texts * sizes.swap_tokens
+    found: list[FirstTokens] = []
+    for name, arms_of in (
+        ("LangChain chain", swap_in.langchain_arms),
+        ("LlamaIndex query engine", swap_in.llama_index_arms),
+    ):
+        with little_garbage(), bench_accelerator() as accelerator:
+            arms = arms_of(material.folder, texts, accelerator)
+            found.append(swap_in.measure(f"{name}, {tokens} tokens", arms, sizes.swap_turns))
+        _logger.info("%s: %s", name, {arm: round(found[-1].gain(arm), 2) for arm in arms})
+    return found
+
+
+def _tokenizer(folder: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def _real_material() -> Material:
+    return Material(str(smollm2_folder()), [one.text for one in read_corpus(_CHUNKS).documents])

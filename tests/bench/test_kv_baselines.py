@@ -1,0 +1,140 @@
+"""Ways to compute a prompt of retrieved texts do what their definitions say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import tiny_chat
+import torch
+from fake_runner import tokenizer
+
+from bench.baselines import chunk_reuse
+from bench.baselines.chunk_reuse import PrefixOnly, encoded, full_prefill, reuse
+from bench.kv.forced import ForcedEngine
+from bench.kv.prompts import TextPrompt
+from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.kv.segments import SegmentedPrompt
+
+PROMPT = TextPrompt(
+    (
+        "The height of Mount Fuji is 3776 metres.",
+        "A lane holds keys and values of one sequence.",
+        "The guide said which of the documents it is.",
+    ),
+    "How high is it?",
+)
+
+
+def loaded() -> Any:
+    return load(tiny_chat.model(), tokenizer(), context=512, pool_bytes=1 << 24)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    return loaded().runner
+
+
+@pytest.fixture(scope="module")
+def prompt() -> SegmentedPrompt:
+    return PROMPT.segmented(tokenizer())
+
+
+def plain(ids: Any, last: int = 1) -> torch.Tensor:
+    with torch.inference_mode():
+        return tiny_chat.model()(torch.tensor([ids])).logits[0, -last:].float()
+
+
+def all_places(prompt: SegmentedPrompt) -> list[int]:
+    return [place for one in prompt.chunks for place in range(one.start, one.end)]
+
+
+def test_a_full_prefill_is_that_of_the_model(runner: Any, prompt: SegmentedPrompt) -> None:
+    found = full_prefill(runner, prompt.ids, last=3)
+    torch.testing.assert_close(found, plain(prompt.ids, 3), atol=1e-4, rtol=1e-4)
+
+
+def test_a_prefix_cache_takes_over_the_common_beginning_only(
+    runner: Any, prompt: SegmentedPrompt
+) -> None:
+    cache = PrefixOnly(runner)
+    cache.prefill(prompt.ids)
+    assert cache.taken_over == 0
+    first, *others = PROMPT.texts
+    turned = TextPrompt((first, *reversed(others)), PROMPT.question).segmented(tokenizer())
+    found = cache.prefill(turned.ids)
+    cache.close()
+    assert prompt.chunks[0].end <= cache.taken_over < prompt.chunks[1].end
+    torch.testing.assert_close(found, plain(turned.ids), atol=1e-4, rtol=1e-4)
+
+
+def test_texts_are_encoded_behind_the_head_alone(runner: Any, prompt: SegmentedPrompt) -> None:
+    states = encoded(runner, prompt)
+    alone = TextPrompt(PROMPT.texts[2:], PROMPT.question).segmented(tokenizer())
+    text = prompt.chunks[2].ids
+    assert torch.equal(states[text].keys, encoded(runner, alone)[text].keys)
+    assert states[text].position == len(prompt.head)
+
+
+def test_full_reuse_is_what_the_engine_does(runner: Any, prompt: SegmentedPrompt) -> None:
+    engine = ForcedEngine(loaded(), LocalOptions(kv_reuse="full"), threads=1)
+    answer = [7, 8, 9]
+    _, theirs = engine.answer(PROMPT.asked(4), len(prompt.ids), [*answer, 10])
+    engine.close()
+    ours = reuse(runner, prompt, encoded(runner, prompt), answer)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(ours[0], plain(prompt.ids)[0], atol=1e-2)
+
+
+def test_every_token_computed_again_is_full_attention(runner: Any, prompt: SegmentedPrompt) -> None:
+    states = encoded(runner, prompt)
+    found = reuse(runner, prompt, states, (7, 8), all_places(prompt))
+    torch.testing.assert_close(found, plain((*prompt.ids, 7, 8), 3), atol=1e-4, rtol=1e-4)
+
+
+def test_the_first_tokens_are_those_of_each_text(prompt: SegmentedPrompt) -> None:
+    found = chunk_reuse.first_tokens(prompt, 2)
+    assert found == [place for one in prompt.chunks for place in (one.start, one.start + 1)]
+
+
+def test_random_tokens_are_of_texts_and_as_many_as_wanted(prompt: SegmentedPrompt) -> None:
+    places = all_places(prompt)
+    found = chunk_reuse.random_tokens(prompt, 0.5, seed=1)
+    assert set(found) < set(places)
+    assert len(found) == round(0.5 * len(places))
+    assert found != chunk_reuse.random_tokens(prompt, 0.5, seed=2)
+
+
+def test_the_most_deviant_tokens_are_those_of_the_second_layer(
+    runner: Any, prompt: SegmentedPrompt
+) -> None:
+    states = encoded(runner, prompt)
+    found = chunk_reuse.most_deviant(runner, prompt, states, 0.25)
+    places = all_places(prompt)
+    with torch.inference_mode():
+        cache = tiny_chat.model()(torch.tensor([prompt.ids]), use_cache=True).past_key_values
+    layer = cache.layers[chunk_reuse.DEVIATION_LAYER]
+    whole = layer.values[0]
+    chunks = [states[one.ids].values[chunk_reuse.DEVIATION_LAYER] for one in prompt.chunks]
+    by_values = (torch.cat(chunks, 1) - whole[:, places]).square().sum((0, 2))
+    chosen = torch.tensor([place in found for place in places])
+    assert len(found) == round(0.25 * len(places))
+    assert by_values[chosen].mean() > by_values[~chosen].mean()
+
+
+def test_a_state_gone_wrong_is_what_deviates(runner: Any, prompt: SegmentedPrompt) -> None:
+    states = encoded(runner, prompt)
+    wrong = prompt.chunks[1]
+    values = states[wrong.ids].values
+    values[chunk_reuse.DEVIATION_LAYER, :, 3] += 100
+    (found,) = chunk_reuse.most_deviant(runner, prompt, states, 1 / len(all_places(prompt)))
+    assert found == wrong.start + 3
+
+
+def test_no_lane_is_left(runner: Any, prompt: SegmentedPrompt) -> None:
+    reuse(runner, prompt, encoded(runner, prompt))
+    assert runner.pool.held_bytes == 0

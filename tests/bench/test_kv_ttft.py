@@ -1,0 +1,148 @@
+"""The suite on first tokens runs all arms, with known and new texts, and defines its ratios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+pytest.importorskip("langchain_huggingface")
+pytest.importorskip("llama_index.llms.huggingface")
+pytest.importorskip("transformers")
+
+import tiny_chat
+from fake_runner import tokenizer
+
+from bench.arms import bench_accelerator
+from bench.kv import first_token, swap_in
+from bench.kv.first_token import EXACT, FUSED, PLAIN, REUSE, First, FirstTokens, Shape, Turns, ours
+from bench.kv.prompts import TextCutter
+from bench.results import SuiteResult, as_json, from_json
+from bench.suites import kv_ttft, ratio_definitions
+from rag_accel.engines.llm.local.options import KvReuse
+
+TEXTS = (
+    "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
+    "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",
+    "The filter of the pump is cleaned every month, or when the water no longer comes.",
+)
+TINY = kv_ttft.Sizes(
+    shape=Shape(hidden=64, layers=2, heads=4, kv_heads=2, mlp=128, context=1024),
+    texts=3,
+    tokens=40,
+    turns=1,
+    swap_tokens=30,
+    swap_turns=1,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("tiny-model")
+    tiny_chat.model().save_pretrained(path)
+    tokenizer().save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def found(folder: str) -> SuiteResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        return kv_ttft.run(True, TINY, kv_ttft.Material(folder, TEXTS))
+
+
+def cutter() -> TextCutter:
+    return TextCutter(tokenizer(), TEXTS)
+
+
+@pytest.mark.bench
+def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
+    assert from_json(as_json(found), found.suite) == found
+    assert len({row.key for row in found.rows}) == len(found.rows)
+    has_fused = FUSED in get_args(KvReuse)
+    defined = ratio_definitions(found.suite)
+    assert set(found.ratios) == {one for one in defined if has_fused or FUSED not in one}
+    ways = get_args(KvReuse)
+    cold = {ours(way, is_cold=True) for way in ways if way != EXACT}
+    assert {row.system for row in found.rows} == {PLAIN, *map(ours, ways), *cold}
+
+
+@pytest.mark.bench
+def test_in_float32_exact_answers_are_those_of_the_frameworks_own_model(
+    found: SuiteResult,
+) -> None:
+    rows = [
+        row
+        for row in found.rows
+        if row.system == ours(EXACT) and row.metric == "first_tokens_equal_to_plain"
+    ]
+    swapped = [row for row in rows if "texts of" not in row.workload]
+    assert len(swapped) == 2
+    assert all(row.median == row.n == 1 for row in swapped)
+
+
+def test_the_second_order_of_known_texts_computes_no_text() -> None:
+    model = tiny_chat.model()
+    turns = Turns(cutter(), 3, 40)
+    with bench_accelerator(threads=1) as accelerator:
+        arm = first_token.our_arm(model, tokenizer(), REUSE, accelerator)
+        for turn in range(2):
+            arm(turns.again(turn))
+        before = reused(accelerator)
+        arm(turns.again(2))
+        known = reused(accelerator) - before
+        arm(turns.new(3))
+        new = reused(accelerator) - before - known
+    chunks = turns.again(2).segmented(tokenizer()).chunks
+    assert known == sum(len(one.ids) for one in chunks)
+    assert new == 0
+
+
+@pytest.mark.parametrize("arms_of", [swap_in.langchain_arms, swap_in.llama_index_arms])
+def test_swapped_models_reuse_what_a_search_found(folder: str, arms_of: Any) -> None:
+    texts = [cutter().text(30), TEXTS[1], TEXTS[2]]
+    with bench_accelerator() as accelerator:
+        ask = arms_of(folder, texts, accelerator)[ours(REUSE)]
+        ask("1: What?")
+        before = reused(accelerator)
+        ask("2: What?")
+        tokens = sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+        assert reused(accelerator) - before == tokens
+
+
+def reused(accelerator: Any) -> int:
+    engines = accelerator.metrics.snapshot()["engines"].values()
+    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
+
+
+def test_each_turn_has_the_texts_in_an_order_of_its_own() -> None:
+    turns = Turns(cutter(), 3, 40)
+    orders = {turns.again(turn).texts for turn in range(20)}
+    assert len(orders) == 6
+    assert all(set(one) == set(turns.known) for one in orders)
+
+
+def test_new_texts_are_in_no_other_prompt() -> None:
+    turns = Turns(TextCutter(tokenizer(), [f"Text {at}" for at in range(999)]), 3, 20)
+    first, second = turns.new(1), turns.new(2)
+    assert len({*turns.known, *first.texts, *second.texts}) == 9
+
+
+def test_gains_are_against_the_faster_full_prefill() -> None:
+    times = {PLAIN: [4.0, 8.0, 6.0], ours(EXACT): [3.0, 6.0, 9.0], ours(REUSE): [1.0, 3.0, 3.0]}
+    firsts = {name: [First(one, "a") for one in each] for name, each in times.items()}
+    assert FirstTokens("3 turns", firsts).opponent in (PLAIN, ours(EXACT))
+    firsts[PLAIN] = [First(9.0, "a")] * 3
+    found = FirstTokens("3 turns", firsts)
+    assert found.opponent == ours(EXACT)
+    assert found.gain(ours(REUSE)) == 3.0
+
+
+def test_a_first_token_is_compared_with_plains() -> None:
+    firsts = {
+        PLAIN: [First(1.0, "a"), First(1.0, "b")],
+        ours(EXACT): [First(1.0, "a"), First(1.0, "c")],
+    }
+    (row,) = [row for row in FirstTokens("2 turns", firsts).rows() if "equal" in row.metric]
+    assert (row.system, row.median, row.n) == (ours(EXACT), 1, 2)
