@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.lookups import Lookups
 from rag_accel.engines.llm.local.rows import LanePool
 from rag_accel.engines.llm.local.sequence import TokenSequence
@@ -77,13 +78,16 @@ class ChunkReuse:
         pool: where sequences are.
         store: keeps the state of texts.
         model: identifies the weights.
+        clock: measures how long a text is looked for.
     """
 
-    def __init__(self, pool: LanePool, store: ChunkStore, model: str) -> None:
+    def __init__(
+        self, pool: LanePool, store: ChunkStore, model: str, clock: Clock | None = None
+    ) -> None:
         self._pool = pool
         self._store = store
         self._model = model
-        self._lookups: Lookups[PromptChunks] = Lookups(store)
+        self._lookups: Lookups[PromptChunks] = Lookups(store, clock or MonotonicClock())
         self._encodings: dict[bytes, Encoding] = {}
         self._by_sequence: dict[TokenSequence, Encoding] = {}
         self._prompts: dict[TokenSequence, PromptChunks] = {}

@@ -108,7 +108,7 @@ class LocalLLMEngine(EngineBase):
         self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
         store, identity = chunk_store(runner, self._options)
-        self._chunks = ChunkReuse(runner.pool, store, model=identity)
+        self._chunks = ChunkReuse(runner.pool, store, model=identity, clock=self._clock)
         self._schedule = Schedule(self._admit)
         self._pace = Pace(self._options.step_tokens, self._options.stall_s)
         self._works: dict[WorkId, LocalWork] = {}
