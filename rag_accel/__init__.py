@@ -6,6 +6,7 @@ from rag_accel.accelerator import Accelerator, shutdown
 from rag_accel.config import Options
 from rag_accel.errors import (
     BusyError,
+    ChunkFileError,
     ClosedError,
     ConfigError,
     DeadlineError,
@@ -35,6 +36,7 @@ __all__ = [
     "START",
     "Accelerator",
     "BusyError",
+    "ChunkFileError",
     "ClosedError",
     "ConfigError",
     "DeadlineError",

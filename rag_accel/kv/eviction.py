@@ -9,7 +9,7 @@ from typing import Protocol
 class EvictionPolicy(Protocol):
     """An order in which kept states are given up. Called by one thread.
 
-    An implementation passes ``rag_accel.testing.EvictionPolicyContract``.
+    An implementation passes ``EvictionPolicyContract``.
     """
 
     def added(self, key: bytes, nbytes: int) -> None:

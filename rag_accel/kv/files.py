@@ -90,7 +90,7 @@ def write_chunk(file: BinaryIO, state: KeyValues, tag: ChunkTag, secret: bytes) 
         OSError: it cannot be written.
     """
     keys, values = (one.detach().cpu().contiguous() for one in (state.keys, state.values))
-    parts = [memoryview(one.reshape(-1).view(torch.uint8).numpy()) for one in (keys, values)]
+    parts = [_octets(one.reshape(-1).view(torch.uint8)) for one in (keys, values)]
     dtype, shape = _NAMES[keys.dtype], list(keys.shape)
     size = parts[0].nbytes
     written = _texts(tag)
@@ -161,11 +161,11 @@ def read_chunk(
     if header.dtype != dtype:
         raise _refused("dtype", header.dtype, str(dtype))
     both = torch.empty(2 * header.tensor_bytes, dtype=torch.uint8)
-    taken = _read_into(file, memoryview(both.numpy()))
+    taken = _read_into(file, _octets(both))
     if taken < both.nbytes:
         raise _refused("truncated", f"{taken} bytes", f"{both.nbytes}")
     parts = both.split(max(1, header.tensor_bytes))
-    views = [memoryview(part.numpy()) for part in parts]
+    views = [_octets(part) for part in parts]
     found = _checksum(secret, _texts(tag), _NAMES[dtype], list(header.shape), views)
     if found != header.checksum:
         raise _refused("damaged", "another checksum", "that of what was written")
@@ -215,6 +215,11 @@ def _checksum(
     for part in (len(said).to_bytes(8, "little"), said, *parts):
         digest.update(part)
     return digest.hexdigest()
+
+
+def _octets(tensor: torch.Tensor) -> memoryview:
+    array: Any = tensor.numpy()
+    return memoryview(array)
 
 
 def _read_into(file: BinaryIO, target: memoryview) -> int:

@@ -200,7 +200,8 @@ class ChunkFolder:
     def _read_secret(self, create: bool) -> bytes:
         path = self.path / _SECRET
         if create and not path.exists():
-            self._make_secret(path)
+            with self.locked():  # so that what a killed process has left is known for that
+                self._make_secret(path)
         file = self.open(path)
         if file is None:
             raise self._unfit("no secret of its own in it")
@@ -211,7 +212,7 @@ class ChunkFolder:
         return secret
 
     def _make_secret(self, path: Path) -> None:
-        descriptor, temporary = tempfile.mkstemp(".new", f"{_SECRET}.", self.path)
+        descriptor, temporary = tempfile.mkstemp(".tmp", f"{_SECRET}.", self.path)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(SECRET_BYTES))

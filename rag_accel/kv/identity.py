@@ -58,4 +58,5 @@ def _add(digest: Any, part: bytes) -> None:
 def _add_tensor(digest: Any, tensor: torch.Tensor) -> None:
     flat = tensor.detach().contiguous().reshape(-1)
     for piece in flat.split(max(1, _PIECE // tensor.dtype.itemsize)):
-        digest.update(memoryview(piece.cpu().view(torch.uint8).numpy()))
+        octets: Any = piece.cpu().view(torch.uint8).numpy()
+        digest.update(octets)

@@ -119,7 +119,8 @@ class Loader:
 
     def _run(self) -> None:
         while self._has_work():
-            self._look() or self._write_next()
+            if not self._look():
+                self._write_next()
 
     def _has_work(self) -> bool:
         with self._changed:

@@ -10,7 +10,7 @@ from rag_accel.kv.eviction import EvictionPolicy, LeastLatelyUsed
 
 NO_LABEL = ChunkLabel()
 #: What a store counts, and the bytes it holds.
-CHUNK_COUNTS = (
+CHUNK_COUNTS: tuple[str, ...] = (
     "chunk_hits_memory",
     "chunk_hits_disk",
     "chunk_misses",
@@ -97,13 +97,12 @@ class HostStore:
     @property
     def counts(self) -> Mapping[str, int]:
         """Return what was counted so far, by the names in ``CHUNK_COUNTS``."""
-        counted = dict.fromkeys(CHUNK_COUNTS, 0)
-        counted.update(
-            chunk_hits_memory=self._hits,
-            chunk_misses=self._misses,
-            chunk_memory_bytes=self._held_bytes,
-        )
-        return counted
+        return {
+            **dict.fromkeys(CHUNK_COUNTS, 0),
+            "chunk_hits_memory": self._hits,
+            "chunk_misses": self._misses,
+            "chunk_memory_bytes": self._held_bytes,
+        }
 
     def __len__(self) -> int:
         return len(self._states)

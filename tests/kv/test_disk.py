@@ -129,6 +129,14 @@ def test_files_never_exceed_the_bytes(folder: Path, times: Times) -> None:
     assert store.held_bytes == sum((folder / name).stat().st_size for name in names(folder))
 
 
+def test_two_processes_keep_to_one_bound(folder: Path, times: Times) -> None:
+    stores = [opened(folder, times, limit_bytes=3 * ONE) for _ in range(2)]
+    for at in range(12):
+        assert stores[at % 2].put(bytes([at]) * 32, chunk_state(at), LABEL)
+        assert sum((folder / name).stat().st_size for name in names(folder)) <= 3 * ONE
+    assert stores[0].find(bytes([11]) * 32) is not None
+
+
 def test_what_is_larger_than_the_bytes_gives_up_nothing(folder: Path, times: Times) -> None:
     store = opened(folder, times, limit_bytes=ONE)
     store.put(KEY, chunk_state(), LABEL)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.lookups import Lookups
 from rag_accel.engines.llm.local.rows import LanePool
 from rag_accel.engines.llm.local.sequence import Probing, TokenSequence
@@ -104,16 +105,22 @@ class ChunkReuse:
         store: keeps the state of texts.
         model: identifies the weights.
         recompute: which tokens of reused texts are computed again; None for none.
+        clock: measures how long a text is looked for.
     """
 
     def __init__(
-        self, pool: LanePool, store: ChunkStore, model: str, recompute: Recompute | None = None
+        self,
+        pool: LanePool,
+        store: ChunkStore,
+        model: str,
+        recompute: Recompute | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._pool = pool
         self._store = store
         self._model = model
         self._recompute = recompute
-        self._lookups: Lookups[PromptChunks] = Lookups(store)
+        self._lookups: Lookups[PromptChunks] = Lookups(store, clock or MonotonicClock())
         self._encodings: dict[bytes, Encoding] = {}
         self._by_sequence: dict[TokenSequence, Encoding] = {}
         self._prompts: dict[TokenSequence, PromptChunks] = {}

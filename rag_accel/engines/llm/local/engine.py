@@ -114,6 +114,7 @@ class LocalLLMEngine(EngineBase):
             store,
             model=identity,
             recompute=_recompute(self._options, runner.layers),
+            clock=self._clock,
         )
         self._schedule = Schedule(self._admit)
         self._pace = Pace(self._options.step_tokens, self._options.stall_s)

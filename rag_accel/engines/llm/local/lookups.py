@@ -6,9 +6,13 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from rag_accel.clock import Clock
 from rag_accel.kv.entry import LaneState
 from rag_accel.kv.segments import Segment
 from rag_accel.kv.store import ChunkStore
+
+#: Seconds after which a text is computed whatever the disk does.
+PATIENCE_S = 5.0
 
 Reader = TypeVar("Reader", bound=Hashable)
 
@@ -21,40 +25,56 @@ class Lookup(Generic[Reader]):
         key: what it is kept under.
         head: the tokens in front of it, should it have to be encoded.
         segment: the text.
+        began: when it was asked for, in seconds of the clock.
         readers: what waits for it, in the order it was asked for.
     """
 
     key: bytes
     head: tuple[int, ...]
     segment: Segment
+    began: float
     readers: dict[Reader, None] = field(default_factory=dict[Reader, None])
 
 
 class Lookups(Generic[Reader]):
-    """All texts of an engine that are looked for in a store. Used by one thread."""
+    """All texts of an engine that are looked for in a store. Used by one thread.
 
-    def __init__(self, store: ChunkStore) -> None:
+    A store that has not answered for ``PATIENCE_S`` seconds, such as a disk that hangs, is not
+    asked any more until it does; what was asked of it counts as not there.
+    """
+
+    def __init__(self, store: ChunkStore, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
+        self._overdue: set[bytes] = set()
         self._by_key: dict[bytes, Lookup[Reader]] = {}
 
     def __len__(self) -> int:
-        return len(self._by_key)
+        return len(self._by_key) + len(self._overdue)
 
     def begin(self, key: bytes, head: tuple[int, ...], segment: Segment, reader: Reader) -> bool:
         """Look for a text for a reader; return False where there is nowhere to look."""
+        if self._overdue:
+            return False
         self._store.want([key])
         if not self._store.is_looked_for(key):
             return False
-        lookup = self._by_key.setdefault(key, Lookup(key, head, segment))
+        lookup = self._by_key.setdefault(key, Lookup(key, head, segment, self._clock.now()))
         lookup.readers[reader] = None
         return True
 
     def ended(self) -> Iterator[tuple[Lookup[Reader], LaneState | None]]:
         """Yield what was looked for, with its state or None; what waits for nothing is left out."""
         for key, state in self._store.arrived():
+            self._overdue.discard(key)
             lookup = self._by_key.pop(key, None)
             if lookup is not None:
                 yield lookup, state
+        latest = self._clock.now() - PATIENCE_S
+        for lookup in [one for one in self._by_key.values() if one.began < latest]:
+            del self._by_key[lookup.key]
+            self._overdue.add(lookup.key)
+            yield lookup, None
 
     def forget(self, key: bytes, reader: Reader) -> bool:
         """Drop a reader; return False where its text is not looked for."""

@@ -25,9 +25,11 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.lookups import PATIENCE_S
 from rag_accel.engines.llm.local.options import LocalBounds, LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
+from rag_accel.testing import ManualClock
 
 TEXTS = ("The height of Mount Fuji is 3776 metres.", "A lane holds keys and values.")
 Make = Callable[..., LocalLLMEngine]
@@ -38,11 +40,17 @@ def make(tmp_path: Path) -> Iterator[Make]:
     """Return a function that makes an engine over one folder; all are closed at the end."""
     made: list[LocalLLMEngine] = []
 
-    def engine(source: Any = None, **options: Any) -> LocalLLMEngine:
+    def engine(source: Any = None, clock: Any = None, **options: Any) -> LocalLLMEngine:
         loaded = load(source or model(), tokenizer(), pool_bytes=1 << 24)
         chosen = {"kv_reuse": "full", "kv_folder": str(tmp_path / "kept"), **options}
         made.append(
-            LocalLLMEngine(loaded.runner, loaded.tokenizer, eos=(), options=LocalOptions(**chosen))
+            LocalLLMEngine(
+                loaded.runner,
+                loaded.tokenizer,
+                eos=(),
+                options=LocalOptions(**chosen),
+                clock=clock,
+            )
         )
         return made[-1]
 
@@ -198,6 +206,35 @@ def test_prompts_that_wait_for_one_text_encode_it_once(make: Make, gate: threadi
     gate.set()
     outputs = finish(engine, "one", "two")
     assert sorted(reused(value(outputs, id)) for id in ("one", "two")) == [0, tokens(*TEXTS)]
+
+
+def test_texts_are_computed_if_the_disk_does_not_answer(make: Make, gate: threading.Event) -> None:
+    clock = ManualClock()
+    engine = make(clock=clock)
+    engine.submit([asked("one", *TEXTS)])
+    assert engine.step(StepBudget(time_s=0.0)) == []
+    clock.advance(PATIENCE_S + 1)
+    assert value(finish(engine, "one"), "one").completion_tokens == 6
+    other = asked("two", *TEXTS, namespace="other")  # under other keys
+    engine.submit([other])
+    assert value(finish(engine, "two"), "two").completion_tokens == 6
+
+
+def test_a_disk_that_answers_again_is_asked_again(make: Make, gate: threading.Event) -> None:
+    clock = ManualClock()
+    engine = make(clock=clock)
+    engine.submit([asked("one", *TEXTS)])
+    clock.advance(PATIENCE_S + 1)
+    finish(engine, "one")
+    gate.set()
+    for at in range(1000):  # what was asked first arrives between steps
+        engine.submit([asked(f"again{at}", namespace=f"{at}")])
+        finish(engine, f"again{at}")
+        engine.submit([asked(f"new{at}", TEXTS[0], namespace=f"new{at}")])
+        finish(engine, f"new{at}")
+        if engine.counts["chunk_misses"] > 2:  # beyond those two that came late
+            return
+    raise AssertionError("the disk is not asked any more")
 
 
 @pytest.mark.parametrize("name", ["kv_disk_bytes", "kv_max_age_s"])
