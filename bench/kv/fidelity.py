@@ -21,8 +21,7 @@ from rag_accel.engines.llm.local.tokens import TokenInput
 from rag_accel.kv.segments import SegmentedPrompt
 
 FULL, FUSED, FUSED_15 = "accelerated, full", "fused", "accelerated, fused 15 %"
-#: Shares of the texts' tokens that are computed again.
-SHARES = (0.05, 0.15, 0.3)
+#: What is computed again by other choices: a share of the texts' tokens, or the first of each.
 SHARE, FIRST = 0.15, 8
 POOL_BYTES, CHUNK_BYTES = 1 << 28, 1 << 26
 
@@ -68,11 +67,15 @@ Arm = Callable[[Case], torch.Tensor]
 # Arms of the engine -----------------------------------------------------------------------------
 
 
-def ways() -> dict[str, Mapping[str, Any]]:
-    """Return the options of the engine that are compared, by the arm's name."""
+def ways(shares: Sequence[float]) -> dict[str, Mapping[str, Any]]:
+    """Return the options of the engine that are compared, by the arm's name.
+
+    Args:
+        shares: of the texts' tokens that are computed again.
+    """
     found: dict[str, Mapping[str, Any]] = {FULL: {"kv_reuse": "full"}}
     if FUSED in get_args(KvReuse):
-        for share in SHARES:
+        for share in shares:
             name = f"accelerated, fused {share * 100:.0f} %"
             found[name] = {"kv_reuse": FUSED, "recompute_ratio": share}
     return found
@@ -94,9 +97,12 @@ class Reader:
         tokenizer: its own.
         context: the most tokens of a prompt and its answer.
         threads: of each forward.
+        shares: of the texts' tokens that are computed again.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, context: int, threads: int) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, context: int, threads: int, shares: Sequence[float]
+    ) -> None:
         self._load = lambda: load(model, tokenizer, context=context, pool_bytes=POOL_BYTES)
         self._tokenizer = tokenizer
         self._threads = threads
@@ -105,7 +111,7 @@ class Reader:
         self._exact = ForcedEngine(loaded, LocalOptions(), threads)
         self._engines = {
             name: ForcedEngine(self._load(), options_of(way), threads)
-            for name, way in ways().items()
+            for name, way in ways(shares).items()
         }
         self._runner = self._load().runner
 

@@ -49,6 +49,7 @@ class Sizes:
         passages: the least and the most of a prompt.
         answer: most tokens of an answer.
         context: most tokens of a prompt and its answer.
+        shares: of the texts' tokens that are computed again.
     """
 
     prompts: int = 200
@@ -56,9 +57,10 @@ class Sizes:
     passages: tuple[int, int] = (4, 6)
     answer: int = 10
     context: int = 1024
+    shares: tuple[float, ...] = (0.05, 0.15, 0.3)
 
 
-QUICK = Sizes(prompts=40)
+QUICK = Sizes(prompts=40, shares=(0.15,))
 FULL_SIZES = Sizes()
 
 
@@ -79,7 +81,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
         given.tokenizer, given.documents, chosen.prompts, chosen.tokens, chosen.passages
     )
     threads = max(thread_candidates(usable_cores()))
-    reader = Reader(given.model, given.tokenizer, chosen.context, threads)
+    reader = Reader(given.model, given.tokenizer, chosen.context, threads, chosen.shares)
     try:
         with torch_threads(threads):
             found = measure(reader, prompts, chosen.answer)

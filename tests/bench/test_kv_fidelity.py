@@ -50,7 +50,7 @@ def material() -> kv_fidelity.Material:
 
 @pytest.fixture(scope="module")
 def reader() -> Reader:
-    return Reader(tiny_chat.model(), tokenizer(), 1024, 1)
+    return Reader(tiny_chat.model(), tokenizer(), 1024, 1, (0.15,))
 
 
 @pytest.mark.bench
@@ -63,7 +63,7 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(
     has_fused = FUSED in get_args(KvReuse)
     defined = ratio_definitions(found.suite)
     assert set(found.ratios) == {one for one in defined if has_fused or FUSED not in one}
-    assert set(ways()) < {row.system for row in found.rows}
+    assert set(ways(TINY.shares)) < {row.system for row in found.rows}
     of_two = {row.n for row in found.rows}
     assert of_two == {2}
 
