@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +33,17 @@ TEXTS = {
     "ice": "Ice floats because it is less dense than liquid water.",
     "fog": "Fog forms when moist air cools near the ground.",
 }
+
+
+@pytest.fixture(scope="module")
+def loop_of_the_thread() -> Iterator[None]:
+    """Close the loop that LlamaIndex's sync methods leave, before it is collected elsewhere."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    gc.collect()
+    loop.close()
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,8 @@ from bench.results import SuiteResult, as_json, from_json
 from bench.suites import kv_ttft, ratio_definitions
 from rag_accel.engines.llm.local.options import KvReuse
 
+pytestmark = pytest.mark.usefixtures("loop_of_the_thread")
+
 TEXTS = (
     "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
     "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",

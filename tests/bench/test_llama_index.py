@@ -25,7 +25,7 @@ TINY = llama_index.Sizes(
     pairs=1,
 )
 
-pytestmark = pytest.mark.bench
+pytestmark = [pytest.mark.bench, pytest.mark.usefixtures("loop_of_the_thread")]
 
 
 @pytest.fixture(scope="module")
