@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
@@ -63,26 +65,22 @@ def layers_of(method: Any) -> Layers | None:
     return Layers(method, noting, span) if type(method) is FunctionType else None
 
 
-_MOST_KEPT = 4096
-
-
 def kept(look: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Return a look at a method that looks once at each, while its code stays the same.
+    """Return a look at a method that looks once at each, while it lives and its code is the same.
 
     By identity: what LlamaIndex puts around a function equals it.
     """
-    found: dict[int, tuple[Any, Any, T]] = {}
+    found: dict[int, tuple[weakref.ref[Any], Any, T]] = {}
 
     @functools.wraps(look)
     def looked(method: Any) -> T:
-        seen = found.get(id(method))
-        code = getattr(method, "__code__", None)
-        if seen is not None and seen[0] is method and seen[1] is code:
+        key, code = id(method), getattr(method, "__code__", None)
+        seen = found.get(key)
+        if seen is not None and seen[0]() is method and seen[1] is code:
             return seen[2]
-        if len(found) >= _MOST_KEPT:
-            found.clear()
         result = look(method)
-        found[id(method)] = method, code, result
+        with contextlib.suppress(TypeError):  # what cannot be referred to weakly
+            found[key] = weakref.ref(method, lambda _: found.pop(key, None)), code, result
         return result
 
     return looked
