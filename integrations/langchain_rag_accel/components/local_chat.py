@@ -118,16 +118,7 @@ class ChatRagAccel(BaseChatModel):
             self.tokenizer,
             dtype=self.dtype,
             template=self.chat_template,
-            bounds=LocalBounds.of(
-                pool_bytes=self.pool_bytes,
-                prefix_lanes=self.prefix_lanes,
-                kv_reuse=self.kv_reuse,
-                recompute_ratio=self.recompute_ratio,
-                chunk_bytes=self.chunk_bytes,
-                kv_folder=self.kv_folder,
-                kv_disk_bytes=self.kv_disk_bytes,
-                kv_max_age_s=self.kv_max_age_s,
-            ),
+            bounds=LocalBounds.named_by(self),
         )
         return self
 
@@ -263,7 +254,8 @@ class ChatRagAccel(BaseChatModel):
         asked = generation_input(
             messages, stop, kwargs.pop("max_tokens", self.max_tokens), self._sampling(kwargs)
         )
-        return with_passages(asked, documents)
+        # Computed exactly, a prompt has no use for where they stand.
+        return asked if self.kv_reuse == "exact" else with_passages(asked, documents)
 
     def _sampling(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a call: its own, known or not, before those of the model."""

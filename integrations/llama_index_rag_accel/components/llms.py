@@ -126,16 +126,7 @@ class RagAccelLLM(LLM):
             tokenizer,
             dtype=dtype,
             template=chat_template,
-            bounds=LocalBounds.of(
-                pool_bytes=self.pool_bytes,
-                prefix_lanes=self.prefix_lanes,
-                kv_reuse=self.kv_reuse,
-                recompute_ratio=self.recompute_ratio,
-                chunk_bytes=self.chunk_bytes,
-                kv_folder=self.kv_folder,
-                kv_disk_bytes=self.kv_disk_bytes,
-                kv_max_age_s=self.kv_max_age_s,
-            ),
+            bounds=LocalBounds.named_by(self),
         )
         self._accelerator = accelerator
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from rag_accel.errors import ConfigError
@@ -122,6 +122,11 @@ class LocalBounds:
     def of(cls, **given: Any) -> LocalBounds:
         """Return bounds by name; None stands for the default."""
         return cls(**{name: value for name, value in given.items() if value is not None})
+
+    @classmethod
+    def named_by(cls, component: Any) -> LocalBounds:
+        """Return the bounds that a component has as attributes of the same names."""
+        return cls.of(**{one.name: getattr(component, one.name) for one in fields(cls)})
 
     @property
     def options(self) -> LocalOptions:
