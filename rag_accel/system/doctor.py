@@ -17,6 +17,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "langchain": ("langchain_core",),
     "langchain-classic": ("langchain_classic",),
     "llama-index": ("llama_index",),
+    "neo4j": ("neo4j",),
     "openai": ("openai",),
     "http": ("openai",),
     "documents": ("pypdf", "turbohtml", "markdown_it", "mdit_py_plugins"),
