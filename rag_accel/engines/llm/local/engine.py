@@ -163,7 +163,7 @@ class LocalLLMEngine(EngineBase):
             while self._works and not outputs:
                 self._take_looked()
                 if len(self._schedule):
-                    outputs = self._forward(self._pace.rows)
+                    outputs = self._forward(self._pace.rows(decodes=self._schedule.decodes))
                 now = self._clock.now()
                 if now >= ends_at or self._interrupted.is_set():
                     break

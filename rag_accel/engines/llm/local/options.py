@@ -29,8 +29,9 @@ class LocalOptions:
         max_tokens_default: most tokens of a completion whose request does not say.
         step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
             computed in pieces of what is left. An interrupt is obeyed between forwards.
-        stall_s: seconds a forward may take, about, by those before it: for so long nothing else
-            comes of the engine. Pieces of prompts are cut smaller to keep to it.
+        stall_s: seconds that decoding may be held up by a forward, about, by those before it.
+            Pieces of prompts are cut smaller to keep to it; where nothing decodes, a forward may
+            take four times as long.
         max_works: works worth handing over at once; the pool bounds how many of them run.
         prefix_lanes: most lanes kept of ended sequences for prompts that begin alike.
         max_threads: most threads a forward can use; None for all cores this process may use.
