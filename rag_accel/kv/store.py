@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Protocol
 
 from rag_accel.kv.entry import ChunkLabel, LaneState
@@ -16,6 +16,9 @@ CHUNK_COUNTS: tuple[str, ...] = (
     "chunk_misses",
     "chunk_files_refused",
     "chunk_files_unkept",
+    "chunk_hints_loaded",
+    "chunk_hints_unkept",
+    "chunk_hints_failed",
     "chunk_memory_bytes",
     "chunk_disk_bytes",
 )
@@ -51,6 +54,22 @@ class ChunkStore(Protocol):
 
     def want(self, keys: Iterable[bytes]) -> None:
         """Begin to look for what is not in memory; from any thread. Bounded: may do nothing."""
+        ...
+
+    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
+        """Learn of keys that may be asked for soon; from any thread, at once. May do nothing.
+
+        Args:
+            keys: returns them; called once at most, by a thread of the store's.
+        """
+        ...
+
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """Note that a prompt under way needs keys: no hint pushes them out of memory."""
+        ...
+
+    def let_go(self, keys: Iterable[bytes]) -> None:
+        """Note that a prompt that held keys is over."""
         ...
 
     def is_looked_for(self, key: bytes) -> bool:
@@ -140,6 +159,15 @@ class HostStore:
     def want(self, keys: Iterable[bytes]) -> None:
         """Do nothing: all that is kept is in memory."""
 
+    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
+        """Do nothing: all that is kept is in memory."""
+
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: no hint pushes anything out."""
+
+    def let_go(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: no hint pushes anything out."""
+
     def is_looked_for(self, key: bytes) -> bool:
         """Return False: all that is kept is in memory."""
         return False
@@ -150,6 +178,22 @@ class HostStore:
 
     def wait(self, timeout_s: float) -> None:
         """Return at once: nothing is looked for."""
+
+    def put_beside(self, key: bytes, state: LaneState, held: Container[bytes]) -> bool:
+        """Keep a state if it has room without those held; tell whether it is kept."""
+        if state.nbytes > self._limit_bytes:
+            return False
+        while key not in self._states and not self.has_room(state.nbytes):
+            victim = self._eviction.victim()
+            if victim in held:
+                return False
+            self._give_up(victim)
+        return self.put(key, state)
+
+    def remove(self, key: bytes) -> None:
+        """Forget what is kept under a key, if anything."""
+        if key in self._states:
+            self._give_up(key)
 
     def clear(self) -> None:
         """Forget everything."""

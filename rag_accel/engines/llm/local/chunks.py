@@ -80,6 +80,11 @@ class PromptChunks:
     own: set[bytes] = field(default_factory=set[bytes])
 
     @property
+    def keys(self) -> frozenset[bytes]:
+        """Return what its texts are kept under."""
+        return frozenset(key for key, _ in self.chunks)
+
+    @property
     def places(self) -> tuple[range, ...]:
         """Return where its texts stand."""
         return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
@@ -135,6 +140,7 @@ class ChunkReuse:
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
         chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
         found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
+        self._store.hold(found.keys)
         sequence.exact = len(prompt.head)
         sequence.skipped = found.places
         for key, segment in chunks:
@@ -247,6 +253,7 @@ class ChunkReuse:
         found = self._prompts.pop(sequence, None)
         if found is None:
             return
+        self._store.let_go(found.keys)
         for key in found.missing:
             if self._lookups.forget(key, found):
                 continue
