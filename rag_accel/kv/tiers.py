@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState
 from rag_accel.kv.eviction import EvictionPolicy, SecondSight
-from rag_accel.kv.loader import Loader
+from rag_accel.kv.loader import MOST_AHEAD, Loader
 from rag_accel.kv.store import NO_LABEL, HostStore
 
 #: The part of memory for what was hinted at and nothing has asked for yet.
@@ -90,7 +91,12 @@ class TieredStore:
 
     def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
         """Read the states of keys into memory before they are asked for; from any thread."""
-        self._loader.hint(keys)
+        self._loader.hint(lambda: self._not_here(keys()))
+
+    def _not_here(self, keys: Iterable[bytes]) -> list[bytes]:
+        wanted = list(islice(keys, MOST_AHEAD))
+        with self._lock:
+            return [key for key in wanted if key not in self._host]
 
     def hold(self, keys: Iterable[bytes]) -> None:
         """Note that a prompt under way needs keys."""

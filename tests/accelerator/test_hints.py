@@ -11,7 +11,8 @@ TEXTS = ["One text.", "Another text."]
 
 
 def graph() -> RAGraph:
-    made = RAGraph().add_search("find", top_k=2).add_rerank("rank", top_n=1)
+    made = RAGraph().add_retrieval("find", top_k=2)
+    made.add_rerank("rank", documents="find", top_n=1)
     made.add_generation("answer", "{rank} {input}")
     made.add_edge(START, "find").add_edge("find", "rank")
     return made.add_edge("rank", "answer").add_edge("answer", END)
