@@ -147,6 +147,18 @@ class CountingEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class ForgettingEngine(Protocol):
+    """An engine that keeps what it has computed of documents' texts beyond a request."""
+
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove what is kept of texts of a namespace, soon; from any thread, also after close.
+
+        Work under way that holds such a text ends as it began.
+        """
+        ...
+
+
 class EngineBase:
     """A base of owned engines whose optional methods do nothing."""
 

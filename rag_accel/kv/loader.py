@@ -76,6 +76,8 @@ class Loader:
         self._hints: deque[Callable[[], Iterable[bytes]]] = deque()
         self._ahead: OrderedDict[bytes, None] = OrderedDict()
         self._is_ahead = self._was_ahead = False
+        self._is_stale = self._is_writing = False
+        self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._wanted: OrderedDict[bytes, None] = OrderedDict()
         self._under_way: bytes | None = None
@@ -90,6 +92,11 @@ class Loader:
     def dropped(self) -> int:
         """Return the states that were not written because too many waited."""
         return self._dropped
+
+    @property
+    def is_stale(self) -> bool:
+        """Tell whether what is under way may have been purged meanwhile."""
+        return self._is_stale
 
     def want(self, keys: Iterable[bytes]) -> None:
         """Look for keys; those beyond ``MOST_WANTED`` are not looked for."""
@@ -127,6 +134,29 @@ class Loader:
         with self._changed:
             arrived, self._arrived = self._arrived, {}
             return list(arrived.items())
+
+    def purged(self) -> None:
+        """Report what has arrived or is under way as not there, and write nothing that waits."""
+        with self._changed:
+            self._arrived = dict.fromkeys(self._arrived)
+            self._is_stale = self._under_way is not None
+            is_writing = 1 if self._is_writing else 0
+            while len(self._unwritten) > is_writing:
+                _, state, _ = self._unwritten.pop()
+                self._unwritten_bytes -= state.nbytes
+
+    def first(self, job: Callable[[], None]) -> None:
+        """Run a short job on the loader's thread before all else, also while it is closing.
+
+        It is run here if the loader is closed.
+        """
+        with self._changed:
+            is_closed = self._closed
+            if not is_closed:
+                self._jobs.append(job)
+                self._go_on()
+        if is_closed:
+            _run_job(job)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until something has arrived, for at most so long."""
@@ -169,10 +199,13 @@ class Loader:
             self._thread.start()
 
     def _waits(self) -> bool:
-        return bool(self._wanted or self._unwritten or self._ahead or self._hints)
+        looks = self._wanted or self._ahead or self._hints
+        return bool(looks or self._unwritten or self._jobs)
 
     def _run(self) -> None:
         while self._has_work():
+            while self._jobs:
+                _run_job(self._jobs.popleft())
             if not self._look() and not self._look_ahead():
                 self._write_next()
 
@@ -204,9 +237,9 @@ class Loader:
         """Report what was found under a key, unless it is not asked for yet."""
         with self._changed:
             is_asked_for = not self._is_ahead
-            self._under_way, self._is_ahead = None, False
             if is_asked_for and not self._closed:
-                self._arrived[key] = found
+                self._arrived[key] = None if self._is_stale else found
+            self._under_way, self._is_ahead, self._is_stale = None, False, False
             self._changed.notify_all()
 
     def _look_ahead(self) -> bool:
@@ -230,7 +263,8 @@ class Loader:
     def _load_ahead(self, key: bytes) -> None:
         found = self._found(key)
         with self._changed:
-            keep_ahead = self._keep_ahead if self._is_ahead and not self._closed else None
+            is_to_be_kept = self._is_ahead and not self._closed
+            keep_ahead = self._keep_ahead if is_to_be_kept else None
         # Before it is told: who looks in memory first finds it there.
         if keep_ahead is not None and found is not None:
             if keep_ahead(key, found):
@@ -258,10 +292,19 @@ class Loader:
             if not self._unwritten:
                 return
             key, state, label = self._unwritten[0]
+            self._is_writing = True
         try:
             self._store.put(key, state, label)
         except Exception:  # whatever it is, the state is not kept
             _log.exception("the state of a text could not be kept")
         with self._changed:
+            self._is_writing = False
             self._unwritten.popleft()
             self._unwritten_bytes -= state.nbytes
+
+
+def _run_job(job: Callable[[], None]) -> None:
+    try:
+        job()
+    except Exception:  # what comes after it is not to blame
+        _log.exception("texts could not be forgotten")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState
+from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
 from rag_accel.kv.eviction import EvictionPolicy, SecondSight
 from rag_accel.kv.loader import MOST_AHEAD, Loader
 from rag_accel.kv.store import NO_LABEL, HostStore
@@ -45,6 +45,8 @@ class TieredStore:
         #: guards memory: the loader's thread puts into it what was hinted at
         self._lock = threading.Lock()
         self._sight = SecondSight()
+        self._purges = disk.folder.purges
+        self._forgotten: set[tuple[str, str]] = set()
         self._hits_disk = self._misses = 0
 
     @property
@@ -68,15 +70,35 @@ class TieredStore:
             "chunk_disk_bytes": self._disk.held_bytes,
         }
 
+    @property
+    def purges(self) -> Purges:
+        """Return what was purged so far, by any process."""
+        self._look_for_purges()
+        return self._purges
+
+    def forget(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove texts of a namespace from memory and folder a little later; from any thread."""
+        folder = self._disk.folder
+        tenant = folder.namespace_digest(namespace)
+        labels = {(tenant, folder.text_digest(text)) for text in texts}
+        with self._lock:
+            is_due = not self._forgotten
+            self._forgotten |= labels
+        if labels and is_due:
+            self._loader.first(self._forget)
+
     def find(self, key: bytes) -> LaneState | None:
         """Return what is in memory under a key, and count it as used."""
         self._sight.asked(key)
+        self._look_for_purges()
         with self._lock:
             self._ahead.pop(key, None)
             return self._host.find(key)
 
     def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
         """Keep a state, if it is admitted; what is kept under its key already stays."""
+        if label.purges is not None and label.purges != self.purges:
+            return False
         is_known = self._sight.is_known(key)
         if isinstance(state, KeyValues) and (is_known or self._disk.has_room(state.nbytes)):
             self._loader.write(key, state, label)
@@ -115,13 +137,13 @@ class TieredStore:
 
     def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
         """Return what was looked for since the last call: its state, or None if there is none."""
-        arrived = self._loader.fetch()
-        for key, state in arrived:
-            if state is None:
-                self._misses += 1
-            else:
-                self._hits_disk += 1
-                with self._lock:
+        with self._lock:  # a purge comes before all of it or after
+            arrived = self._loader.fetch()
+            for key, state in arrived:
+                if state is None:
+                    self._misses += 1
+                else:
+                    self._hits_disk += 1
                     self._host.put(key, state)
         return arrived
 
@@ -139,11 +161,31 @@ class TieredStore:
         self._loader.close()
         self.clear()
 
+    def _forget(self) -> None:
+        with self._lock:
+            labels, self._forgotten = self._forgotten, set()
+        self._disk.forget(labels)
+        self._look_for_purges()
+
+    def _look_for_purges(self) -> None:
+        """Forget what is in memory of files that were removed, where a purge removed any."""
+        purges = self._disk.folder.purges
+        if purges == self._purges:
+            return
+        with self._lock:
+            self._purges = purges
+            self._loader.purged()
+            for key in self._host.kept:
+                if not self._disk.has(key):
+                    self._host.remove(key)
+
     def _keep_ahead(self, key: bytes, state: KeyValues) -> bool:
         """Keep what was hinted at, in place of what was so before it; by the loader's thread."""
         with self._lock:
             if key in self._host:
                 return True
+            if self._loader.is_stale:
+                return False
             self._ahead = OrderedDict(one for one in self._ahead.items() if one[0] in self._host)
             if state.nbytes > self._ahead_limit:
                 return False

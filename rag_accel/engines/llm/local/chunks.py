@@ -17,6 +17,7 @@ from rag_accel.engines.llm.local.rows import LanePool
 from rag_accel.engines.llm.local.sequence import Probing, TokenSequence
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.locate import parts_of
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 from rag_accel.kv.selection import TokenSelector, without
 from rag_accel.kv.store import ChunkStore
@@ -271,6 +272,10 @@ class ChunkReuse:
         """Return what the store has counted; from any thread."""
         return self._store.counts
 
+    def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove what is kept of texts of a namespace and of their parts; from any thread."""
+        self._store.forget((part for text in texts for part in parts_of(text)), namespace)
+
     def close(self) -> None:
         """Forget all that is kept in memory."""
         self._store.close()
@@ -292,7 +297,7 @@ class ChunkReuse:
         sequence = TokenSequence(
             ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
         )
-        label = ChunkLabel(reader.namespace, segment.text)
+        label = ChunkLabel(reader.namespace, segment.text, self._store.purges)
         encoding = Encoding(key, sequence, range(len(head), len(ids)), label)
         self._encodings[key] = self._by_sequence[sequence] = encoding
         return encoding

@@ -203,6 +203,11 @@ class LocalLLMEngine(EngineBase):
         if self._hints is not None:
             self._hints.take(documents, namespace)
 
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove what is kept of texts of a namespace, in memory and in the folder."""
+        if self._options.kv_reuse != "exact":
+            self._chunks.forget_texts(documents, namespace)
+
     def interrupt(self) -> None:
         """Make a running step return after its forward."""
         self._interrupted.set()
