@@ -23,9 +23,7 @@ def add_cache_command(commands: Any) -> None:
     listing.add_argument("folder", metavar="FOLDER", type=Path)
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
     listing.set_defaults(run=_list)
-    purge = verbs.add_parser(
-        "purge", help="remove files; programs that run keep what they have in memory"
-    )
+    purge = verbs.add_parser("purge", help="remove files, and what running programs have of them")
     purge.add_argument("folder", metavar="FOLDER", type=Path)
     which = purge.add_mutually_exclusive_group(required=True)
     which.add_argument("--text", help="of this text, as it stands in prompts; - reads it")
@@ -80,14 +78,7 @@ def _line(shown: dict[str, Any]) -> str:
 def _purge(arguments: argparse.Namespace) -> int:
     folder = _opened(arguments.folder)
     is_meant = _meant(folder, arguments)
-    removed = 0
-    with folder.locked():
-        for file, header in folder.headers():
-            # What an unreadable file is of cannot be told, and nothing ever uses it.
-            if header is None or is_meant(header):
-                removed += folder.remove(file.path)
-        folder.remove_left()
-    print(f"{removed} files removed")
+    print(f"{folder.purge(is_meant)} files removed")
     return 0
 
 

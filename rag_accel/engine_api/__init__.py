@@ -1,8 +1,8 @@
 """The seam between the co-scheduler and whatever executes primitives.
 
 Two kinds of engine meet here. An *owned* engine implements ``Engine``: it is stepped in a worker
-thread of its own, and every method but ``interrupt`` is called on that thread only, so an engine
-needs no locks. A *borrowed* engine is any object the user made: it is described by a
+thread of its own, and methods but ``interrupt`` and ``hint`` are called on that thread only, so an
+engine needs no locks. A *borrowed* engine is any object the user made: it is described by a
 ``BorrowedEngine``, the scheduler grants a permit and the call runs where the caller is.
 
 Nothing here executes anything, and nothing here imports the scheduler or an engine.
@@ -14,6 +14,7 @@ from rag_accel.engine_api.engine import (
     EngineBase,
     EngineOutput,
     EngineRequest,
+    ForgettingEngine,
     Handle,
     OutputKind,
     StepBudget,
@@ -51,6 +52,7 @@ __all__ = [
     "EngineOutput",
     "EngineProfile",
     "EngineRequest",
+    "ForgettingEngine",
     "GenerationInput",
     "GenerationOutput",
     "Handle",

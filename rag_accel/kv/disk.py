@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -104,10 +104,26 @@ class DiskStore:
             self._refuse("unreadable")
         return None
 
+    def has(self, key: bytes) -> bool:
+        """Tell whether there is a file of a key, which may not be as it should be."""
+        return self.folder.has_file(self.folder.name(key))
+
+    def forget(self, labels: Collection[tuple[str, str]]) -> None:
+        """Remove the files of texts.
+
+        Args:
+            labels: digests of namespace and text, as ``ChunkFolder`` makes them.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self.folder.purge(lambda header: (header.tag.namespace, header.tag.text) in labels)
+
     def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool:
         """Keep a state; what is kept under its key already stays.
 
-        Return False, and count it, where it has no room or cannot be written.
+        Return False where anything was purged since it was encoded, and, which is counted, where it
+        has no room or cannot be written.
         """
         name = self.folder.name(key)
         path = self.folder.path_of(name)
@@ -121,6 +137,8 @@ class DiskStore:
         )
         try:
             with self.folder.locked():
+                if label.purges is not None and label.purges != self.folder.purges:
+                    return False
                 return self._write(path, state, tag)
         except OSError:  # a full disk among others
             self.counts.unkept += 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+#: What a store has purged so far: equal only if nothing was purged in between.
+Purges = tuple[int, ...]
+
 
 class LaneState(Protocol):
     """Keys and values of neighbouring slots, as a pool of lanes gives and takes them."""
@@ -47,7 +50,10 @@ class ChunkLabel:
     Args:
         namespace: tenant.
         text: what was encoded.
+        purges: what the store had purged when the encoding began; a state is not kept if any came
+            later. None for a state that is kept whatever was purged.
     """
 
     namespace: str = ""
     text: str = ""
+    purges: Purges | None = None

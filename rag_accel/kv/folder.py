@@ -10,14 +10,16 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rag_accel.errors import ChunkFileError, ConfigError
+from rag_accel.kv.entry import Purges
 from rag_accel.kv.files import VERSION, ChunkHeader, read_header
+from rag_accel.system.files import replaced_file
 
 fcntl: Any
 try:
@@ -28,6 +30,7 @@ except ImportError:  # a system without such locks
 SECRET_BYTES = 32
 _SECRET = ".secret"
 _LOCK = ".lock"
+_PURGED = ".purged"
 _SUFFIX = ".kv"
 _NAME = re.compile(r"[0-9a-f]{64}\.kv")
 _LEFT = re.compile(r"\..*\.tmp")
@@ -136,6 +139,43 @@ class ChunkFolder:
         except OSError:  # gone meanwhile, or not a file: it is never read either
             return False
         return True
+
+    def purge(self, is_meant: Callable[[ChunkHeader], bool]) -> int:
+        """Remove the files that are meant, and those that cannot be read; return how many.
+
+        What they are of cannot be told, and nothing ever uses them. Processes that use the folder
+        forget what they have of removed files in memory before they use it again.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        removed = 0
+        with self.locked():
+            try:
+                for file, header in self.headers():
+                    if header is None or is_meant(header):
+                        removed += self.remove(file.path)
+                self.remove_left()
+            finally:  # also of some files only
+                with replaced_file(self.path / _PURGED) as note:
+                    note.write(secrets.token_bytes(8))
+        return removed
+
+    @property
+    def purges(self) -> Purges:
+        """Return what tells whether anything was purged since; takes some microseconds."""
+        try:
+            seen = os.lstat(self.path / _PURGED)
+        except OSError:
+            return ()
+        return (seen.st_ino, seen.st_mtime_ns)
+
+    def has_file(self, name: str) -> bool:
+        """Tell whether there is a file of a name."""
+        try:
+            return stat.S_ISREG(os.lstat(self.path_of(name)).st_mode)
+        except OSError:
+            return False
 
     def remove_left(self) -> None:
         """Remove what killed writers have left. Called with the folder locked, as all write."""

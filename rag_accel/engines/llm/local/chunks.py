@@ -17,6 +17,7 @@ from rag_accel.engines.llm.local.rows import LanePool
 from rag_accel.engines.llm.local.sequence import Probing, TokenSequence
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.locate import parts_of
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 from rag_accel.kv.selection import TokenSelector, without
 from rag_accel.kv.store import ChunkStore
@@ -80,6 +81,11 @@ class PromptChunks:
     own: set[bytes] = field(default_factory=set[bytes])
 
     @property
+    def keys(self) -> frozenset[bytes]:
+        """Return what its texts are kept under."""
+        return frozenset(key for key, _ in self.chunks)
+
+    @property
     def places(self) -> tuple[range, ...]:
         """Return where its texts stand."""
         return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
@@ -135,6 +141,7 @@ class ChunkReuse:
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
         chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
         found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
+        self._store.hold(found.keys)
         sequence.exact = len(prompt.head)
         sequence.skipped = found.places
         for key, segment in chunks:
@@ -247,6 +254,7 @@ class ChunkReuse:
         found = self._prompts.pop(sequence, None)
         if found is None:
             return
+        self._store.let_go(found.keys)
         for key in found.missing:
             if self._lookups.forget(key, found):
                 continue
@@ -263,6 +271,10 @@ class ChunkReuse:
     def counts(self) -> Mapping[str, int]:
         """Return what the store has counted; from any thread."""
         return self._store.counts
+
+    def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove what is kept of texts of a namespace and of their parts; from any thread."""
+        self._store.forget((part for text in texts for part in parts_of(text)), namespace)
 
     def close(self) -> None:
         """Forget all that is kept in memory."""
@@ -285,7 +297,7 @@ class ChunkReuse:
         sequence = TokenSequence(
             ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
         )
-        label = ChunkLabel(reader.namespace, segment.text)
+        label = ChunkLabel(reader.namespace, segment.text, self._store.purges)
         encoding = Encoding(key, sequence, range(len(head), len(ids)), label)
         self._encodings[key] = self._by_sequence[sequence] = encoding
         return encoding

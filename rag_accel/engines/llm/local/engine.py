@@ -26,6 +26,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.llm.local.chunk_store import chunk_store
 from rag_accel.engines.llm.local.chunks import ChunkReuse, Recompute
+from rag_accel.engines.llm.local.hints import Hints
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.pace import Pace
 from rag_accel.engines.llm.local.prefix import PrefixCache
@@ -60,6 +61,9 @@ class LocalLLMEngine(EngineBase):
     earlier prompt of the same namespace has computed of a prompt's beginning is copied. A
     PREFILLING kind computes a prompt and ends with a handle; its state is given up only if a
     sequence needs the room, and is then computed again.
+
+    With a folder of retrieved texts' states, those of texts that are hinted at are read into memory
+    before a prompt asks for them.
 
     Final value: ``GenerationOutput``, with ``use``, and for a ``TokenInput`` a ``TokenOutput``;
     where ``stream`` is set, text comes as ``partial`` first. Without options, the most probable
@@ -106,7 +110,6 @@ class LocalLLMEngine(EngineBase):
             )
         self._reader = WorkReader(runner, tokenizer, prompting, ends, self._options, sampling or {})
         self._clock = clock or MonotonicClock()
-        self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
         store, identity = chunk_store(runner, self._options)
         self._chunks = ChunkReuse(
@@ -116,6 +119,12 @@ class LocalLLMEngine(EngineBase):
             recompute=_recompute(self._options, runner.layers),
             clock=self._clock,
         )
+        self._hints = None
+        if prompting is not None and self._options.reads_ahead:
+            # Of a tokenizer of its own: the store's thread uses it beside this engine's.
+            apart = Prompting(copy.deepcopy(tokenizer), template=template)
+            self._hints = Hints(store, identity, apart.alone, self._options.least_chunk_tokens)
+        self._profile = _profile(self._options, hinted=self._hints is not None)
         self._schedule = Schedule(self._admit)
         self._pace = Pace(self._options.step_tokens, self._options.stall_s)
         self._works: dict[WorkId, LocalWork] = {}
@@ -189,6 +198,16 @@ class LocalLLMEngine(EngineBase):
             if prefilled is not None and prefilled.lane is not None:
                 self._prefixes.unpin(prefilled.lane)
 
+    def hint(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Begin to read what a folder keeps of texts behind the heads of late prompts."""
+        if self._hints is not None:
+            self._hints.take(documents, namespace)
+
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove what is kept of texts of a namespace, in memory and in the folder."""
+        if self._options.kv_reuse != "exact":
+            self._chunks.forget_texts(documents, namespace)
+
     def interrupt(self) -> None:
         """Make a running step return after its forward."""
         self._interrupted.set()
@@ -214,6 +233,8 @@ class LocalLLMEngine(EngineBase):
             return
         self._works[request.id] = self._running[work.sequence] = work
         if work.segments is not None:
+            if self._hints is not None:
+                self._hints.heads.note(request.namespace, work.segments.head)
             for encoding in self._chunks.begin(work.sequence, work.segments):
                 self._schedule.add(encoding)
         if self._chunks.is_ready(work.sequence):
@@ -368,7 +389,8 @@ def _recompute(options: LocalOptions, layers: int) -> Recompute | None:
     return Recompute(options.recompute_ratio, min(layer, layers - 1), options.selector)
 
 
-def _profile(options: LocalOptions) -> EngineProfile:
+def _profile(options: LocalOptions, *, hinted: bool) -> EngineProfile:
+    capabilities = {Capability.STREAM, Capability.ENDS_IN_TIME, Capability.SHARES_CORES}
     return EngineProfile(
         kinds=_KINDS,
         max_batch=options.max_works,
@@ -376,9 +398,7 @@ def _profile(options: LocalOptions) -> EngineProfile:
         stepped=True,
         interruptible=True,
         speculatable=True,
-        capabilities=frozenset(
-            {Capability.STREAM, Capability.ENDS_IN_TIME, Capability.SHARES_CORES}
-        ),
+        capabilities=frozenset({*capabilities, Capability.HINT} if hinted else capabilities),
     )
 
 

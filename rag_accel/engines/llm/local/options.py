@@ -83,6 +83,11 @@ class LocalOptions:
         check_share("LocalOptions.recompute_ratio", self.recompute_ratio)
         check_least("LocalOptions.recompute_layer", self.recompute_layer, 0)
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Tell whether states of texts may be where reading them takes long."""
+        return self.kv_reuse != "exact" and self.kv_folder is not None
+
 
 @dataclass(frozen=True, slots=True)
 class LocalBounds:
