@@ -87,6 +87,7 @@ def _purge(arguments: argparse.Namespace) -> int:
             if header is None or is_meant(header):
                 removed += folder.remove(file.path)
         folder.remove_left()
+        folder.remove_dangling()
     print(f"{removed} files removed")
     return 0
 
@@ -95,7 +96,7 @@ def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[Chun
     if arguments.text is not None:
         text = sys.stdin.read() if arguments.text == "-" else arguments.text
         digest = folder.text_digest(text)
-        return lambda header: header.tag.text == digest
+        return lambda header: digest in header.tag.texts
     if arguments.namespace is not None:
         digest = folder.namespace_digest(arguments.namespace)
         return lambda header: header.tag.namespace == digest

@@ -25,11 +25,13 @@ class KeyValues:
         keys: rotated for the positions they were computed at.
         values: of the same tokens.
         position: that of the first token.
+        preprocessed: whether the text was encoded behind others that are similar to it.
     """
 
     keys: Any
     values: Any
     position: int
+    preprocessed: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -47,7 +49,9 @@ class ChunkLabel:
     Args:
         namespace: tenant.
         text: what was encoded.
+        neighbours: the texts it was encoded behind, which its state has seen.
     """
 
     namespace: str = ""
     text: str = ""
+    neighbours: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState
 from rag_accel.kv.eviction import EvictionPolicy, SecondSight
-from rag_accel.kv.loader import Loader
+from rag_accel.kv.loader import Loader, SlowStore
 from rag_accel.kv.store import NO_LABEL, HostStore
 
 
@@ -22,14 +22,19 @@ class TieredStore:
         limit_bytes: most bytes in memory.
         disk: the folder; from now on this store's alone.
         eviction: what memory gives up first; the least lately used by default.
+        way: what looks for states in the folder and puts them there; the folder by default.
     """
 
     def __init__(
-        self, limit_bytes: int, disk: DiskStore, eviction: EvictionPolicy | None = None
+        self,
+        limit_bytes: int,
+        disk: DiskStore,
+        eviction: EvictionPolicy | None = None,
+        way: SlowStore | None = None,
     ) -> None:
         self._host = HostStore(limit_bytes, eviction)
         self._disk = disk
-        self._loader = Loader(disk)
+        self._loader = Loader(way or disk)
         self._sight = SecondSight()
         self._hits_disk = self._misses = 0
 

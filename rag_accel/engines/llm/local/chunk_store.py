@@ -8,6 +8,7 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.rows import Runner
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
+from rag_accel.kv.preferred import PreferredStates
 from rag_accel.kv.store import ChunkStore, HostStore
 from rag_accel.kv.tiers import TieredStore
 
@@ -39,4 +40,5 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
             found=str(error),
             valid="a folder that can be written",
         ) from error
-    return TieredStore(options.chunk_bytes, disk), identity
+    way = PreferredStates(disk) if options.kv_recipe == "neighbours" else None
+    return TieredStore(options.chunk_bytes, disk, way=way), identity
