@@ -33,7 +33,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.engines.llm.local.options import KvReuse, LocalBounds
+from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
 
@@ -80,6 +80,9 @@ class RagAccelLLM(LLM):
             ``rag-accel cache``.
         kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
         kv_max_age_s: older files are not used and removed; seconds, any age by default.
+        kv_recipe: ``neighbours`` reads from the folder the states that ``rag-accel cache fill`` has
+            computed behind the most similar texts, where there are any (FusionRAG section 3.1);
+            ``alone``, the default, those behind the system's turn.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -105,6 +108,7 @@ class RagAccelLLM(LLM):
     kv_folder: str | None = Field(default=None, description="Where texts are kept.")
     kv_disk_bytes: int | None = Field(default=None, description="Bytes of files.", ge=0)
     kv_max_age_s: float | None = Field(default=None, description="Seconds kept.", ge=0)
+    kv_recipe: KvRecipe = Field(default="alone", description="Which state of a text is read.")
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
     _local: LocalModel = PrivateAttr()
