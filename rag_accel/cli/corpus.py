@@ -55,7 +55,10 @@ def read_messages(path: Path) -> tuple[Message, ...]:
         ConfigError: it cannot be read, or holds something else.
     """
     try:
-        return tuple(_message(one) for one in json.loads(read_text(path)))
+        value = json.loads(read_text(path))
+        if not isinstance(value, list) or not value:
+            raise ValueError("no list of messages")
+        return tuple(map(_message, value))
     except (ValueError, TypeError, KeyError) as error:
         if isinstance(error, ConfigError):
             raise

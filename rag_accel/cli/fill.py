@@ -93,11 +93,11 @@ def _fill(arguments: argparse.Namespace) -> int:
 def _prompt(arguments: argparse.Namespace) -> Sequence[Message]:
     from rag_accel.engines.llm.local.fill_prompt import prompt_of
 
-    system = None if arguments.system is None else read_text(arguments.system)
+    system = None if arguments.system is None else _unended(arguments.system)
     if arguments.prompt is None:
         return prompt_of(system)
     if arguments.prompt.suffix != ".json":
-        return prompt_of(system, read_text(arguments.prompt))
+        return prompt_of(system, _unended(arguments.prompt))
     if system is not None:
         raise ConfigError(
             "the system's message is given twice",
@@ -106,6 +106,11 @@ def _prompt(arguments: argparse.Namespace) -> Sequence[Message]:
             valid="one of them",
         )
     return read_messages(arguments.prompt)
+
+
+def _unended(path: Path) -> str:
+    """Return what a file holds without the line's end that editors put behind it."""
+    return read_text(path).removesuffix("\n")
 
 
 def _embedder(name: str | None) -> Callable[[Sequence[str]], Any]:

@@ -200,6 +200,16 @@ def test_an_engine_that_asks_for_neighbours_finds_them(tmp_path: Path) -> None:
     assert (alone.use.preprocessed, found.use.preprocessed) == (0, tokens(*TEXTS))
 
 
+def test_a_part_of_them_may_be_computed_again(tmp_path: Path) -> None:
+    fill(tmp_path / "kept", neighbours=2)
+    ways = {"kv_recipe": "neighbours", "kv_reuse": "fused", "recompute_ratio": 0.25}
+    found = answer(tmp_path / "kept", *TEXTS, **ways, reuse_always=True)
+    assert found.use is not None
+    assert found.use.recomputed > 0
+    assert found.use.from_chunks + found.use.recomputed == tokens(*TEXTS)
+    assert found.use.preprocessed == tokens(*TEXTS)
+
+
 def test_without_states_behind_neighbours_those_alone_are_used(tmp_path: Path) -> None:
     fill(tmp_path / "kept")
     found = answer(tmp_path / "kept", *TEXTS, kv_recipe="neighbours")
