@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,19 @@ TEXTS = [
     "A lane holds keys and values of one sequence.",
     "The guide said which of the documents it is.",
 ]
+#: Fills a folder with texts one after the other and is killed after the second.
+KILLED = """
+import json, os, sys
+from rag_accel.engines.llm.local.filling import FillOptions, fill_folder
+folder, model, texts = sys.argv[1:]
+fill_folder(
+    folder,
+    model,
+    json.loads(texts),
+    options=FillOptions(batch=1),
+    progress=lambda done, total: done == 2 and os.kill(os.getpid(), 9),
+)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +76,17 @@ def test_it_goes_on_where_it_was(
     capsys.readouterr()
     fill(tmp_path / "kept", saved, corpus)
     assert "0 states encoded alone, 0 behind neighbours, 3 there already" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+def test_a_fill_that_was_killed_goes_on_after_its_last_batch(
+    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(tmp_path / "kept"), str(saved), json.dumps(TEXTS)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *given], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    fill(tmp_path / "kept", saved, corpus)
+    assert "1 states encoded alone, 0 behind neighbours, 2 there already" in capsys.readouterr().out
 
 
 def test_neighbours_are_chosen_by_the_packaged_model(
