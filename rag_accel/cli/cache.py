@@ -1,4 +1,4 @@
-"""``rag-accel cache``: what a folder keeps of retrieved texts, and its removal."""
+"""``rag-accel cache``: what a folder keeps of retrieved texts, its removal and its filling."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.cli.fill import add_fill_verb
+
 if TYPE_CHECKING:
     from rag_accel.kv.files import ChunkHeader
     from rag_accel.kv.folder import ChunkFolder
 
 
 def add_cache_command(commands: Any) -> None:
-    """Add the command with its own two to a parser's commands."""
-    cache = commands.add_parser("cache", help="list or purge what a kv_folder keeps of texts")
-    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge")
+    """Add the command with its own to a parser's commands."""
+    cache = commands.add_parser("cache", help="list, purge or fill what a kv_folder keeps of texts")
+    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill")
     listing = verbs.add_parser("list", help="show the files, the least lately used first")
     listing.add_argument("folder", metavar="FOLDER", type=Path)
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
@@ -30,6 +32,7 @@ def add_cache_command(commands: Any) -> None:
     which.add_argument("--namespace", metavar="NAME", help="of this tenant")
     which.add_argument("--all", action="store_true", help="of every text")
     purge.set_defaults(run=_purge)
+    add_fill_verb(verbs)
 
 
 def _opened(path: Path) -> ChunkFolder:
@@ -86,7 +89,7 @@ def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[Chun
     if arguments.text is not None:
         text = sys.stdin.read() if arguments.text == "-" else arguments.text
         digest = folder.text_digest(text)
-        return lambda header: header.tag.text == digest
+        return lambda header: digest in header.tag.texts
     if arguments.namespace is not None:
         digest = folder.namespace_digest(arguments.namespace)
         return lambda header: header.tag.namespace == digest

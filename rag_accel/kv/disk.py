@@ -14,7 +14,7 @@ import torch
 
 from rag_accel.errors import ChunkFileError
 from rag_accel.kv.entry import ChunkLabel, KeyValues
-from rag_accel.kv.files import ChunkTag, read_chunk, write_chunk
+from rag_accel.kv.files import ChunkTag, read_chunk, read_header, write_chunk
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.system.files import replaced_file
 
@@ -84,7 +84,10 @@ class DiskStore:
 
         A file that cannot be used is counted and removed.
         """
-        name = self.folder.name(key)
+        return self.find_named(self.folder.name(key))
+
+    def find_named(self, name: str) -> KeyValues | None:
+        """Return what is kept under a name of the folder's, as ``find`` does."""
         path = self.folder.path_of(name)
         try:
             file = self.folder.open(path)
@@ -117,7 +120,31 @@ class DiskStore:
         Raises:
             OSError: the folder cannot be written.
         """
-        self.folder.purge(lambda header: (header.tag.namespace, header.tag.text) in labels)
+        self.folder.purge(
+            lambda header: any((header.tag.namespace, text) in labels for text in header.tag.texts)
+        )
+
+    def kept_bytes(self, key: bytes) -> int:
+        """Return the bytes of a key's file, and count it as used; 0 where it is of no use.
+
+        Its tensors are not read.
+        """
+        name = self.folder.name(key)
+        try:
+            file = self.folder.open(self.folder.path_of(name))
+            if file is None:
+                return 0
+            with file:
+                size = os.fstat(file.fileno()).st_size
+                header = read_header(file, size)
+                tag = header.tag
+                is_own = (tag.name, tag.model, header.dtype) == (name, self._model, self._dtype)
+                if not is_own or self._is_too_old(tag.written):
+                    return 0
+                self._touch(file.fileno())
+                return size
+        except (ChunkFileError, OSError):
+            return 0
 
     def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool:
         """Keep a state; what is kept under its key already stays.
@@ -134,6 +161,7 @@ class DiskStore:
             self.folder.text_digest(label.text),
             state.position,
             self._now(),
+            " ".join(map(self.folder.text_digest, label.neighbours)),
         )
         try:
             with self.folder.locked():
@@ -180,6 +208,7 @@ class DiskStore:
                     if header is not None and self._is_too_old(header.tag.written):
                         self.folder.remove(file.path)
             self._make_room(0)
+            self.folder.remove_dangling()
 
     def _read(self, file: BinaryIO, name: str) -> tuple[KeyValues, ChunkTag]:
         size = os.fstat(file.fileno()).st_size

@@ -32,7 +32,10 @@ _SECRET = ".secret"
 _LOCK = ".lock"
 _PURGED = ".purged"
 _SUFFIX = ".kv"
+_REFERENCE = ".ref"
 _NAME = re.compile(r"[0-9a-f]{64}\.kv")
+_REFERENCES = re.compile(r"[0-9a-f]{64}\.ref")
+_REFERENCE_BYTES = 128
 _LEFT = re.compile(r"\..*\.tmp")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -111,6 +114,40 @@ class ChunkFolder:
             return None
         return os.fdopen(descriptor, "rb")
 
+    def refer(self, name: str, target: str) -> None:
+        """Say that the state of one name is to be used where another is looked for.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with replaced_file(self.path / f"{name}{_REFERENCE}") as file:
+            file.write((target + self._seal(name, target)).encode())
+
+    def referred(self, name: str) -> str | None:
+        """Return the name whose state is to be used where this one is looked for, if one was said.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        file = self.open(self.path / f"{name}{_REFERENCE}")
+        if file is None:
+            return None
+        with file:
+            content = file.read(_REFERENCE_BYTES + 1).decode("ascii", "replace")
+        target, seal = content[:64], content[64:]
+        is_own = hmac.compare_digest(seal.encode(), self._seal(name, target).encode())
+        return target if is_own else None
+
+    def remove_dangling(self) -> None:
+        """Remove what refers to states that are gone. Called with the folder locked."""
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(self.path):
+                if _REFERENCES.fullmatch(entry) is None:
+                    continue
+                target = self.referred(entry.removesuffix(_REFERENCE))
+                if target is None or not self.path_of(target).exists():
+                    self.remove(self.path / entry)
+
     def files(self) -> list[ChunkFile]:
         """Return the files of states, the least lately used first.
 
@@ -156,6 +193,7 @@ class ChunkFolder:
                     if header is None or is_meant(header):
                         removed += self.remove(file.path)
                 self.remove_left()
+                self.remove_dangling()
             finally:  # also of some files only
                 with replaced_file(self.path / _PURGED) as note:
                     note.write(secrets.token_bytes(8))
@@ -212,6 +250,9 @@ class ChunkFolder:
                 return read_header(opened, os.fstat(opened.fileno()).st_size)
         except (OSError, ChunkFileError):
             return None
+
+    def _seal(self, name: str, target: str) -> str:
+        return self._digest(b"reference", f"{name} {target}".encode())
 
     def _digest(self, purpose: bytes, content: bytes) -> str:
         return hmac.new(self.secret, purpose + b"\0" + content, hashlib.sha256).hexdigest()

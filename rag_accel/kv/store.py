@@ -121,7 +121,7 @@ class HostStore:
         self._states: dict[bytes, LaneState] = {}
         self._eviction = eviction or LeastLatelyUsed()
         self._hits = self._misses = 0
-        self._labels: dict[bytes, bytes] = {}
+        self._labels: dict[bytes, frozenset[bytes]] = {}
         self._num_purges = 0
         #: guards all of it: texts are forgotten from any thread
         self._lock = threading.RLock()
@@ -159,10 +159,10 @@ class HostStore:
 
     def forget(self, texts: Iterable[str], namespace: str) -> None:
         """Remove the states of texts of a namespace; from any thread."""
-        gone = {_digest(ChunkLabel(namespace, text)) for text in texts}
+        gone = {_digest(namespace, text) for text in texts}
         with self._lock:
             self._num_purges += 1
-            for key in [key for key, label in self._labels.items() if label in gone]:
+            for key in [key for key, label in self._labels.items() if not label.isdisjoint(gone)]:
                 self._give_up(key)
 
     def has_room(self, nbytes: int) -> bool:
@@ -190,7 +190,8 @@ class HostStore:
             while not self.has_room(state.nbytes):
                 self._give_up(self._eviction.victim())
             self._states[key] = state
-            self._labels[key] = _digest(label)
+            texts = (label.text, *label.neighbours)
+            self._labels[key] = frozenset(_digest(label.namespace, text) for text in texts)
             self._held_bytes += state.nbytes
             self._eviction.added(key, state.nbytes)
             return True
@@ -217,6 +218,10 @@ class HostStore:
 
     def wait(self, timeout_s: float) -> None:
         """Return at once: nothing is looked for."""
+
+    def peek(self, key: bytes) -> LaneState | None:
+        """Return what is kept under a key, without counting it as used."""
+        return self._states.get(key)
 
     def put_beside(self, key: bytes, state: LaneState, held: Container[bytes]) -> bool:
         """Keep a state if it has room without those held; tell whether it is kept."""
@@ -250,10 +255,10 @@ class HostStore:
         self._eviction.removed(key)
 
 
-def _digest(label: ChunkLabel) -> bytes:
+def _digest(namespace: str, text: str) -> bytes:
     """Return what tells texts of tenants apart without holding them."""
     digest = hashlib.sha256()
-    for part in (label.namespace, label.text.strip()):
+    for part in (namespace, text.strip()):
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.digest()

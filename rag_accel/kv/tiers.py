@@ -10,7 +10,7 @@ from itertools import islice
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
 from rag_accel.kv.eviction import EvictionPolicy, SecondSight
-from rag_accel.kv.loader import MOST_AHEAD, Loader
+from rag_accel.kv.loader import MOST_AHEAD, Loader, SlowStore
 from rag_accel.kv.store import NO_LABEL, HostStore
 
 #: The part of memory for what was hinted at and nothing has asked for yet.
@@ -31,14 +31,19 @@ class TieredStore:
         limit_bytes: most bytes in memory.
         disk: the folder; from now on this store's alone.
         eviction: what memory gives up first; the least lately used by default.
+        way: what looks for states in the folder and puts them there; the folder by default.
     """
 
     def __init__(
-        self, limit_bytes: int, disk: DiskStore, eviction: EvictionPolicy | None = None
+        self,
+        limit_bytes: int,
+        disk: DiskStore,
+        eviction: EvictionPolicy | None = None,
+        way: SlowStore | None = None,
     ) -> None:
         self._host = HostStore(limit_bytes, eviction)
         self._disk = disk
-        self._loader = Loader(disk, self._keep_ahead)
+        self._loader = Loader(way or disk, self._keep_ahead)
         self._ahead_limit = int(limit_bytes * AHEAD_SHARE)
         self._ahead: OrderedDict[bytes, int] = OrderedDict()
         self._held: Counter[bytes] = Counter()
@@ -176,7 +181,10 @@ class TieredStore:
             self._purges = purges
             self._loader.purged()
             for key in self._host.kept:
-                if not self._disk.has(key):
+                state = self._host.peek(key)
+                # What stands for another state in memory may have seen any text that was removed.
+                is_other = isinstance(state, KeyValues) and state.preprocessed
+                if is_other or not self._disk.has(key):
                     self._host.remove(key)
 
     def _keep_ahead(self, key: bytes, state: KeyValues) -> bool:

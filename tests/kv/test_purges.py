@@ -115,11 +115,11 @@ def test_a_store_that_is_closed_forgets_all_the_same(store: TieredStore, tmp_pat
 
 
 def test_what_was_encoded_before_a_purge_is_not_kept(store: TieredStore, tmp_path: Path) -> None:
-    label = ChunkLabel("mine", "New text.", store.purges)
+    label = ChunkLabel("mine", "New text.", purges=store.purges)
     purge(tmp_path, "--text", "New text.")
     assert not store.put(KEYS[3], chunk_state(), label)
     assert not store.put(KEYS[3], chunk_state(), label)
-    later = ChunkLabel("mine", "New text.", store.purges)
+    later = ChunkLabel("mine", "New text.", purges=store.purges)
     assert store.put(KEYS[3], chunk_state(), later)
 
 
@@ -135,7 +135,7 @@ def test_what_waits_to_be_written_is_not_written_after_a_purge(
 
     monkeypatch.setattr(DiskStore, "put", gated)
     for key in KEYS[:2]:
-        store.put(key, chunk_state(), ChunkLabel("mine", "One text.", store.purges))
+        store.put(key, chunk_state(), ChunkLabel("mine", "One text.", purges=store.purges))
     purge(tmp_path, "--all")
     assert in_memory(store) == []
     let.set()
@@ -170,7 +170,7 @@ def test_memory_alone_forgets_texts_of_a_namespace() -> None:
     for key, label in zip(KEYS, LABELS, strict=False):
         store.put(key, chunk_state(), label)
     before = store.held_bytes
-    old = ChunkLabel("mine", "One text.", store.purges)
+    old = ChunkLabel("mine", "One text.", purges=store.purges)
     store.forget(["One text. "], "mine")
     assert in_memory(store) == [1, 2]
     assert store.held_bytes == before - chunk_state().nbytes

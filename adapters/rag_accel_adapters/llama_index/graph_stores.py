@@ -36,7 +36,7 @@ _ASYNC_SEARCHES = tuple(f"a{name}" for name in _SEARCHES)
 _GRAPH_METHODS = ("get_triplets", "_get_relation_key")
 
 
-class _State:
+class _GraphState:
     """What a graph held at one moment, and the index of it once it was made.
 
     Args:
@@ -85,7 +85,7 @@ def _relation_key(subject: str, relation: str, object_: str) -> str:
     return f"{subject}_{relation}_{object_}"
 
 
-_states: ByIdentity[_State] = ByIdentity()
+_states: ByIdentity[_GraphState] = ByIdentity()
 
 
 class _Answers:
@@ -174,7 +174,7 @@ def answers(store: SimplePropertyGraphStore, name: str) -> Callable[..., Any] | 
     state = _states.get(graph)
     if state is None or not state.is_of(graph):
         _states.forget(graph)
-        _states.add(graph, _State(graph))
+        _states.add(graph, _GraphState(graph))
         return None
     if state.index is None and not state.is_refused:
         state.make()

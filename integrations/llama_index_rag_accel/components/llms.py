@@ -34,7 +34,7 @@ from llama_index_rag_accel.components.named_documents import named_documents
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.engines.llm.local.options import KvReuse, LocalBounds
+from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
 from rag_accel.leaves.passages import with_passages
@@ -84,6 +84,9 @@ class RagAccelLLM(LLM):
             ``rag-accel cache``.
         kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
         kv_max_age_s: older files are not used and removed; seconds, any age by default.
+        kv_recipe: ``neighbours`` reads from the folder the states that ``rag-accel cache fill`` has
+            computed behind the most similar texts, where there are any (FusionRAG section 3.1);
+            ``alone``, the default, those behind the system's turn.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -109,6 +112,7 @@ class RagAccelLLM(LLM):
     kv_folder: str | None = Field(default=None, description="Where texts are kept.")
     kv_disk_bytes: int | None = Field(default=None, description="Bytes of files.", ge=0)
     kv_max_age_s: float | None = Field(default=None, description="Seconds kept.", ge=0)
+    kv_recipe: KvRecipe = Field(default="alone", description="Which state of a text is read.")
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
     _local: LocalModel = PrivateAttr()

@@ -36,10 +36,12 @@ from rag_accel.engines.llm.local.sampling import choose
 from rag_accel.engines.llm.local.schedule import Planned, Schedule
 from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
 from rag_accel.engines.llm.local.stopping import end_tokens
+from rag_accel.engines.llm.local.tokens import EncodingInput
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
 from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.store import ChunkStore
 from rag_accel.system.processor import usable_cores
 
 #: Seconds of waiting for kept texts after which a step looks for an interrupt and at its time.
@@ -83,6 +85,8 @@ class LocalLLMEngine(EngineBase):
         sampling: options of the model's own, such as ``repetition_penalty``, where a request does
             not name them.
         clock: measures ``StepBudget.time_s``.
+        kept: where the state of retrieved texts is kept, and what identifies the model there, in
+            place of what the options say.
 
     Raises ConfigError where there is no chat template.
     """
@@ -98,6 +102,7 @@ class LocalLLMEngine(EngineBase):
         options: LocalOptions | None = None,
         sampling: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
+        kept: tuple[ChunkStore, str] | None = None,
     ) -> None:
         self._options = options or LocalOptions()
         self._runner = runner
@@ -111,7 +116,7 @@ class LocalLLMEngine(EngineBase):
         self._reader = WorkReader(runner, tokenizer, prompting, ends, self._options, sampling or {})
         self._clock = clock or MonotonicClock()
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
-        store, identity = chunk_store(runner, self._options)
+        store, identity = kept or chunk_store(runner, self._options)
         self._chunks = ChunkReuse(
             runner.pool,
             store,
@@ -169,7 +174,7 @@ class LocalLLMEngine(EngineBase):
         now = self._clock.now()
         ends_at = math.inf if budget.time_s is None else now + budget.time_s
         with thread_count(min(budget.threads, self._profile.max_threads)):
-            while self._works and not outputs:
+            while self._works and not outputs and not self._ready:
                 self._take_looked()
                 if len(self._schedule):
                     outputs = self._forward(self._pace.rows(decodes=self._schedule.decodes))
@@ -178,7 +183,8 @@ class LocalLLMEngine(EngineBase):
                     break
         # Not before the step: an interrupt that came just then is meant for it.
         self._interrupted.clear()
-        return outputs
+        encoded, self._ready = self._ready, []
+        return [*outputs, *encoded]
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work and free its room; handles stay."""
@@ -222,7 +228,9 @@ class LocalLLMEngine(EngineBase):
 
     def _accept(self, request: EngineRequest) -> None:
         payload = self._checked_payload(request)
-        if KINDS[request.kind].prefills:
+        if isinstance(payload, EncodingInput):
+            work = self._reader.encoding(request, payload)
+        elif KINDS[request.kind].prefills:
             work = self._reader.prompt(request, payload)
         else:
             work = self._reader.generation(request, payload)
@@ -235,10 +243,20 @@ class LocalLLMEngine(EngineBase):
         if work.segments is not None:
             if self._hints is not None:
                 self._hints.heads.note(request.namespace, work.segments.head)
-            for encoding in self._chunks.begin(work.sequence, work.segments):
+            neighbours = payload.neighbours if isinstance(payload, EncodingInput) else ()
+            for encoding in self._chunks.begin(work.sequence, work.segments, neighbours):
                 self._schedule.add(encoding)
         if self._chunks.is_ready(work.sequence):
-            self._schedule.add(work.sequence)
+            self._start(work.sequence)
+
+    def _start(self, sequence: TokenSequence) -> None:
+        """Queue a sequence whose texts are there; with them, work to encode texts ends."""
+        work = self._running.get(sequence)
+        if work is not None and isinstance(work.request.payload, EncodingInput):
+            self._forget(work)
+            self._ready.append(work.report("final"))
+        else:
+            self._schedule.add(sequence)
 
     def _pays(self, prompt: SegmentedPrompt) -> bool:
         """Tell whether a prompt takes less time if its texts need not be computed."""
@@ -276,7 +294,7 @@ class LocalLLMEngine(EngineBase):
         """Queue what waited for kept texts; wait for those only if there is nothing else to do."""
         if self._chunks.is_looking:
             for sequence in self._chunks.looked(0.0 if len(self._schedule) else _LOOK_S):
-                self._schedule.add(sequence)
+                self._start(sequence)
 
     def _forward(self, most_rows: int) -> list[EngineOutput]:
         plan = self._schedule.next(most_rows)
@@ -328,7 +346,7 @@ class LocalLLMEngine(EngineBase):
             if sequence.pending or not self._chunks.is_encoding(sequence):
                 continue
             for ready in self._chunks.encoded(sequence):
-                self._schedule.add(ready)
+                self._start(ready)
             self._schedule.drop(sequence)
             if sequence.lane is not None:  # its head is what the next text is encoded behind
                 self._prefixes.keep(sequence.lane)
