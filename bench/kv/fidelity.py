@@ -6,18 +6,19 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, get_args
 
 import torch
 
 from bench.baselines import chunk_reuse
-from bench.kv.forced import ForcedEngine
-from bench.kv.prompts import TextPrompt
 from bench.results import Row
 from rag_accel.engines.llm.local.loading import load
 from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
 from rag_accel.engines.llm.local.tokens import TokenInput
+from rag_accel.fidelity.divergence import Divergence, divergence, mean_and_error
+from rag_accel.fidelity.forced import ForcedEngine
+from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt
 
 FULL, FUSED, FUSED_15 = "accelerated, full", "fused", "accelerated, fused 15 %"
@@ -26,29 +27,6 @@ SHARE, FIRST = 0.15, 8
 POOL_BYTES, CHUNK_BYTES = 1 << 28, 1 << 26
 
 _logger = logging.getLogger("bench.kv_fidelity")
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """What differs over one prompt's answer, whose tokens full attention has chosen.
-
-    Args:
-        kl_first: Kullback-Leibler divergence from full attention of the first token, in nats.
-        kl_mean: the mean over tokens.
-        top1: share of the tokens that are the most probable ones here, too.
-    """
-
-    kl_first: float
-    kl_mean: float
-    top1: float
-
-
-def divergence(full: torch.Tensor, other: torch.Tensor) -> Divergence:
-    """Compare logits ``[token, vocabulary]`` with those of full attention."""
-    exact, near = full.double().log_softmax(-1), other.double().log_softmax(-1)
-    apart = (exact.exp() * (exact - near)).sum(-1)
-    same = full.argmax(-1) == other.argmax(-1)
-    return Divergence(float(apart[0]), float(apart.mean()), float(same.double().mean()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +196,7 @@ def measure(reader: Reader, prompts: Sequence[TextPrompt], tokens: int) -> Fidel
 
 
 def _mean_rows(name: str, workload: str, metric: str, values: Sequence[float]) -> list[Row]:
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return _figures(name, workload, metric, fmean(values), error, len(values))
+    return _figures(name, workload, metric, *mean_and_error(values), len(values))
 
 
 def _figures(

@@ -1,4 +1,4 @@
-"""``rag-accel cache``: what a folder keeps of retrieved texts, and its removal."""
+"""``rag-accel cache``: what a folder keeps of retrieved texts, its removal, and its worth."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.cli.cache_check import add_check_command
+
 if TYPE_CHECKING:
     from rag_accel.kv.files import ChunkHeader
     from rag_accel.kv.folder import ChunkFolder
 
 
 def add_cache_command(commands: Any) -> None:
-    """Add the command with its own two to a parser's commands."""
-    cache = commands.add_parser("cache", help="list or purge what a kv_folder keeps of texts")
-    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge")
+    """Add the command with its own to a parser's commands."""
+    cache = commands.add_parser("cache", help="what is kept of retrieved texts, and what it costs")
+    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|check")
     listing = verbs.add_parser("list", help="show the files, the least lately used first")
     listing.add_argument("folder", metavar="FOLDER", type=Path)
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
@@ -32,6 +34,7 @@ def add_cache_command(commands: Any) -> None:
     which.add_argument("--namespace", metavar="NAME", help="of this tenant")
     which.add_argument("--all", action="store_true", help="of every text")
     purge.set_defaults(run=_purge)
+    add_check_command(verbs)
 
 
 def _opened(path: Path) -> ChunkFolder:
