@@ -32,7 +32,7 @@ LIMIT_S = 1800.0
 #: Of fewer, the standard error says too little.
 LEAST_PROMPTS = 8
 #: The prompts that are made: of so many tokens in so many passages.
-_SAMPLE_TOKENS, _SAMPLE_PASSAGES, _CHUNKS = (360, 600), (4, 6), 2000
+_SAMPLE_TOKENS, _SAMPLE_PASSAGES, _CHUNKS = (360, 600), (4, 6), 500
 _CHUNK_BYTES = 1 << 26
 _LIBRARIES = ("rag-accel", "transformers", "torch")
 

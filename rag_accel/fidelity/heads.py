@@ -20,6 +20,8 @@ _DATE = re.compile(
     r"|\b\d{1,2}:\d{2}(?::\d{2})?\b"
 )
 _SHOWN = 80
+#: What a format of a date may ask for.
+_CODES = "aAwdbBmyYHIpMSjUWcxX"
 
 
 def dated_heads(
@@ -52,12 +54,17 @@ def _head(tokenizer: Any, prompt: TextPrompt, template: str | None, day: datetim
     turns = [{"role": one.role, "content": one.content} for one in prompt.messages]
     text: str = tokenizer.apply_chat_template(
         turns,
-        chat_template=template,
+        chat_template=_today(day) + tokenizer.get_chat_template(template),
         add_generation_prompt=True,
         tokenize=False,
-        strftime_now=day.strftime,
     )
     return text.partition(prompt.content.strip())[0]
+
+
+def _today(day: datetime) -> str:
+    """Return a definition of the function by which templates ask for the day and the time."""
+    filled = "".join(f"|replace('%{code}', '{day.strftime(f'%{code}')}')" for code in _CODES)
+    return f"{{% macro strftime_now(format) %}}{{{{ format{filled} }}}}{{% endmacro %}}"
 
 
 def _apart(head: str, other: str) -> str:
