@@ -12,6 +12,7 @@ from typing import Any, get_args
 import torch
 
 from bench.baselines import chunk_reuse
+from bench.kv.answers import Answerer
 from bench.results import Row
 from rag_accel.engines.llm.local.loading import load
 from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
@@ -76,10 +77,17 @@ class Reader:
         context: the most tokens of a prompt and its answer.
         threads: of each forward.
         shares: of the texts' tokens that are computed again.
+        answered: shares whose own answers are wanted, too.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, context: int, threads: int, shares: Sequence[float]
+        self,
+        model: Any,
+        tokenizer: Any,
+        context: int,
+        threads: int,
+        shares: Sequence[float],
+        answered: Sequence[float] = (),
     ) -> None:
         self._load = lambda: load(model, tokenizer, context=context, pool_bytes=POOL_BYTES)
         self._tokenizer = tokenizer
@@ -87,9 +95,10 @@ class Reader:
         loaded = self._load()
         self._ends = loaded.ends
         self._exact = ForcedEngine(loaded, LocalOptions(), threads)
+        self._forced, self._answering = ways(shares), ways(answered)
         self._engines = {
             name: ForcedEngine(self._load(), options_of(way), threads)
-            for name, way in ways(shares).items()
+            for name, way in {**self._forced, **self._answering}.items()
         }
         self._runner = self._load().runner
 
@@ -101,9 +110,14 @@ class Reader:
         states = chunk_reuse.encoded(self._runner, segments)
         return Case(prompt, segments, output.tokens, states), logits
 
+    def answerer(self) -> Answerer:
+        """Return what answers by full attention, by full reuse and with the shares given."""
+        engines = {name: self._engines[name] for name in self._answering}
+        return Answerer(self._exact, engines, self._tokenizer, self._ends)
+
     def arms(self, seed: int) -> dict[str, Arm]:
         """Return every way that is compared, by name."""
-        forced = {name: self._engine_arm(engine) for name, engine in self._engines.items()}
+        forced = {name: self._engine_arm(self._engines[name]) for name in self._forced}
         percent = f"{SHARE * 100:.0f} %"
         return {
             **forced,

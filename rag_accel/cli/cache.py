@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_accel.cli.cache_check import add_check_command
+from rag_accel.cli.check import add_check_verb
 
 if TYPE_CHECKING:
     from rag_accel.kv.files import ChunkHeader
@@ -34,7 +34,7 @@ def add_cache_command(commands: Any) -> None:
     which.add_argument("--namespace", metavar="NAME", help="of this tenant")
     which.add_argument("--all", action="store_true", help="of every text")
     purge.set_defaults(run=_purge)
-    add_check_command(verbs)
+    add_check_verb(verbs)
 
 
 def _opened(path: Path) -> ChunkFolder:

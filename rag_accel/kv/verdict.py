@@ -79,8 +79,8 @@ def write_verdict(path: Path, verdict: Verdict) -> Path:
     folder = ChunkFolder(path)
     said = {"format": FORMAT, "version": VERSION, **asdict(verdict)}
     file = _file_of(folder, verdict.model)
-    with replaced_file(file) as opened:
-        sealed = {**said, "checksum": _checksum(folder, said)}
+    sealed = {**said, "checksum": _checksum(folder, said)}
+    with folder.locked(), replaced_file(file) as opened:
         opened.write(json.dumps(sealed, indent=2).encode())
     return file
 

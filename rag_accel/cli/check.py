@@ -11,7 +11,7 @@ from typing import Any
 from rag_accel.errors import ConfigError
 
 
-def add_check_command(verbs: Any) -> None:
+def add_check_verb(verbs: Any) -> None:
     """Add the verb to those of the command."""
     check = verbs.add_parser(
         "check",
