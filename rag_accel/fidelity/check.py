@@ -20,7 +20,7 @@ from rag_accel.fidelity.heads import dated_heads
 from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 from rag_accel.fidelity.proposal import PROPOSED_BELOW, RatioFidelity, proposed_ratio
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.verdict import Verdict, default_folder, write_verdict
+from rag_accel.kv.verdict import ReuseVerdict, default_folder, write_verdict
 from rag_accel.sample import read_corpus
 from rag_accel.system.processor import usable_cores
 
@@ -248,10 +248,10 @@ def _verdict(
     target: float,
     prompts: int,
     tokens: int,
-) -> Verdict:
+) -> ReuseVerdict:
     below = [one for one in measured if one.ratio < PROPOSED_BELOW]
     shown = next((one for one in below if one.ratio == ratio), below[-1])
-    return Verdict(
+    return ReuseVerdict(
         model=loaded.runner.identity(),
         name=loaded.name,
         target=target,

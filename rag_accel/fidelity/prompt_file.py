@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rag_accel.errors import DocumentError
 from rag_accel.fidelity.prompts import SYSTEM, TextPrompt
@@ -51,8 +51,9 @@ def _prompt(line: str, where: str) -> TextPrompt:
         raise DocumentError("a prompt is not JSON", where=where, found=str(error)) from error
     if not isinstance(given, dict):
         raise _no_prompt(where, f"a {type(given).__name__}")
-    question, documents = given.get("question"), given.get("documents")
-    system = given.get("system", SYSTEM)
+    members: dict[str, Any] = given
+    question, documents = members.get("question"), members.get("documents")
+    system = members.get("system", SYSTEM)
     if not _is_text(question):
         raise _no_prompt(where, "no question")
     if not isinstance(documents, list) or not documents or not all(map(_is_text, documents)):
@@ -62,7 +63,7 @@ def _prompt(line: str, where: str) -> TextPrompt:
     return TextPrompt(tuple(documents), question, system)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value.strip())
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from rag_accel.errors import ChunkFileError
 from rag_accel.kv import verdict as verdicts
-from rag_accel.kv.verdict import Verdict, find_verdict, read_verdict, write_verdict
+from rag_accel.kv.verdict import ReuseVerdict, find_verdict, read_verdict, write_verdict
 
 MODEL, OTHER = "a" * 64, "b" * 64
-FOUND = Verdict(
+FOUND = ReuseVerdict(
     MODEL, "tiny", 0.95, 0.15, 0.97, 0.004, 30, 10, 1700000000.0, {"torch": "2.0", "x": "1"}
 )
 
