@@ -14,7 +14,8 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
-from rag_accel import Accelerator
+from rag_accel import Accelerator, UncheckedReuseWarning
+from rag_accel.engines.llm.local import unchecked
 
 TEXTS = {
     "a": "The height of Mount Fuji is 3776 metres.",
@@ -83,3 +84,20 @@ def test_a_folder_keeps_texts_between_accelerators(tmp_path: Path) -> None:
 
 def counters(accelerator: Accelerator) -> list[dict[str, Any]]:
     return list(accelerator.metrics.snapshot()["engines"].values())
+
+
+def test_fused_without_a_check_is_warned_of_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    with Accelerator() as accelerator:
+        llm = RagAccelLLM(
+            tiny_chat.model(),
+            tokenizer=tokenizer(),
+            max_tokens=4,
+            kv_reuse="fused",
+            accelerator=accelerator,
+        )
+        with pytest.warns(UncheckedReuseWarning, match="check_reuse"):
+            assert llm.complete("Which document says it?").raw is not None
