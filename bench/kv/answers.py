@@ -19,7 +19,7 @@ from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextCutter, TextPrompt
 
 EXACT = "accelerated, exact"
-SYSTEM = "Answer the question from the passages with the number alone."
+SYSTEM = "Answer the question with the one sentence of the passages that says it."
 _PLACES = (
     *("Alder", "Birch", "Cedar", "Dogwood", "Elm", "Fir", "Ginkgo", "Hazel", "Juniper", "Larch"),
     *("Maple", "Oak", "Pine", "Rowan", "Spruce", "Willow"),
@@ -43,9 +43,10 @@ def gold_questions(
     passages: tuple[int, int],
     seed: int = 0,
 ) -> list[GoldQuestion]:
-    """Return questions for a made-up number, which each text has one of about another place.
+    """Return questions for a made-up number, of which each text has one about another place.
 
-    A text is the beginning of a document, with a sentence of ours between two of its lines.
+    A text is the beginning of a document, with a sentence of ours between two of its lines. The
+    gold answer is the sentence: small models that are asked for the number alone repeat it, too.
 
     Args:
         tokenizer: the model's.
@@ -70,19 +71,23 @@ def _question(
     size = random.randint(*tokens) // len(chosen)
     places = random.sample(_PLACES, len(chosen))
     codes = [str(one) for one in random.sample(range(1000, 10_000), len(chosen))]
+    facts = [
+        f"The access code of the {place} depot is {code}."
+        for place, code in zip(places, codes, strict=True)
+    ]
     texts = [
-        _with_fact(TextCutter(tokenizer, [one.text]).text(size), place, code, random)
-        for one, place, code in zip(chosen, places, codes, strict=True)
+        _with_fact(TextCutter(tokenizer, [one.text]).text(size), fact, random)
+        for one, fact in zip(chosen, facts, strict=True)
     ]
     about = random.randrange(len(chosen))
     question = f"What is the access code of the {places[about]} depot?"
-    return GoldQuestion(TextPrompt(tuple(texts), question, SYSTEM), codes[about])
+    return GoldQuestion(TextPrompt(tuple(texts), question, SYSTEM), facts[about])
 
 
-def _with_fact(text: str, place: str, code: str, random: Random) -> str:
+def _with_fact(text: str, fact: str, random: Random) -> str:
     lines = text.splitlines()
     at = random.randint(0, len(lines))
-    return "\n".join([*lines[:at], f"The access code of the {place} depot is {code}.", *lines[at:]])
+    return "\n".join([*lines[:at], fact, *lines[at:]])
 
 
 # Scores -----------------------------------------------------------------------------------------

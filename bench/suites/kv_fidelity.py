@@ -8,8 +8,8 @@ its runner returns is replaced. Beside them stand full reuse and other choices o
 definitions (``bench.baselines.chunk_reuse``); CacheBlend's choice is made there from the whole
 prompt's full attention. All texts are encoded behind the system's turn, once for each prompt.
 
-Beside that, questions are answered freely whose gold answer is known, a number that a sentence of
-one passage says, and EM and F1 of words are compared. Normalised F1 (FusionRAG, Eq. 11) is 0 for
+Beside that, questions are answered freely whose gold answer is known, a sentence of one passage
+that others have much like it, and EM and F1 of words are compared. Normalised F1 (FusionRAG, Eq. 11) is 0 for
 full reuse and 1 for full attention; where full attention is no better, there is none.
 
 Figures are means over prompts with their standard errors: Kullback-Leibler divergence in nats of
@@ -56,6 +56,7 @@ class Sizes:
         context: most tokens of a prompt and its answer.
         shares: of the texts' tokens that are computed again.
         questions: how many have a gold answer.
+        gold_answer: most tokens of an answer to them.
         answered_shares: of the texts' tokens, where those are answered.
     """
 
@@ -66,6 +67,7 @@ class Sizes:
     context: int = 1024
     shares: tuple[float, ...] = (0.05, 0.15, 0.3)
     questions: int = 60
+    gold_answer: int = 24
     answered_shares: tuple[float, ...] = (0.05, 0.15, 0.3)
 
 
@@ -100,7 +102,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     try:
         with torch_threads(threads):
             found = measure(reader, prompts, chosen.answer)
-            answers = answer_rows(reader.answerer(), questions, chosen.answer, FULL)
+            answers = answer_rows(reader.answerer(), questions, chosen.gold_answer, FULL)
     finally:
         reader.close()
     return SuiteResult(

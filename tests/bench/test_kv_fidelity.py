@@ -39,7 +39,9 @@ DOCUMENTS = tuple(
         "Lane": "A lane holds keys and values of one sequence of tokens that came before others.",
     }.items()
 )
-TINY = kv_fidelity.Sizes(prompts=2, tokens=(60, 90), passages=(2, 3), answer=4, questions=2)
+TINY = kv_fidelity.Sizes(
+    prompts=2, tokens=(60, 90), passages=(2, 3), answer=4, questions=2, gold_answer=4
+)
 PROMPT = TextPrompt((DOCUMENTS[0].text, DOCUMENTS[1].text), "How high is it?")
 
 
