@@ -6,18 +6,20 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, get_args
 
 import torch
 
 from bench.baselines import chunk_reuse
-from bench.kv.forced import ForcedEngine
-from bench.kv.prompts import TextPrompt
+from bench.kv.answers import Answerer
 from bench.results import Row
 from rag_accel.engines.llm.local.loading import load
 from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
 from rag_accel.engines.llm.local.tokens import TokenInput
+from rag_accel.fidelity.divergence import Divergence, divergence, mean_and_error
+from rag_accel.fidelity.forced import ForcedEngine
+from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt
 
 FULL, FUSED, FUSED_15 = "accelerated, full", "fused", "accelerated, fused 15 %"
@@ -26,29 +28,6 @@ SHARE, FIRST = 0.15, 8
 POOL_BYTES, CHUNK_BYTES = 1 << 28, 1 << 26
 
 _logger = logging.getLogger("bench.kv_fidelity")
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """What differs over one prompt's answer, whose tokens full attention has chosen.
-
-    Args:
-        kl_first: Kullback-Leibler divergence from full attention of the first token, in nats.
-        kl_mean: the mean over tokens.
-        top1: share of the tokens that are the most probable ones here, too.
-    """
-
-    kl_first: float
-    kl_mean: float
-    top1: float
-
-
-def divergence(full: torch.Tensor, other: torch.Tensor) -> Divergence:
-    """Compare logits ``[token, vocabulary]`` with those of full attention."""
-    exact, near = full.double().log_softmax(-1), other.double().log_softmax(-1)
-    apart = (exact.exp() * (exact - near)).sum(-1)
-    same = full.argmax(-1) == other.argmax(-1)
-    return Divergence(float(apart[0]), float(apart.mean()), float(same.double().mean()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +77,17 @@ class Reader:
         context: the most tokens of a prompt and its answer.
         threads: of each forward.
         shares: of the texts' tokens that are computed again.
+        answered: shares whose own answers are wanted, too.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, context: int, threads: int, shares: Sequence[float]
+        self,
+        model: Any,
+        tokenizer: Any,
+        context: int,
+        threads: int,
+        shares: Sequence[float],
+        answered: Sequence[float] = (),
     ) -> None:
         self._load = lambda: load(model, tokenizer, context=context, pool_bytes=POOL_BYTES)
         self._tokenizer = tokenizer
@@ -109,9 +95,10 @@ class Reader:
         loaded = self._load()
         self._ends = loaded.ends
         self._exact = ForcedEngine(loaded, LocalOptions(), threads)
+        self._forced, self._answering = ways(shares), ways(answered)
         self._engines = {
             name: ForcedEngine(self._load(), options_of(way), threads)
-            for name, way in ways(shares).items()
+            for name, way in {**self._forced, **self._answering}.items()
         }
         self._runner = self._load().runner
 
@@ -123,9 +110,14 @@ class Reader:
         states = chunk_reuse.encoded(self._runner, segments)
         return Case(prompt, segments, output.tokens, states), logits
 
+    def answerer(self) -> Answerer:
+        """Return what answers by full attention, by full reuse and with the shares given."""
+        engines = {name: self._engines[name] for name in self._answering}
+        return Answerer(self._exact, engines, self._tokenizer, self._ends)
+
     def arms(self, seed: int) -> dict[str, Arm]:
         """Return every way that is compared, by name."""
-        forced = {name: self._engine_arm(engine) for name, engine in self._engines.items()}
+        forced = {name: self._engine_arm(self._engines[name]) for name in self._forced}
         percent = f"{SHARE * 100:.0f} %"
         return {
             **forced,
@@ -218,8 +210,7 @@ def measure(reader: Reader, prompts: Sequence[TextPrompt], tokens: int) -> Fidel
 
 
 def _mean_rows(name: str, workload: str, metric: str, values: Sequence[float]) -> list[Row]:
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return _figures(name, workload, metric, fmean(values), error, len(values))
+    return _figures(name, workload, metric, *mean_and_error(values), len(values))
 
 
 def _figures(

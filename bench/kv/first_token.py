@@ -13,13 +13,13 @@ import torch
 from langchain_core.messages import HumanMessage, SystemMessage
 
 from bench.arms import bench_accelerator
-from bench.kv.prompts import SYSTEM, TextCutter, TextPrompt
 from bench.measure import median, rotate
 from bench.paired import in_ms
 from bench.results import Row, row_of
 from langchain_rag_accel import ChatRagAccel
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.fidelity.prompts import SYSTEM, TextCutter, TextPrompt
 
 PLAIN = "plain"
 METRIC = "first_token_ms"

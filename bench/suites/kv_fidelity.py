@@ -8,6 +8,10 @@ its runner returns is replaced. Beside them stand full reuse and other choices o
 definitions (``bench.baselines.chunk_reuse``); CacheBlend's choice is made there from the whole
 prompt's full attention. All texts are encoded behind the system's turn, once for each prompt.
 
+Beside that, questions are answered freely whose gold answer is known, a sentence of one passage
+that others have much like it, and EM and F1 of words are compared. Normalised F1 (FusionRAG, Eq. 11) is 0 for
+full reuse and 1 for full attention; where full attention is no better, there is none.
+
 Figures are means over prompts with their standard errors: Kullback-Leibler divergence in nats of
 the first token and of all, and how often full attention's most probable token is the most probable
 one. Nothing is timed.
@@ -28,11 +32,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.arms import thread_candidates
+from bench.kv.answers import answer_rows, gold_questions
 from bench.kv.fidelity import FULL, FUSED_15, Fidelity, Reader, measure
-from bench.kv.prompts import short_prompts
 from bench.results import SuiteResult, sizes_of
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engine_api import Document
+from rag_accel.fidelity.prompts import short_prompts
 from rag_accel.sample import read_corpus, smollm2_folder
 from rag_accel.system.processor import usable_cores
 
@@ -50,6 +55,9 @@ class Sizes:
         answer: most tokens of an answer.
         context: most tokens of a prompt and its answer.
         shares: of the texts' tokens that are computed again.
+        questions: how many have a gold answer.
+        gold_answer: most tokens of an answer to them.
+        answered_shares: of the texts' tokens, where those are answered.
     """
 
     prompts: int = 200
@@ -58,9 +66,12 @@ class Sizes:
     answer: int = 10
     context: int = 1024
     shares: tuple[float, ...] = (0.05, 0.15, 0.3)
+    questions: int = 60
+    gold_answer: int = 24
+    answered_shares: tuple[float, ...] = (0.05, 0.15, 0.3)
 
 
-QUICK = Sizes(prompts=40, shares=(0.15,))
+QUICK = Sizes(prompts=40, shares=(0.15,), questions=12)
 FULL_SIZES = Sizes()
 
 
@@ -81,14 +92,21 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
         given.tokenizer, given.documents, chosen.prompts, chosen.tokens, chosen.passages
     )
     threads = max(thread_candidates(usable_cores()))
-    reader = Reader(given.model, given.tokenizer, chosen.context, threads, chosen.shares)
+    reader = Reader(
+        *(given.model, given.tokenizer, chosen.context, threads),
+        *(chosen.shares, chosen.answered_shares),
+    )
+    questions = gold_questions(
+        given.tokenizer, given.documents, chosen.questions, chosen.tokens, chosen.passages
+    )
     try:
         with torch_threads(threads):
             found = measure(reader, prompts, chosen.answer)
+            answers = answer_rows(reader.answerer(), questions, chosen.gold_answer, FULL)
     finally:
         reader.close()
     return SuiteResult(
-        *("kv_fidelity", tuple(found.rows()), _ratios(found)), sizes=sizes_of(chosen)
+        *("kv_fidelity", (*found.rows(), *answers), _ratios(found)), sizes=sizes_of(chosen)
     )
 
 

@@ -40,9 +40,9 @@ from bench.arms import bench_accelerator
 from bench.garbage import little_garbage
 from bench.kv import first_token, swap_in
 from bench.kv.first_token import FUSED, REUSE, FirstTokens, Shape, ours
-from bench.kv.prompts import TextCutter
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.fidelity.prompts import TextCutter
 from rag_accel.sample import read_corpus, smollm2_folder
 
 _CHUNKS = 2000

@@ -1,4 +1,4 @@
-"""``rag-accel cache``: what a folder keeps of retrieved texts, its removal and its filling."""
+"""``rag-accel cache``: what a folder keeps of retrieved texts, its removal, filling and worth."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.cli.check import add_check_verb
 from rag_accel.cli.fill import add_fill_verb
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 def add_cache_command(commands: Any) -> None:
     """Add the command with its own to a parser's commands."""
-    cache = commands.add_parser("cache", help="list, purge or fill what a kv_folder keeps of texts")
-    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill")
+    cache = commands.add_parser("cache", help="what is kept of retrieved texts, and what it costs")
+    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill|check")
     listing = verbs.add_parser("list", help="show the files, the least lately used first")
     listing.add_argument("folder", metavar="FOLDER", type=Path)
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
@@ -33,6 +34,7 @@ def add_cache_command(commands: Any) -> None:
     which.add_argument("--all", action="store_true", help="of every text")
     purge.set_defaults(run=_purge)
     add_fill_verb(verbs)
+    add_check_verb(verbs)
 
 
 def _opened(path: Path) -> ChunkFolder:

@@ -23,12 +23,12 @@ from bench.kv.fidelity import (
     options_of,
     ways,
 )
-from bench.kv.prompts import TextPrompt, short_prompts
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import kv_fidelity, ratio_definitions
 from rag_accel.engine_api import Document
 from rag_accel.engines.llm.local.options import KvReuse
 from rag_accel.errors import EngineError
+from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 
 DOCUMENTS = tuple(
     Document(name, f"{name}. {text} " * 3, {"title": name})
@@ -39,7 +39,9 @@ DOCUMENTS = tuple(
         "Lane": "A lane holds keys and values of one sequence of tokens that came before others.",
     }.items()
 )
-TINY = kv_fidelity.Sizes(prompts=2, tokens=(60, 90), passages=(2, 3), answer=4)
+TINY = kv_fidelity.Sizes(
+    prompts=2, tokens=(60, 90), passages=(2, 3), answer=4, questions=2, gold_answer=4
+)
 PROMPT = TextPrompt((DOCUMENTS[0].text, DOCUMENTS[1].text), "How high is it?")
 
 

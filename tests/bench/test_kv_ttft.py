@@ -17,10 +17,10 @@ from fake_runner import tokenizer
 from bench.arms import bench_accelerator
 from bench.kv import first_token, swap_in
 from bench.kv.first_token import EXACT, FUSED, PLAIN, REUSE, First, FirstTokens, Shape, Turns, ours
-from bench.kv.prompts import TextCutter
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import kv_ttft, ratio_definitions
 from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.fidelity.prompts import TextCutter
 
 pytestmark = pytest.mark.usefixtures("loop_of_the_thread")
 

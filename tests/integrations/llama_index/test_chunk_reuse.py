@@ -16,7 +16,8 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
-from rag_accel import Accelerator
+from rag_accel import Accelerator, UncheckedReuseWarning
+from rag_accel.engines.llm.local import unchecked
 from rag_accel.errors import ConfigError
 
 TEXTS = {
@@ -157,3 +158,20 @@ def test_what_is_no_document_is_refused(accelerator: Accelerator, kv_reuse: str)
 
 def counters(accelerator: Accelerator) -> list[dict[str, Any]]:
     return list(accelerator.metrics.snapshot()["engines"].values())
+
+
+def test_fused_without_a_check_is_warned_of_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    with Accelerator() as accelerator:
+        llm = RagAccelLLM(
+            tiny_chat.model(),
+            tokenizer=tokenizer(),
+            max_tokens=4,
+            kv_reuse="fused",
+            accelerator=accelerator,
+        )
+        with pytest.warns(UncheckedReuseWarning, match="check_reuse"):
+            assert llm.complete("Which document says it?").raw is not None
