@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState
-from rag_accel.kv.eviction import EvictionPolicy, SecondSight
+from rag_accel.kv.eviction import EvictionPolicy
 from rag_accel.kv.loader import Loader
 from rag_accel.kv.store import NO_LABEL, HostStore
 
@@ -30,7 +30,6 @@ class TieredStore:
         self._host = HostStore(limit_bytes, eviction)
         self._disk = disk
         self._loader = Loader(disk)
-        self._sight = SecondSight()
         self._hits_disk = self._misses = 0
 
     @property
@@ -53,17 +52,14 @@ class TieredStore:
 
     def find(self, key: bytes) -> LaneState | None:
         """Return what is in memory under a key, and count it as used."""
-        self._sight.asked(key)
         return self._host.find(key)
 
     def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
         """Keep a state, if it is admitted; what is kept under its key already stays."""
-        is_known = self._sight.is_known(key)
-        if isinstance(state, KeyValues) and (is_known or self._disk.has_room(state.nbytes)):
+        is_worth_it = self._host.is_known(key) or self._disk.has_room(state.nbytes)
+        if isinstance(state, KeyValues) and is_worth_it:
             self._loader.write(key, state, label)
-        if key in self._host or is_known or self._host.has_room(state.nbytes):
-            return self._host.put(key, state)
-        return False
+        return self._host.put(key, state)
 
     def want(self, keys: Iterable[bytes]) -> None:
         """Begin to look in the folder; from any thread."""
@@ -81,7 +77,7 @@ class TieredStore:
                 self._misses += 1
             else:
                 self._hits_disk += 1
-                self._host.put(key, state)
+                self._host.keep(key, state)
         return arrived
 
     def wait(self, timeout_s: float) -> None:
