@@ -9,8 +9,7 @@ So LMCache's blending keeps and finds texts:
 - the entry used longest ago goes first.
 
 Its grid of 256 tokens, which loses the ends of texts, is left out: entries are whole texts.
-``PrefixChained`` can do without either of two of these: ``by_content``, which leaves a prefix
-cache, and ``touches``, which leaves a queue: the entry kept longest ago goes first.
+Without ``touches`` it is a queue: the entry kept longest ago goes first.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class PrefixChained:
     Args:
         limit_bytes: most bytes of all entries; None for no limit.
         token_bytes: of the state of each token.
-        by_content: whether a text is found behind other texts than it was computed behind.
         touches: whether an entry that is found was used by that.
     """
 
@@ -54,12 +52,10 @@ class PrefixChained:
         self,
         limit_bytes: int | None,
         token_bytes: int,
-        by_content: bool = True,
         touches: bool = True,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._token_bytes = token_bytes
-        self._by_content = by_content
         self._touches = touches
         self._order: OrderedDict[bytes, SizedText] = OrderedDict()
         self._entries: dict[int, OrderedDict[bytes, None]] = {}
@@ -89,14 +85,12 @@ class PrefixChained:
                 if self._touches:
                     self._order.move_to_end(key)
                 yield entry
-            elif not self._by_content:
-                return
 
     def _look_up(self, entry: _Entry) -> bytes | None:
         """Return the key of the entry itself, or else of the latest of its text."""
         if entry.key in self._order:
             return entry.key
-        if self._by_content and entry.text.number in self._entries:
+        if entry.text.number in self._entries:
             return next(reversed(self._entries[entry.text.number]))
         return None
 

@@ -13,8 +13,9 @@ limit misses these alone. Tokens that fused reuse computes again are not counted
 
 Ours is the engine's own store in memory. The look-up by content over entries with chained keys
 (``bench.baselines.prefix_chained``) is that of LMCache's blending: it keeps each text once more
-behind every other beginning. Its variants in which the entry kept longest ago goes first, and that
-find a text behind its own beginning only, as prefix caches do, are rows.
+behind every other beginning. Rows without a ratio are its variant in which the entry kept longest
+ago goes first, a prefix cache, and a prefix cache whose prompts are ordered for it, which are other
+prompts (``bench.baselines.prefix_tree``).
 
 Ratios:
     missed_zipf: against a look-up by content over prefix-chained keys of the same bytes: our
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from bench.baselines.prefix_chained import PrefixChained
+from bench.baselines.prefix_tree import PrefixTree, ReuseOrdered
 from bench.kv.sustained import (
     TOKEN_BYTES,
     Corpus,
@@ -46,7 +48,8 @@ from bench.results import Row, SuiteResult, sizes_of
 OURS, OURS_ALL = "accelerated", "accelerated, everything admitted"
 CHAINED = "prefix-chained, by content"
 CHAINED_QUEUE = "prefix-chained, by content, oldest entry first"
-PREFIX = "prefix-chained, by prefix"
+PREFIX = "prefix cache"
+ORDERED = "prefix cache, texts ordered for it"
 UNBOUNDED = "no limit"
 
 
@@ -102,7 +105,8 @@ def _counts(shape: Shape, known: Corpus, prompts: Sequence[Prompt], share: float
         OURS_ALL: OurStore(limit, admits_all=True).missed,
         CHAINED: PrefixChained(limit, TOKEN_BYTES).missed,
         CHAINED_QUEUE: PrefixChained(limit, TOKEN_BYTES, touches=False).missed,
-        PREFIX: PrefixChained(limit, TOKEN_BYTES, by_content=False).missed,
+        PREFIX: PrefixTree(limit, TOKEN_BYTES).missed,
+        ORDERED: ReuseOrdered(limit, TOKEN_BYTES).missed,
     }
     return count(f"{shape}, {share * 100:.0f} % of the bytes", prompts, stores)
 

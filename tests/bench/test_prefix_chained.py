@@ -69,14 +69,6 @@ def test_without_touching_the_entry_kept_longest_ago_goes_first() -> None:
     assert (store.missed((B,)), store.missed((A,))) == (0, 10)
 
 
-def test_by_prefix_a_text_is_found_behind_its_own_beginning_only() -> None:
-    store = held(9, by_content=False)
-    store.missed((A, B, C))
-    assert store.missed((A, B, D)) == 10
-    assert store.missed((B, A)) == 20
-    assert store.missed((D, B, C)) == 30
-
-
 def test_without_a_limit_nothing_goes() -> None:
     store = held(None)
     for turn in range(50):
