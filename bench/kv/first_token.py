@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
@@ -13,17 +13,20 @@ import torch
 from langchain_core.messages import HumanMessage, SystemMessage
 
 from bench.arms import bench_accelerator
+from bench.baselines.cacheblend import CacheBlend
 from bench.kv.prompts import SYSTEM, TextCutter, TextPrompt
 from bench.measure import median, rotate
 from bench.paired import in_ms
 from bench.results import Row, row_of
 from langchain_rag_accel import ChatRagAccel
 from langchain_rag_accel.demo.load import torch_threads
+from rag_accel.engines.llm.local.loading import load
 from rag_accel.engines.llm.local.options import KvReuse
 
 PLAIN = "plain"
 METRIC = "first_token_ms"
 EXACT, FUSED, REUSE = "exact", "fused", "full"
+CACHEBLEND, SHARE = "CacheBlend 15 %", 0.15
 QUESTION = "{number}. What do all of these passages say?"
 
 
@@ -107,6 +110,29 @@ def our_arm(model: Any, tokenizer: Any, way: str, accelerator: Any) -> Arm:
     return answer
 
 
+def cacheblend_arm(model: Any, tokenizer: Any, prompts: Iterable[TextPrompt]) -> Arm:
+    """Return CacheBlend without an engine: a prompt's tokens, the states and the first token.
+
+    Args:
+        model: a Llama of transformers.
+        tokenizer: its own.
+        prompts: their texts are encoded now.
+    """
+    blend = CacheBlend(model, load(model, tokenizer).runner, SHARE)
+    with torch_threads(1):
+        for prompt in prompts:
+            blend.prefill(prompt.segmented(tokenizer))
+
+    def answer(prompt: TextPrompt) -> First:
+        started = time.perf_counter()
+        with torch_threads(1):
+            logits = blend.prefill(prompt.segmented(tokenizer))
+            token = tokenizer.decode([int(logits[0].argmax())])
+        return First(time.perf_counter() - started, token)
+
+    return answer
+
+
 class Turns:
     """The prompts of each turn: known texts in an order of its own, and texts that are new.
 
@@ -142,8 +168,12 @@ class FirstTokens:
 
     def gain(self, name: str) -> float:
         """Return the better full prefill's time / an arm's: the median over turns."""
-        pairs = zip(self.found[self.opponent], self.found[name], strict=True)
-        return median([best.seconds / one.seconds for best, one in pairs])
+        return self.ratio(self.opponent, name)
+
+    def ratio(self, other: str, name: str) -> float:
+        """Return another arm's time / an arm's: the median over turns."""
+        pairs = zip(self.found[other], self.found[name], strict=True)
+        return median([one.seconds / ours.seconds for one, ours in pairs])
 
     @property
     def opponent(self) -> str:
@@ -166,7 +196,7 @@ class FirstTokens:
 def measure(
     model: Any, tokenizer: Any, texts: Sequence[str], count: int, tokens: int, turns: int
 ) -> FirstTokens:
-    """Ask in turn: plain, exact, and each way of reuse with known texts and with new ones.
+    """Ask in turn: plain, exact, each way of reuse with known texts and new ones, and CacheBlend.
 
     Everything is on one thread. A turn before all others, which does not count, encodes the texts.
     """
@@ -179,6 +209,8 @@ def measure(
             arms[ours(way)] = _asked(arm, prompts.again)
             if way != EXACT:
                 arms[ours(way, is_cold=True)] = _asked(arm, prompts.new)
+        blend = cacheblend_arm(model, tokenizer, [prompts.again(0)])
+        arms[CACHEBLEND] = _asked(blend, prompts.again)
         found = rotate(arms, turns + 1)
     size = len(prompts.again(0).segmented(tokenizer).ids)
     workload = f"{count} texts of {tokens} tokens, prompts of about {size}"

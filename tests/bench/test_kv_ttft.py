@@ -15,9 +15,22 @@ import tiny_chat
 from fake_runner import tokenizer
 
 from bench.arms import bench_accelerator
-from bench.kv import first_token, swap_in
-from bench.kv.first_token import EXACT, FUSED, PLAIN, REUSE, First, FirstTokens, Shape, Turns, ours
+from bench.kv import break_even, first_token, swap_in
+from bench.kv.break_even import Length
+from bench.kv.first_token import (
+    CACHEBLEND,
+    EXACT,
+    FUSED,
+    PLAIN,
+    REUSE,
+    First,
+    FirstTokens,
+    Shape,
+    Turns,
+    ours,
+)
 from bench.kv.prompts import TextCutter
+from bench.measure import Pairs
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import kv_ttft, ratio_definitions
 from rag_accel.engines.llm.local.options import KvReuse
@@ -34,6 +47,9 @@ TINY = kv_ttft.Sizes(
     texts=3,
     tokens=40,
     turns=1,
+    auto_texts=2,
+    auto_tokens=(40, 80),
+    auto_turns=1,
     swap_tokens=30,
     swap_turns=1,
 )
@@ -67,7 +83,15 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) ->
     assert set(found.ratios) == {one for one in defined if has_fused or FUSED not in one}
     ways = get_args(KvReuse)
     cold = {ours(way, is_cold=True) for way in ways if way != EXACT}
-    assert {row.system for row in found.rows} == {PLAIN, *map(ours, ways), *cold}
+    both = f"{ours(EXACT)} / {ours(FUSED)}"
+    assert {row.system for row in found.rows} == {PLAIN, CACHEBLEND, both, *map(ours, ways), *cold}
+
+
+@pytest.mark.bench
+def test_what_is_never_slower_is_the_worst_length(found: SuiteResult) -> None:
+    gains = [row.median for row in found.rows if row.metric == "ratio"]
+    assert len(gains) == len(TINY.auto_tokens)
+    assert found.ratios["auto_never_slower"] == min(gains)
 
 
 @pytest.mark.bench
@@ -148,3 +172,18 @@ def test_a_first_token_is_compared_with_plains() -> None:
     }
     (row,) = [row for row in FirstTokens("2 turns", firsts).rows() if "equal" in row.metric]
     assert (row.system, row.median, row.n) == (ours(EXACT), 1, 2)
+
+
+def test_a_length_compares_both_arms_turn_by_turn() -> None:
+    length = Length("2 texts", Pairs((4.0, 6.0, 9.0), (2.0, 6.0, 3.0)))
+    assert length.gain == 2.0
+    ratio = [row for row in length.rows() if row.metric == "ratio"]
+    assert [(row.median, row.n) for row in ratio] == [(2.0, 3)]
+
+
+def test_shorter_prompts_have_more_turns_up_to_four_times_as_many() -> None:
+    found = break_even.measure(tiny_chat.model(), tokenizer(), TEXTS, 2, (20, 40, 160), 1)
+    assert [len(one.seconds.plain) for one in found] == [4, 4, 1]
+    assert [one.workload for one in found] == [
+        *("2 texts, 20 tokens", "2 texts, 40 tokens", "2 texts, 160 tokens")
+    ]
