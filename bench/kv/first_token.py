@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import torch
@@ -30,9 +31,10 @@ CACHEBLEND, SHARE = "CacheBlend 15 %", 0.15
 QUESTION = "{number}. What do all of these passages say?"
 
 
-def ours(way: str, is_cold: bool = False) -> str:
+def ours(way: str, is_cold: bool = False, is_on_disk: bool = False) -> str:
     """Return the name of an arm of the engine."""
-    return f"accelerated, {way}, new texts" if is_cold else f"accelerated, {way}"
+    name = f"accelerated, {way}, new texts" if is_cold else f"accelerated, {way}"
+    return f"{name}, from files" if is_on_disk else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,17 @@ def plain_arm(model: Any, tokenizer: Any) -> Arm:
     return answer
 
 
-def our_arm(model: Any, tokenizer: Any, way: str, accelerator: Any) -> Arm:
-    """Return a call of the drop-in that says which texts it has."""
-    options: dict[str, Any] = {"kv_reuse": way, "max_tokens": 1}
+def our_arm(model: Any, tokenizer: Any, way: str, accelerator: Any, **bounds: Any) -> Arm:
+    """Return a call of the drop-in that says which texts it has.
+
+    Args:
+        model: of transformers.
+        tokenizer: its own.
+        way: of reuse.
+        accelerator: computes.
+        bounds: of the drop-in, besides.
+    """
+    options: dict[str, Any] = {"kv_reuse": way, "max_tokens": 1, **bounds}
     chat = ChatRagAccel(model=model, tokenizer=tokenizer, accelerator=accelerator, **options)
 
     def answer(prompt: TextPrompt) -> First:
@@ -196,12 +206,16 @@ class FirstTokens:
 def measure(
     model: Any, tokenizer: Any, texts: Sequence[str], count: int, tokens: int, turns: int
 ) -> FirstTokens:
-    """Ask in turn: plain, exact, each way of reuse with known texts and new ones, and CacheBlend.
+    """Ask in turn: plain, exact, CacheBlend, and each way of reuse, known texts and new ones.
+
+    Known texts are in memory, and in another arm in files that were just written.
 
     Everything is on one thread. A turn before all others, which does not count, encodes the texts.
     """
     prompts = Turns(TextCutter(tokenizer, texts), count, tokens)
     with ExitStack() as stack:
+        # Folders are removed once the accelerator, which writes them, is closed.
+        folders = {way: stack.enter_context(TemporaryDirectory()) for way in get_args(KvReuse)}
         accelerator = stack.enter_context(bench_accelerator(threads=1))
         arms = {PLAIN: _asked(plain_arm(model, tokenizer), prompts.again)}
         for way in get_args(KvReuse):
@@ -209,6 +223,9 @@ def measure(
             arms[ours(way)] = _asked(arm, prompts.again)
             if way != EXACT:
                 arms[ours(way, is_cold=True)] = _asked(arm, prompts.new)
+                bounds = {"kv_folder": folders[way], "chunk_bytes": 0}  # memory keeps nothing
+                arm = our_arm(model, tokenizer, way, accelerator, **bounds)
+                arms[ours(way, is_on_disk=True)] = _asked(arm, prompts.again)
         blend = cacheblend_arm(model, tokenizer, [prompts.again(0)])
         arms[CACHEBLEND] = _asked(blend, prompts.again)
         found = rotate(arms, turns + 1)

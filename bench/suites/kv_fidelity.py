@@ -6,8 +6,9 @@ Every other way is given these tokens, whatever it would have chosen; compared a
 that it had for them. The engine's ways are the engine itself, asked as drop-ins ask it: only what
 its runner returns is replaced. Beside them stand full reuse and other choices of tokens by their
 definitions (``bench.baselines.chunk_reuse``); CacheBlend's choice is made there from the whole
-prompt's full attention, and that of QCFuse (``bench.baselines.critical_layers``) in layers that were
-found on prompts of their own. All texts are encoded behind the system's turn, once for each prompt.
+prompt's full attention. QCFuse's is made in layers that were found on other prompts
+(``bench.baselines.critical_layers``). All texts are encoded behind the system's turn, once for each
+prompt.
 
 Figures are means over prompts with their standard errors: Kullback-Leibler divergence in nats of
 the first token and of all, and how often full attention's most probable token is the most probable

@@ -50,6 +50,9 @@ TINY = kv_ttft.Sizes(
     auto_texts=2,
     auto_tokens=(40, 80),
     auto_turns=1,
+    users=3,
+    user_tokens=20,
+    user_turns=1,
     swap_tokens=30,
     swap_turns=1,
 )
@@ -83,8 +86,11 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) ->
     assert set(found.ratios) == {one for one in defined if has_fused or FUSED not in one}
     ways = get_args(KvReuse)
     cold = {ours(way, is_cold=True) for way in ways if way != EXACT}
-    both = f"{ours(EXACT)} / {ours(FUSED)}"
-    assert {row.system for row in found.rows} == {PLAIN, CACHEBLEND, both, *map(ours, ways), *cold}
+    disk = {ours(way, is_on_disk=True) for way in ways if way != EXACT}
+    others = {PLAIN, CACHEBLEND, f"{ours(EXACT)} / {ours(FUSED)}"}
+    assert {row.system for row in found.rows} == {*map(ours, ways), *cold, *disk, *others}
+    rates = [row.system for row in found.rows if row.metric == "requests_per_s"]
+    assert rates == [*map(ours, ways)]
 
 
 @pytest.mark.bench
@@ -123,6 +129,17 @@ def test_the_second_order_of_known_texts_computes_no_text() -> None:
     chunks = turns.again(2).segmented(tokenizer()).chunks
     assert known == sum(len(one.ids) for one in chunks)
     assert new == 0
+
+
+def test_texts_that_memory_does_not_keep_are_read_from_files(tmp_path: Path) -> None:
+    turns = Turns(cutter(), 3, 40)
+    bounds = {"kv_folder": str(tmp_path / "kept"), "chunk_bytes": 0}
+    for turn in range(2):  # the first accelerator writes files, the second finds them
+        with bench_accelerator(threads=1) as accelerator:
+            arm = first_token.our_arm(tiny_chat.model(), tokenizer(), REUSE, accelerator, **bounds)
+            arm(turns.again(turn))
+            found = reused(accelerator)
+    assert found == sum(len(one.ids) for one in turns.again(1).segmented(tokenizer()).chunks)
 
 
 @pytest.mark.parametrize("arms_of", [swap_in.langchain_arms, swap_in.llama_index_arms])
