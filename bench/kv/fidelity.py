@@ -12,6 +12,7 @@ from typing import Any, get_args
 import torch
 
 from bench.baselines import chunk_reuse
+from bench.baselines.critical_layers import Answered, CriticalLayers, profiled
 from bench.kv.answers import Answerer
 from bench.results import Row
 from rag_accel.engines.llm.local.loading import load
@@ -21,10 +22,12 @@ from rag_accel.fidelity.divergence import Divergence, divergence, mean_and_error
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.selection import QuestionGuided
 
 FULL, FUSED, FUSED_15 = "accelerated, full", "fused", "accelerated, fused 15 %"
 #: What is computed again by other choices: a share of the texts' tokens, or the first of each.
 SHARE, FIRST = 0.15, 8
+CRITICAL = "critical layers 15 %"
 POOL_BYTES, CHUNK_BYTES = 1 << 28, 1 << 26
 
 _logger = logging.getLogger("bench.kv_fidelity")
@@ -57,6 +60,8 @@ def ways(shares: Sequence[float]) -> dict[str, Mapping[str, Any]]:
         for share in shares:
             name = f"accelerated, fused {share * 100:.0f} %"
             found[name] = {"kv_reuse": FUSED, "recompute_ratio": share}
+        whole = {"recompute_ratio": SHARE, "selector": QuestionGuided("question")}
+        found[f"{FUSED_15}, by the whole question"] = {"kv_reuse": FUSED, **whole}
     return found
 
 
@@ -101,6 +106,14 @@ class Reader:
             for name, way in {**self._forced, **self._answering}.items()
         }
         self._runner = self._load().runner
+        #: looked at beside other choices, once they were found
+        self.critical: CriticalLayers | None = None
+
+    def find_critical_layers(self, prompts: Sequence[TextPrompt], tokens: int) -> None:
+        """Find the layers that show best what answers of at most so many tokens look at."""
+        cases = [self.case(prompt, tokens)[0] for prompt in prompts]
+        given = [Answered(case.segments, case.states, case.answer) for case in cases]
+        self.critical = profiled(self._runner, given, SHARE) if given else None
 
     def case(self, prompt: TextPrompt, tokens: int) -> tuple[Case, torch.Tensor]:
         """Answer a prompt by full attention over its joined ranges, in at most so many tokens."""
@@ -119,8 +132,10 @@ class Reader:
         """Return every way that is compared, by name."""
         forced = {name: self._engine_arm(self._engines[name]) for name in self._forced}
         percent = f"{SHARE * 100:.0f} %"
+        critical = {} if self.critical is None else {CRITICAL: self._critical_again}
         return {
             **forced,
+            **critical,
             "full reuse by definition": lambda case: self._again(case, []),
             f"random {percent}": lambda case: self._again(
                 case, chunk_reuse.random_tokens(case.segments, SHARE, seed)
@@ -145,6 +160,11 @@ class Reader:
             return engine.answer(asked, len(case.segments.ids), case.answer)[1]
 
         return logits
+
+    def _critical_again(self, case: Case) -> torch.Tensor:
+        assert self.critical is not None
+        again = self.critical.chosen(self._runner, case.segments, case.states, SHARE)
+        return self._again(case, again)
 
     def _again(self, case: Case, places: Sequence[int]) -> torch.Tensor:
         answer = case.answer[:-1]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Protocol
 
 from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
-from rag_accel.kv.eviction import EvictionPolicy, LeastLatelyUsed
+from rag_accel.kv.eviction import EvictionPolicy, LeastLatelyUsed, SecondSight
 
 NO_LABEL = ChunkLabel()
 #: What a store counts, and the bytes it holds.
@@ -110,6 +110,9 @@ class ChunkStore(Protocol):
 class HostStore:
     """States in memory of this process.
 
+    Until the first one is given up, whatever has room is kept; from then on only what was asked
+    for before. So what is asked for once takes no room that a given up state has left, either.
+
     Args:
         limit_bytes: most bytes of what is kept; a state larger than this is not.
         eviction: what goes first; the least lately used by default.
@@ -120,6 +123,8 @@ class HostStore:
         self._held_bytes = 0
         self._states: dict[bytes, LaneState] = {}
         self._eviction = eviction or LeastLatelyUsed()
+        self._sight = SecondSight()
+        self._is_full = False
         self._hits = self._misses = 0
         self._labels: dict[bytes, frozenset[bytes]] = {}
         self._num_purges = 0
@@ -169,9 +174,14 @@ class HostStore:
         """Tell whether so many bytes have room, with nothing given up."""
         return self._held_bytes + nbytes <= self._limit_bytes
 
+    def is_known(self, key: bytes) -> bool:
+        """Tell whether a key was asked for at least twice."""
+        return self._sight.is_known(key)
+
     def find(self, key: bytes) -> LaneState | None:
         """Return what is kept under a key, and count it as used."""
         with self._lock:
+            self._sight.asked(key)
             state = self._states.get(key)
             if state is None:
                 self._misses += 1
@@ -183,11 +193,20 @@ class HostStore:
     def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
         """Keep a state, if it is admitted; what is kept under its key already stays."""
         with self._lock:
+            has_room = not self._is_full and self.has_room(state.nbytes)
+            if key in self or has_room or self.is_known(key):
+                return self.keep(key, state, label)
+            return False
+
+    def keep(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
+        """Keep a state however seldom it was asked for, unless it is larger than all the room."""
+        with self._lock:
             if key in self._states:
                 return True
             if state.nbytes > self._limit_bytes or label.purges not in (None, self.purges):
                 return False
             while not self.has_room(state.nbytes):
+                self._is_full = True
                 self._give_up(self._eviction.victim())
             self._states[key] = state
             texts = (label.text, *label.neighbours)
@@ -232,7 +251,7 @@ class HostStore:
             if victim in held:
                 return False
             self._give_up(victim)
-        return self.put(key, state)
+        return self.keep(key, state)
 
     def remove(self, key: bytes) -> None:
         """Forget what is kept under a key, if anything."""
@@ -244,6 +263,7 @@ class HostStore:
         with self._lock:
             for key in self.kept:
                 self._give_up(key)
+            self._is_full = False
 
     def close(self) -> None:
         """Forget everything."""

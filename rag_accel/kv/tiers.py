@@ -9,7 +9,7 @@ from itertools import islice
 
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
-from rag_accel.kv.eviction import EvictionPolicy, SecondSight
+from rag_accel.kv.eviction import EvictionPolicy
 from rag_accel.kv.loader import MOST_AHEAD, Loader, SlowStore
 from rag_accel.kv.store import NO_LABEL, HostStore
 
@@ -49,7 +49,6 @@ class TieredStore:
         self._held: Counter[bytes] = Counter()
         #: guards memory: the loader's thread puts into it what was hinted at
         self._lock = threading.Lock()
-        self._sight = SecondSight()
         self._purges = disk.folder.purges
         self._forgotten: set[tuple[str, str]] = set()
         self._hits_disk = self._misses = 0
@@ -94,7 +93,6 @@ class TieredStore:
 
     def find(self, key: bytes) -> LaneState | None:
         """Return what is in memory under a key, and count it as used."""
-        self._sight.asked(key)
         self._look_for_purges()
         with self._lock:
             self._ahead.pop(key, None)
@@ -104,13 +102,11 @@ class TieredStore:
         """Keep a state, if it is admitted; what is kept under its key already stays."""
         if label.purges is not None and label.purges != self.purges:
             return False
-        is_known = self._sight.is_known(key)
-        if isinstance(state, KeyValues) and (is_known or self._disk.has_room(state.nbytes)):
+        is_worth_it = self._host.is_known(key) or self._disk.has_room(state.nbytes)
+        if isinstance(state, KeyValues) and is_worth_it:
             self._loader.write(key, state, label)
         with self._lock:
-            if key in self._host or is_known or self._host.has_room(state.nbytes):
-                return self._host.put(key, state)
-        return False
+            return self._host.put(key, state)
 
     def want(self, keys: Iterable[bytes]) -> None:
         """Begin to look in the folder; from any thread."""
@@ -149,7 +145,7 @@ class TieredStore:
                     self._misses += 1
                 else:
                     self._hits_disk += 1
-                    self._host.put(key, state)
+                    self._host.keep(key, state)
         return arrived
 
     def wait(self, timeout_s: float) -> None:
