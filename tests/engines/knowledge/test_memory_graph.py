@@ -41,6 +41,14 @@ def test_an_entity_is_removed_with_its_triples() -> None:
     assert (len(graph), names(graph)) == (1, ["b", "c"])
 
 
+def test_a_replaced_graph_keeps_the_vectors_of_entities_that_stay() -> None:
+    graph = MemoryGraph([("a", "r", "b")], {"a": "one"})
+    graph.embed(embed)
+    graph.replace([("b", "s", "a")], {"a": "another"})
+    assert [one.id for one in graph.unembedded()] == ["a"]
+    assert len(graph) == 1
+
+
 def test_an_unknown_triple_is_removed_without_effect() -> None:
     graph = MemoryGraph([("a", "r", "b")])
     graph.remove([("a", "r", "c")])
