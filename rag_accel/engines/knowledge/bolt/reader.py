@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, LiteralString, cast
 
 from rag_accel.errors import ConfigError
 
@@ -89,7 +89,7 @@ class BoltReader:
     def _read(self, statement: str, parameters: Mapping[str, Any]) -> list[list[Any]]:
         from neo4j import Query
 
-        query = Query(statement, timeout=self._access.timeout_s)
+        query = Query(cast(LiteralString, statement), timeout=self._access.timeout_s)
         self._trips += 1
         with self._driver.session(**self._session_settings()) as session:
             return [record.values() for record in session.run(query, dict(parameters))]
