@@ -37,10 +37,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Texts that get one vector each. The final value: ``vectors: [len(texts), dim], float32``."""
+    """Texts that get one vector each. The final value: ``vectors: [len(texts), dim], float32``.
+
+    ``keep`` says that the same texts are likely to come again: an engine may keep their vectors.
+    """
 
     texts: tuple[str, ...]
     role: Literal["query", "document"] = "query"
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
