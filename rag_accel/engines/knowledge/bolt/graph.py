@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rag_accel.engine_api import LatencyModel
 from rag_accel.engines.knowledge.bolt.reader import BoltAccess, BoltReader
 from rag_accel.engines.knowledge.bolt.statements import GraphSchema
 from rag_accel.engines.knowledge.bolt.view import BoltView
 from rag_accel.errors import ClosedError, ConfigError
+
+if TYPE_CHECKING:
+    from rag_accel.engines.knowledge.engine import KnowledgeEngine
+
+# Measured on a Neo4j 5.26 of the same machine, one hop: 6 ms for 1 entity, 13 ms for 16; the
+# scheduler refines it.
+_FIRST_GUESS = LatencyModel(base_s=0.006, per_item_s=0.0005)
 
 
 class BoltGraph:
@@ -17,7 +25,11 @@ class BoltGraph:
     The entities are the nodes with one label; their names, and the types of the relationships
     between them, are those of the triples. It is read in transactions of its own; nothing is
     written and nothing cached, so every hop sees what is committed when it is made. All that wait
-    for a hop share a query; requests of graphs that differ in any argument never do.
+    for a hop share a query, except those of different tenants; graphs never share one, so requests
+    with other credentials, databases or bookmarks are those of another ``BoltGraph``. Give it as
+    ``Accelerator(graph=...)``, or several by ``namespace`` as ``KnowledgeEngine(graphs)``.
+
+    Links by names are exact, in case as well; by words and by vector they are those of the index.
 
     A database needs an index on the property ``name`` of the label, or each hop reads all its
     entities. Where an entity has more edges than ``Expansion.fan_out`` the server chooses, in the
@@ -88,6 +100,12 @@ class BoltGraph:
         if self._view.num_names > self._max_names:
             self._view = self._new_view()
         return self._view
+
+    def as_engine(self) -> KnowledgeEngine:
+        """Return an engine over this graph; it computes nothing on this machine."""
+        from rag_accel.engines.knowledge.engine import KnowledgeEngine
+
+        return KnowledgeEngine(self, max_threads=0, latency=_FIRST_GUESS)
 
     def close(self) -> None:
         """Forget the names; the driver stays open."""

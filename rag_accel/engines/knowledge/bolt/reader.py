@@ -106,6 +106,13 @@ class BoltReader:
         return settings
 
 
+def is_down(error: BaseException) -> bool:
+    """Tell whether an error says that the server cannot be reached or refuses this access."""
+    from neo4j.exceptions import AuthError, DriverError
+
+    return isinstance(error, AuthError | DriverError)
+
+
 def _is_retryable(error: BaseException) -> bool:
     tell = getattr(error, "is_retryable", None)
     return bool(tell()) if callable(tell) else False

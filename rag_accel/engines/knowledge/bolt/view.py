@@ -10,7 +10,7 @@ import numpy as np
 
 from rag_accel.engine_api import LinkQuery
 from rag_accel.engines.knowledge.bolt import statements
-from rag_accel.engines.knowledge.bolt.reader import BoltReader
+from rag_accel.engines.knowledge.bolt.reader import BoltReader, is_down
 from rag_accel.engines.knowledge.bolt.statements import GraphSchema
 from rag_accel.engines.knowledge.protocol import Edges, Expansion, Ids, as_ids, no_edges
 from rag_accel.errors import GraphLinkError
@@ -104,6 +104,10 @@ class BoltView:
             )
             for place, query in enumerate(asked)
         ]
+
+    def is_down(self, error: Exception) -> bool:
+        """Tell whether the server is out of reach, or refuses the login, for every request."""
+        return is_down(error)
 
     def _sought(self, asked: Sequence[LinkQuery]) -> dict[str, list[Any]]:
         """Return the parameters of a search, without those that are empty."""
