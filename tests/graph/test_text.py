@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from rag_accel.errors import GraphError
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
-from rag_accel.graph.stages import Branch, Function, Generation, Rerank, Retrieval
+from rag_accel.graph.stages import (
+    Branch,
+    Function,
+    Generation,
+    GraphRetrieval,
+    Rerank,
+    Retrieval,
+)
 from rag_accel.graph.text import format, parse, references
 
 
@@ -166,6 +173,21 @@ STAGES = st.one_of(
     ),
     st.builds(
         Rerank, name=NAMES, documents=VALUES, query=VALUES, top_n=st.none() | COUNTS, output=VALUES
+    ),
+    st.builds(
+        GraphRetrieval,
+        name=NAMES,
+        query=VALUES,
+        top_k=COUNTS,
+        hops=st.integers(0, 3),
+        seeds=COUNTS,
+        link=st.sampled_from(["vector", "words"]),
+        keywords=st.just("") | VALUES,
+        relations=st.none() | st.lists(st.text(max_size=4), max_size=2).map(tuple),
+        direction=st.sampled_from(["out", "in", "both"]),
+        output=VALUES,
+        engine=VALUES,
+        embedder=VALUES,
     ),
     st.builds(Function, name=NAMES, fn=FUNCTIONS, inputs=st.lists(VALUES, max_size=3).map(tuple)),
     st.builds(Function, name=NAMES, fn=FUNCTIONS, reads_all=st.just(True), output=VALUES),

@@ -89,6 +89,27 @@ class MemoryGraph:
                 }
             self._changed()
 
+    def replace(
+        self, triples: Iterable[Sequence[str]], texts: Mapping[str, str] | None = None
+    ) -> None:
+        """Hold these triples and texts instead of all there were, as one change.
+
+        Vectors stay of entities that are still there with the text they had.
+
+        Raises:
+            ConfigError: on something that is no triple of texts.
+        """
+        held, told = dict.fromkeys(map(_triple, triples)), dict(texts or {})
+        with self._lock:
+            ends = {end for one in held for end in (one[0], one[2])} | told.keys()
+            self._vectors = {
+                name: vector
+                for name, vector in self._vectors.items()
+                if name in ends and self._texts.get(name) == told.get(name)
+            }
+            self._triples, self._texts = held, told
+            self._changed()
+
     def view(self) -> GraphVersion:
         """Return the present version; the first call after a change builds it."""
         with self._lock:

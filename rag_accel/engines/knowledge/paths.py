@@ -17,7 +17,7 @@ from rag_accel.engine_api import GraphPath
 from rag_accel.engines.knowledge.protocol import Edges, GraphView, Ids
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hop:
     """All paths of one length ``d`` in hops, one a row.
 
@@ -40,7 +40,7 @@ class Hop:
         return self.entities[:, -1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Paths:
     """The paths of one request so far, with the version of the graph that they are of.
 
@@ -54,7 +54,7 @@ class Paths:
     hops: tuple[Hop, ...]
     namespace: str = ""
     _rendered: list[tuple[GraphPath, ...]] = field(
-        default_factory=list[tuple[GraphPath, ...]], init=False, repr=False, compare=False
+        default_factory=list[tuple[GraphPath, ...]], init=False, repr=False
     )
 
     @property

@@ -21,7 +21,7 @@ from rag_accel.engine_api import Direction, LinkQuery
 Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Expansion:
     """The edges one request wants to know of.
 
@@ -38,7 +38,7 @@ class Expansion:
     fan_out: int = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Edges:
     """The edges of the entities of one ``Expansion``, grouped by entity in the order asked.
 

@@ -165,7 +165,6 @@ def _hop(stage: GraphRetrieval, number: int) -> Step:
     return Step(
         PrimitiveKind.EXPANDING,
         stage.engine,
-        items=max(1, stage.seeds),
         label=str(number),
         writes=f"paths.{number}",
         reads=(f"paths.{number - 1}",),
