@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import neo4j
@@ -298,6 +300,12 @@ def test_an_asynchronous_driver_is_refused() -> None:
     with pytest.raises(ConfigError, match="AsyncBoltDriver"):
         BoltGraph(driver)
     asyncio.run(driver.close())
+
+
+def test_the_driver_package_is_not_imported_before_a_query() -> None:
+    code = "import sys; from rag_accel.engines import BoltGraph; print('neo4j' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
 
 
 def test_what_is_no_driver_is_refused() -> None:
