@@ -37,7 +37,7 @@ class GraphVersion:
     ) -> None:
         self._version = version
         held = tuple(triples)
-        heads, relations, tails = zip(*held, strict=True) if held else ((), (), ())
+        heads, relations, tails = ([one[end] for one in held] for end in range(3))
         self._names = sorted({*heads, *tails, *texts})
         self._relations = sorted(set(relations))
         self._ids = {name: place for place, name in enumerate(self._names)}
@@ -156,4 +156,4 @@ class GraphVersion:
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return rows of length 1: ``[n, dim]``; a row of zeros stays one."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
