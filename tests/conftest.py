@@ -1,13 +1,21 @@
-"""Keep a sample of each cross product, the same in every run; ``--every-case`` keeps all of it."""
+"""Keep a sample of each cross product, the same in every run; ``--every-case`` keeps all of it.
+
+Tests of all rooms share the servers that the modules beside this one start.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+pytest_plugins = ["neo4j_server", "arcadedb_server"]
 
 # Before torch and FAISS are imported: threads that spin while they wait take the cores of others.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

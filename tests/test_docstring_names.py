@@ -25,15 +25,25 @@ FILE = re.compile(r"[\w/.-]+\.(?:py|md|toml)")
 NAME = re.compile(r"[A-Za-z_]\w+(\.[A-Za-z_]\w*)*")
 
 #: Third parties whose names may be said with dots, as in ``torch.set_num_threads``.
-THIRD_PARTIES = {*sys.stdlib_module_names, "faiss", "openai", "sentence_transformers", "torch"}
+THIRD_PARTIES = {
+    *sys.stdlib_module_names,
+    "faiss",
+    "neo4j",
+    "openai",
+    "sentence_transformers",
+    "torch",
+}
 
 #: Names that stand nowhere in our code, and where they come from.
 FOREIGN = {
+    "ClientError": "neo4j",
     "GraphTransform": "the paper's algorithm",
     "PyThreadState_SetAsyncExc": "CPython",
     "Send": "langgraph",
+    "ServiceUnavailable": "neo4j",
     "SentenceTransformer": "sentence-transformers",
     "encode_query": "sentence-transformers",
+    "execute_query": "neo4j",
     "serial": "the stem of a word, an example",
     "serialization": "a word, an example",
     "it": "a word, an example",

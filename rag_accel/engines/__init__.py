@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
     from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+    from rag_accel.engines.knowledge.bolt import BoltGraph
     from rag_accel.engines.knowledge.engine import KnowledgeEngine
     from rag_accel.engines.knowledge.memory import MemoryGraph
     from rag_accel.engines.llm.emulated.device import EmulatedDevice
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchLimits",
+    "BoltGraph",
     "CallableEmbeddingEngine",
     "DeviceTable",
     "DocumentIndex",
@@ -60,6 +62,7 @@ __all__ = [
 
 _HOMES = {
     "BatchLimits": "batching",
+    "BoltGraph": "knowledge.bolt",
     "CallableEmbeddingEngine": "embedding.callable_engine",
     "DeviceTable": "llm.emulated.table",
     "EmulatedDevice": "llm.emulated.device",

@@ -23,7 +23,12 @@ from rag_accel.engine_api import (
 from rag_accel.engines.batching import StepDeadline
 from rag_accel.engines.knowledge.checks import fault
 from rag_accel.engines.knowledge.paths import Paths, extend, start
-from rag_accel.engines.knowledge.protocol import Expansion, GraphView, KnowledgeGraph
+from rag_accel.engines.knowledge.protocol import (
+    Expansion,
+    GraphView,
+    KnowledgeGraph,
+    RemoteView,
+)
 from rag_accel.engines.knowledge.pruning import prune
 from rag_accel.errors import EngineError
 
@@ -45,9 +50,9 @@ class KnowledgeEngine(EngineBase):
 
     SEARCHING (``LinkQuery``) finds the entities that are meant, EXPANDING (``ExpandBatch``) makes
     one hop, PRUNING (``PruneBatch``) chooses paths. In a step the hops of all waiting requests are
-    one call of the graph, and so are their searches. All hops of a request see the version that
-    its search saw. INGESTION (``IngestBatch``) gives entities, by the ids of documents, their
-    vectors, where the graph keeps some.
+    one call of the graph, and so are their searches; tenants never share a call. All hops of a
+    request see the version that its search saw. INGESTION (``IngestBatch``) gives entities, by the
+    ids of documents, their vectors, where the graph keeps some.
 
     Work ends in ``error`` where its payload is malformed, where it names a tenant without a graph
     or paths of another tenant, and where the graph raises for it alone; other work is not touched.
@@ -137,27 +142,28 @@ class KnowledgeEngine(EngineBase):
     def _by_view(
         self, work: Sequence[EngineRequest], view_of: Callable[[EngineRequest], GraphView]
     ) -> _Groups:
-        """Return the work of each view; what has none fails."""
-        groups: dict[int, tuple[GraphView, list[EngineRequest]]] = {}
+        """Return the work of each view and tenant; what has no view fails."""
+        groups: dict[tuple[int, str], tuple[GraphView, list[EngineRequest]]] = {}
         for one in work:
             try:
                 view = view_of(one)
             except Exception as error:
                 self._fail(one, error)
             else:
-                groups.setdefault(id(view), (view, []))[1].append(one)
+                groups.setdefault((id(view), one.namespace), (view, []))[1].append(one)
         return list(groups.values())
 
     def _call(self, name: str, groups: _Groups, call: _Call) -> None:
-        """Make one call for each view; where it raises, one for each request."""
+        """Make one call for each view; where it raises for some, one for each request."""
         for view, work in groups:
             self._counts[f"{name}_calls"] += 1
             self._counts[f"{name}_requests"] += len(work)
             try:
                 values = call(view, work)
             except Exception as error:
-                if len(work) == 1:
-                    self._fail(work[0], error)
+                if len(work) == 1 or _meets_all(view, error):
+                    for one in work:
+                        self._fail(one, error)
                 else:
                     self._call(name, [(view, [one]) for one in work], call)
             else:
@@ -204,6 +210,10 @@ class KnowledgeEngine(EngineBase):
 
     def _fail(self, request: EngineRequest, error: BaseException) -> None:
         self._outputs.append(EngineOutput(request.id, "error", error=error))
+
+
+def _meets_all(view: GraphView, error: Exception) -> bool:
+    return isinstance(view, RemoteView) and view.is_down(error)
 
 
 def _own_view(request: EngineRequest) -> GraphView:

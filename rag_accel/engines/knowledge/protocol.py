@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,8 @@ class GraphView(Protocol):
     """One version of a graph; all steps of a request use the same one.
 
     Called on the engine's worker thread only, several requests in one call. A call that raises
-    fails those requests alone that raise when asked again one by one.
+    fails those requests alone that raise when asked again one by one, unless a ``RemoteView`` says
+    that it would meet all.
     """
 
     @property
@@ -97,6 +98,15 @@ class GraphView(Protocol):
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
         """Return what is told of entities, an empty text where nothing is."""
+        ...
+
+
+@runtime_checkable
+class RemoteView(Protocol):
+    """A view of a graph on a server, which can be out of reach."""
+
+    def is_down(self, error: Exception) -> bool:
+        """Tell whether an error would meet every request, so that none is asked again alone."""
         ...
 
 

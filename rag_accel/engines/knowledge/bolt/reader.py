@@ -1,0 +1,118 @@
+"""Reading over a driver of the official ``neo4j`` package: whose access it is, one query a call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, LiteralString, cast
+
+from rag_accel.errors import ConfigError
+
+_NOTE = "while a knowledge graph was read from its database"
+
+
+@dataclass(frozen=True, slots=True)
+class BoltAccess:
+    """Whose view of which database queries see. Only queries with equal access ever share a call.
+
+    Args:
+        database: its name; ``None`` for the home database of the user.
+        auth: other credentials than the driver's, as ``neo4j.basic_auth`` returns them.
+        impersonated_user: whose rights apply instead.
+        bookmarks: what must have been written before a query reads, as ``neo4j.Bookmarks``; by
+            default what the driver's own ``execute_query`` has written.
+        timeout_s: longest time of a query on the server; ``None`` leaves it to the server.
+    """
+
+    database: str | None = None
+    auth: Any = field(default=None, repr=False)
+    impersonated_user: str | None = None
+    bookmarks: Any = None
+    timeout_s: float | None = 30.0
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ConfigError(
+                "bad time limit of a graph's queries",
+                where="timeout_s",
+                found=repr(self.timeout_s),
+                valid="a number of seconds above 0, or None",
+            )
+
+
+class BoltReader:
+    """Queries that only read, in sessions of their own: a caller's session is never used.
+
+    Args:
+        driver: a ``neo4j.Driver``, which stays the caller's.
+        access: whose view of which database.
+    """
+
+    def __init__(self, driver: Any, access: BoltAccess) -> None:
+        if inspect.iscoroutinefunction(getattr(driver, "close", None)) or not callable(
+            getattr(driver, "session", None)
+        ):
+            raise ConfigError(
+                "a graph cannot be read over this object",
+                where="driver",
+                found=type(driver).__name__,
+                valid="a driver from neo4j.GraphDatabase.driver, which is not asynchronous",
+            )
+        self._driver = driver
+        self._access = access
+        self._trips = 0
+
+    @property
+    def trips(self) -> int:
+        """Return how many queries were sent."""
+        return self._trips
+
+    def rows(self, statement: str, parameters: Mapping[str, Any]) -> list[list[Any]]:
+        """Return the values of each record; one round trip.
+
+        What the driver calls retryable, such as a pooled connection that has died, is tried once
+        more. Any other exception is the driver's own object with a note, which holds no parameter.
+        """
+        try:
+            return self._read(statement, parameters)
+        except Exception as error:
+            if not _is_retryable(error):
+                error.add_note(_NOTE)
+                raise
+        try:
+            return self._read(statement, parameters)
+        except Exception as error:
+            error.add_note(_NOTE)
+            raise
+
+    def _read(self, statement: str, parameters: Mapping[str, Any]) -> list[list[Any]]:
+        from neo4j import Query
+
+        query = Query(cast(LiteralString, statement), timeout=self._access.timeout_s)
+        self._trips += 1
+        with self._driver.session(**self._session_settings()) as session:
+            return [record.values() for record in session.run(query, dict(parameters))]
+
+    def _session_settings(self) -> dict[str, Any]:
+        access = self._access
+        settings: dict[str, Any] = {"default_access_mode": "READ", "fetch_size": -1}
+        for name in ("database", "auth", "impersonated_user", "bookmarks"):
+            if (value := getattr(access, name)) is not None:
+                settings[name] = value
+        if access.bookmarks is None:
+            # So that a program reads what it has written with execute_query, as it does plainly.
+            settings["bookmark_manager"] = self._driver.execute_query_bookmark_manager
+        return settings
+
+
+def is_down(error: BaseException) -> bool:
+    """Tell whether an error says that the server cannot be reached or refuses this access."""
+    from neo4j.exceptions import AuthError, DriverError
+
+    return isinstance(error, AuthError | DriverError)
+
+
+def _is_retryable(error: BaseException) -> bool:
+    tell = getattr(error, "is_retryable", None)
+    return bool(tell()) if callable(tell) else False
