@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -61,6 +62,10 @@ def keeping_texts(namespace: str | None) -> list[Accelerator]:
     ]
 
 
+def _count_failed_hint(metrics: Metrics, engine: EngineName | None) -> None:
+    metrics.counter("hints_failed", engine or "documents").add()
+
+
 class Accelerator:
     """A scheduler of the work of many requests over shared engines.
 
@@ -95,7 +100,8 @@ class Accelerator:
             _core_options(self.options, self.cores),
             check=check_output,
             observer=SchedulerObserver(self._metrics, self.tracer),
-            hint_failed=self._count_failed_hint,
+            # Not a method: the driver must not keep an accelerator that nothing else refers to.
+            hint_failed=partial(_count_failed_hint, self._metrics),
         )
         self.leaves = Leaves(self._driver, self.options)
         self.calls = CallPool(self.options.call_threads)
@@ -327,9 +333,6 @@ class Accelerator:
         other work; a prompt under way with such a text ends as it began.
         """
         self._driver.hinted.forget(texts, self.options.namespace)
-
-    def _count_failed_hint(self, engine: EngineName | None) -> None:
-        self._metrics.counter("hints_failed", engine or "documents").add()
 
     def count_bypass(self, where: str, reason: str) -> None:
         """Count a leaf that ran plainly because of an error of ours."""
