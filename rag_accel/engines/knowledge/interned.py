@@ -28,6 +28,11 @@ class Names:
     def __len__(self) -> int:
         return len(self.names)
 
+    def of(self, ids: Ids) -> list[str]:
+        """Return the names of ids, in their order."""
+        places: list[int] = list(map(int, ids.ravel()))
+        return [self.names[place] for place in places]
+
     def with_more(self, names: Iterable[str]) -> Names:
         """Return these and others; this very object where all are known."""
         new = {name for name in names if name not in self.ids}

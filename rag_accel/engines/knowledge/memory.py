@@ -81,11 +81,15 @@ class MemoryGraph:
             self._changed()
 
     def remove(self, triples: Iterable[Sequence[str]] = (), entities: Iterable[str] = ()) -> None:
-        """Remove triples, and entities with all their triples; unknown ones are ignored."""
-        gone = set(entities)
+        """Remove triples, and entities with all their triples; unknown ones are ignored.
+
+        Raises:
+            ConfigError: on something that is no triple of texts; then nothing is removed.
+        """
+        gone, dropped = set(entities), list(map(_triple, triples))
         with self._lock:
-            for one in triples:
-                self._drop(_triple(one))
+            for one in dropped:
+                self._drop(one)
             for name in gone:
                 self._texts.pop(name, None)
                 self._vectors.pop(name, None)

@@ -72,15 +72,15 @@ class GraphVersion:
 
     def entity_names(self, ids: Ids) -> Sequence[str]:
         """Return the names of entities."""
-        return [self.names[one] for one in ids.tolist()]
+        return self._entities.of(ids)
 
     def relation_names(self, ids: Ids) -> Sequence[str]:
         """Return the names of relations."""
-        return [self._relations.names[one] for one in ids.tolist()]
+        return self._relations.of(ids)
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
         """Return what is told of entities, an empty text where nothing is."""
-        return [self._texts.get(self.names[one], "") for one in ids.tolist()]
+        return [self._texts.get(name, "") for name in self._entities.of(ids)]
 
     def _followed(self, names: tuple[str, ...] | None) -> Ids | None:
         if names is None:
@@ -115,7 +115,7 @@ class GraphVersion:
         ids = as_ids(sorted(known[name] for name in self._vectors if name in known))
         if not len(ids):
             return ids, np.empty((0, 0), np.float32)
-        return ids, unit(np.stack([self._vectors[self.names[one]] for one in ids.tolist()]))
+        return ids, unit(np.stack([self._vectors[name] for name in self._entities.of(ids)]))
 
     def _nearest(self, vector: Any, k: int) -> Ids:
         ids, matrix = self._matrix

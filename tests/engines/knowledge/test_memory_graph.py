@@ -63,6 +63,14 @@ def test_what_is_no_triple_is_refused_and_nothing_is_added(bad: Any) -> None:
     assert len(graph) == 0
 
 
+def test_a_removal_of_what_is_no_triple_removes_nothing() -> None:
+    graph = MemoryGraph([("a", "r", "b")])
+    bad: Any = [("a", "r", "b"), "no triple"]
+    with pytest.raises(ConfigError, match="no triple"):
+        graph.remove(bad)
+    assert len(graph) == 1
+
+
 def test_only_entities_without_a_vector_are_embedded() -> None:
     graph = MemoryGraph([("a", "r", "b")], {"a": "the first"})
     calls: list[list[str]] = []
