@@ -49,19 +49,21 @@ Arm = Callable[[Case], torch.Tensor]
 # Arms of the engine -----------------------------------------------------------------------------
 
 
-def ways(shares: Sequence[float]) -> dict[str, Mapping[str, Any]]:
+def ways(shares: Sequence[float], by_whole_question: bool = True) -> dict[str, Mapping[str, Any]]:
     """Return the options of the engine that are compared, by the arm's name.
 
     Args:
         shares: of the texts' tokens that are computed again.
+        by_whole_question: whether tokens chosen by all of a question's are among them.
     """
     found: dict[str, Mapping[str, Any]] = {FULL: {"kv_reuse": "full"}}
     if FUSED in get_args(KvReuse):
         for share in shares:
             name = f"accelerated, fused {share * 100:.0f} %"
             found[name] = {"kv_reuse": FUSED, "recompute_ratio": share}
-        whole = {"recompute_ratio": SHARE, "selector": QuestionGuided("question")}
-        found[f"{FUSED_15}, by the whole question"] = {"kv_reuse": FUSED, **whole}
+        if by_whole_question:
+            whole = {"recompute_ratio": SHARE, "selector": QuestionGuided("question")}
+            found[f"{FUSED_15}, by the whole question"] = {"kv_reuse": FUSED, **whole}
     return found
 
 
@@ -100,7 +102,7 @@ class Reader:
         loaded = self._load()
         self._ends = loaded.ends
         self._exact = ForcedEngine(loaded, LocalOptions(), threads)
-        self._forced, self._answering = ways(shares), ways(answered)
+        self._forced, self._answering = ways(shares), ways(answered, False)
         self._engines = {
             name: ForcedEngine(self._load(), options_of(way), threads)
             for name, way in {**self._forced, **self._answering}.items()

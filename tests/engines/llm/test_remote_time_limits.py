@@ -68,7 +68,7 @@ def test_a_server_that_drips_is_given_up_after_the_total_time(
     make_engine: MakeEngine, talk: Callable[[Line], None], stream: bool
 ) -> None:
     with RawServer(talk) as server:
-        options = RemoteOptions(total_timeout_s=0.1, max_retries=0)
+        options = RemoteOptions(total_timeout_s=0.4, max_retries=0)
         error = error_of(run(make_engine(server.base_url, options=options), work(stream=stream)))
         assert "took longer" in str(error)
         assert "total_timeout_s" in str(error.hint)
