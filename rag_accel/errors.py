@@ -15,8 +15,10 @@
     |-- EngineError            an engine failed on work that was valid
     |   |-- EngineOutputError  an engine returned NaN, a wrong dimension or a wrong count
     |   |-- EngineLostError    an engine stopped answering
-    |   `-- RemoteEngineError  an HTTP engine got a bad answer, or none in time
+    |   |-- RemoteEngineError  an HTTP engine got a bad answer, or none in time
+    |   `-- GraphLinkError     a knowledge graph cannot be searched as it was asked to be
     |-- IndexFileError         a stored index is damaged, foreign or of a newer version
+    |-- GraphFileError         a stored knowledge graph is damaged, foreign or of a newer version
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
     `-- DocumentError          a document cannot be read
 
@@ -188,10 +190,22 @@ class RemoteEngineError(EngineError):
         self.status = status
 
 
+class GraphLinkError(EngineError):
+    """A knowledge graph cannot be searched in this way, such as by vector without vectors."""
+
+    code = "RA440"
+
+
 class IndexFileError(RagAccelError):
     """A stored index is damaged, foreign or written by a newer version."""
 
     code = "RA500"
+
+
+class GraphFileError(RagAccelError):
+    """A stored knowledge graph is damaged, foreign or written by a newer version."""
+
+    code = "RA507"
 
 
 class ChunkFileError(RagAccelError):

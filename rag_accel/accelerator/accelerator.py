@@ -54,8 +54,9 @@ class Accelerator:
     """A scheduler of the work of many requests over shared engines.
 
     Args:
-        llm, embedder, index, reranker: engines of the stages that name no other; each an
-            ``Engine``, a ``DocumentIndex`` or a callable, see ``requests.engines``.
+        llm, embedder, index, reranker, graph: engines of the stages that name no other; each an
+            ``Engine``, a ``DocumentIndex``, a ``MemoryGraph`` or a callable, see
+            ``requests.engines``.
         engines: more of them, by the names that stages use.
         options: an ``Options``; or give single options as keyword arguments.
 
@@ -70,6 +71,7 @@ class Accelerator:
         embedder: Any = None,
         index: Any = None,
         reranker: Any = None,
+        graph: Any = None,
         engines: Mapping[str, Any] | None = None,
         options: Options | None = None,
         **arguments: Any,
@@ -98,7 +100,13 @@ class Accelerator:
         self._pid = os.getpid()
         # The driver's thread keeps the driver alive, not this object: nobody else would stop it.
         weakref.finalize(self, self._driver.close, 0.0).atexit = False
-        given = {"llm": llm, "embedder": embedder, "index": index, "reranker": reranker}
+        given = {
+            "llm": llm,
+            "embedder": embedder,
+            "index": index,
+            "reranker": reranker,
+            "graph": graph,
+        }
         try:
             for name, engine in {**given, **(engines or {})}.items():
                 if engine is not None:
@@ -124,7 +132,7 @@ class Accelerator:
         Args:
             name: what stages call it.
             engine: an ``Engine``, a ``DocumentIndex`` or a callable.
-            kind: what a callable does; known from the name for the four standard ones.
+            kind: what a callable does; known from the name for the standard ones.
 
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.

@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class PrimitiveKind(enum.StrEnum):
-    """The kinds of work there are (Teola Table 1, plus graph hops and opaque user code)."""
+    """The kinds of work there are (Teola Table 1, plus graph hops, pruning and user code)."""
 
     EMBEDDING = "EMBEDDING"
     SEARCHING = "SEARCHING"
@@ -21,6 +21,7 @@ class PrimitiveKind(enum.StrEnum):
     DECODING = "DECODING"
     PARTIAL_DECODING = "PARTIAL_DECODING"
     EXPANDING = "EXPANDING"
+    PRUNING = "PRUNING"
     CONDITION = "CONDITION"
     AGGREGATE = "AGGREGATE"
     FUNCTION = "FUNCTION"
@@ -57,7 +58,8 @@ KINDS: Mapping[PrimitiveKind, KindSpec] = {
     PrimitiveKind.FULL_PREFILLING: KindSpec(made_by_passes=True, prefills=True),
     PrimitiveKind.DECODING: KindSpec(role="llm"),
     PrimitiveKind.PARTIAL_DECODING: KindSpec(has_engine=False, made_by_passes=True),
-    PrimitiveKind.EXPANDING: KindSpec(),
+    PrimitiveKind.EXPANDING: KindSpec(owned_only=True, hands_on="paths"),
+    PrimitiveKind.PRUNING: KindSpec(role="graph"),
     PrimitiveKind.CONDITION: KindSpec(has_engine=False),
     PrimitiveKind.AGGREGATE: KindSpec(has_engine=False, made_by_passes=True),
     PrimitiveKind.FUNCTION: KindSpec(has_engine=False),

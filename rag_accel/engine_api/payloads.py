@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
+Direction = Literal["out", "in", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Texts that get one vector each. The final value: ``vectors: [len(texts), dim], float32``."""
+    """Texts that get one vector each. The final value: ``vectors: [len(texts), dim], float32``.
+
+    ``keep`` says that the same texts are likely to come again: an engine may keep their vectors.
+    """
 
     texts: tuple[str, ...]
     role: Literal["query", "document"] = "query"
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,97 @@ class IngestBatch:
 
     documents: tuple[Document, ...]
     vectors: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LinkQuery:
+    """A search for the ``k`` entities of a knowledge graph that are meant, best first.
+
+    Exactly one of the other fields says what is looked for. The final value is a ``Paths`` of no
+    hops, which EXPANDING extends.
+
+    Args:
+        k: most entities, 0 for none.
+        vector: ``[dim], float32``, for the entities with the nearest vectors.
+        text: for the entities whose names share most words with it.
+        names: for the entities of these names, in their order.
+    """
+
+    k: int
+    vector: Any = None
+    text: str | None = None
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandBatch:
+    """One hop from the ends of paths. The final value: the paths with those of one hop more.
+
+    Args:
+        paths: what the search or the hop before gave.
+        relations: names of the relations to follow; ``None`` follows all.
+        direction: along edges, against them or both ways.
+        fan_out: most edges of one entity in one direction.
+        limit: most paths of this hop.
+    """
+
+    paths: Any
+    relations: tuple[str, ...] | None = None
+    direction: Direction = "both"
+    fan_out: int = 32
+    limit: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PruneBatch:
+    """A choice of the ``k`` paths nearest to a query by cosine.
+
+    The final value is ``tuple[GraphHit, ...]``, best first, equal scores in the order of the paths.
+
+    Args:
+        paths: what the last hop gave.
+        vectors: ``[n, dim], float32``, one for each path's text.
+        query: ``[dim], float32``.
+        k: most paths, 0 for none.
+    """
+
+    paths: Any
+    vectors: Any
+    query: Any
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPath:
+    """A path through a knowledge graph, by name.
+
+    Args:
+        entities: one more than there are relations, each once.
+        relations: between two entities each.
+        forward: whether each relation is walked from its head to its tail.
+    """
+
+    entities: tuple[str, ...]
+    relations: tuple[str, ...]
+    forward: tuple[bool, ...]
+
+    @property
+    def text(self) -> str:
+        """Return ``a -> r -> b``, or ``a <- r <- b`` where a relation is walked backwards."""
+        pieces = [self.entities[0]]
+        for relation, entity, forward in zip(
+            self.relations, self.entities[1:], self.forward, strict=True
+        ):
+            arrow = "->" if forward else "<-"
+            pieces.append(f" {arrow} {relation} {arrow} {entity}")
+        return "".join(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphHit(ScoredDocument):
+    """A path that was chosen, as a document whose text is the path's."""
+
+    path: GraphPath
 
 
 @dataclass(frozen=True, slots=True)

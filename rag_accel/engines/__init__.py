@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
     from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+    from rag_accel.engines.knowledge.engine import KnowledgeEngine
+    from rag_accel.engines.knowledge.memory import MemoryGraph
     from rag_accel.engines.llm.emulated.device import EmulatedDevice
     from rag_accel.engines.llm.emulated.engine import EmulatedEngine
     from rag_accel.engines.llm.emulated.table import DeviceTable
@@ -43,7 +45,9 @@ __all__ = [
     "HybridSpec",
     "IndexKind",
     "IndexSpec",
+    "KnowledgeEngine",
     "MaxSimScorer",
+    "MemoryGraph",
     "Metric",
     "OpenAICompatibleEngine",
     "RemoteOptions",
@@ -63,6 +67,8 @@ _HOMES = {
     "ExtractiveEngine": "llm.extractive.engine",
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.fusion",
+    "KnowledgeEngine": "knowledge.engine",
+    "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",
     "RemoteOptions": "llm.remote.options",

@@ -28,6 +28,7 @@ MetadataFilter: TypeAlias = tuple[tuple[str, Any], ...]
 
 DEFAULT_QUERY: Final = ValueName("input")
 DEFAULT_EMBEDDER: Final = EngineName("embedder")
+DEFAULT_GRAPH: Final = EngineName("graph")
 DEFAULT_INDEX: Final = EngineName("index")
 DEFAULT_LLM: Final = EngineName("llm")
 DEFAULT_RERANKER: Final = EngineName("reranker")

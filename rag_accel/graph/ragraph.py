@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
+from rag_accel.engine_api import Direction
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph, Link
 from rag_accel.graph.nodes import Condition, EngineName, Reducer, StageName
@@ -17,12 +18,14 @@ from rag_accel.graph.stages import (
     Branch,
     Function,
     Generation,
+    GraphRetrieval,
     Ingestion,
     Rerank,
     Retrieval,
     Stage,
     kind_of,
 )
+from rag_accel.graph.stages.graph_retrieval import Link as EntityLink
 
 Name: TypeAlias = str | int
 
@@ -99,6 +102,58 @@ class RAGraph:
                 query=ValueName(query),
                 top_k=top_k,
                 where=tuple((where or {}).items()),
+                output=ValueName(output or ""),
+                engine=EngineName(engine),
+                embedder=EngineName(embedder),
+            )
+        )
+
+    def add_graph_retrieval(
+        self,
+        name: Name,
+        *,
+        query: str = "input",
+        top_k: int = 10,
+        hops: int = 2,
+        seeds: int = 5,
+        link: EntityLink = "vector",
+        keywords: str | None = None,
+        relations: Sequence[str] | None = None,
+        direction: Direction = "both",
+        fan_out: int = 32,
+        max_paths: int = 256,
+        output: str | None = None,
+        engine: str = "graph",
+        embedder: str = "embedder",
+    ) -> Self:
+        """Add a stage that finds the ``top_k`` paths of a knowledge graph nearest to ``query``.
+
+        Args:
+            hops: longest path, in edges.
+            seeds: most entities to start from.
+            link: how they are found: by ``vector``, or by the ``words`` of their names.
+            keywords: a value that names them instead, such as what an LLM stage wrote: a list, or a
+                text that separates them by commas or lines.
+            relations: which relations to follow; by default all.
+            direction: along edges (``out``), against them (``in``) or both ways.
+            fan_out: most edges of one entity in one direction.
+            max_paths: most paths of each length.
+            output: the value it writes; by default its own name.
+            embedder: the engine that embeds the query and the texts of paths.
+        """
+        return self.add_stage(
+            GraphRetrieval(
+                name=_stage_name(name),
+                query=ValueName(query),
+                top_k=top_k,
+                hops=hops,
+                seeds=seeds,
+                link=link,
+                keywords=ValueName(keywords or ""),
+                relations=None if relations is None else _several(relations),
+                direction=direction,
+                fan_out=fan_out,
+                max_paths=max_paths,
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
                 embedder=EngineName(embedder),

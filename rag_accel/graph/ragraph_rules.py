@@ -11,7 +11,7 @@ from rag_accel.engine_api.kinds import HasKinds
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.nodes import DEFAULT_EMBEDDER, END, START, StageName, alternatives
 from rag_accel.graph.order import reachable
-from rag_accel.graph.stages import Branch, Retrieval, engines_of
+from rag_accel.graph.stages import Branch, GraphRetrieval, Retrieval, engines_of
 from rag_accel.graph.writers import clashes_in_graph
 
 # Define what a rule about a graph is.
@@ -136,8 +136,8 @@ def _known_engines(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
         return
     for stage in graph.stages:
         for engine in engines_of(stage):
-            # An index that embeds by itself needs no embedder; decompose knows which one does.
-            optional = isinstance(stage, Retrieval) and engine == DEFAULT_EMBEDDER
+            # What embeds by itself needs no embedder; decompose knows which one does.
+            optional = isinstance(stage, Retrieval | GraphRetrieval) and engine == DEFAULT_EMBEDDER
             if engine not in engines and not optional:
                 yield f"stage {stage.name!r} names engine {engine!r}; " + alternatives(
                     engine, engines

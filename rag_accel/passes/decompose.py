@@ -135,19 +135,19 @@ def _lower(instance: StageInstance, steps: _Steps, depth: int) -> Iterator[Primi
     for place, step in enumerate(own):
         last = place == len(own) - 1
         name = _name(instance.name, step)
-        output = stage.output if last else ValueName(f"{instance.name}.{KINDS[step.kind].hands_on}")
+        output = stage.output if last else _handed(instance.name, step)
         yield Primitive(
             name=name,
             instance=instance.name,
             kind=step.kind,
             engine=step.engine,
-            inputs=(*before, *stage.inputs) if step.reads_stage or not before else before,
+            inputs=_inputs(instance, step, before),
             output=output,
             after=after,
             depth=depth - place,
             size=step.items,
             reads_all=stage.reads_all,
-            attributes=_attributes(stage, first=place == 0, last=last),
+            attributes=(*_attributes(stage, first=place == 0, last=last), *step.attributes),
         )
         after = (name,)
         before = () if output is None else (output,)
@@ -166,7 +166,21 @@ def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...
 
 
 def _name(instance: InstanceName, step: Step) -> PrimitiveName:
-    return PrimitiveName(f"{instance}.{step.kind.lower()}")
+    label = f".{step.label}" if step.label else ""
+    return PrimitiveName(f"{instance}.{step.kind.lower()}{label}")
+
+
+def _handed(instance: InstanceName, step: Step) -> ValueName:
+    return ValueName(f"{instance}.{step.writes or KINDS[step.kind].hands_on}")
+
+
+def _inputs(
+    instance: StageInstance, step: Step, before: tuple[ValueName, ...]
+) -> tuple[ValueName, ...]:
+    if step.reads or step.given:
+        own = (ValueName(f"{instance.name}.{name}") for name in step.reads)
+        return (*own, *step.given)
+    return (*before, *instance.stage.inputs) if step.reads_stage or not before else before
 
 
 def _tail(instance: InstanceName, steps: _Steps) -> PrimitiveName:

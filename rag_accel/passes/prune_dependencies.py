@@ -34,7 +34,9 @@ from rag_accel.graph.order import topological
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.passes.context import Earlier, PassContext, all_earlier
 
-_FINDS_DOCUMENTS = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
+_FINDS_DOCUMENTS = frozenset(
+    {PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING, PrimitiveKind.PRUNING}
+)
 
 
 def prune_dependencies(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:

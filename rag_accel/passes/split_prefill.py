@@ -50,7 +50,9 @@ SHORT_VALUE_TOKENS: Final = 8
 """Guessed length of any other value, such as a question, unless what writes it tells."""
 
 _PARTS = frozenset({PrimitiveKind.PARTIAL_PREFILLING, PrimitiveKind.FULL_PREFILLING})
-_FINDS_DOCUMENTS = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
+_FINDS_DOCUMENTS = frozenset(
+    {PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING, PrimitiveKind.PRUNING}
+)
 
 
 def split_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:

@@ -6,6 +6,7 @@ sync or async, is borrowed and is called with plain arguments:
 
     llm(prompt: str) -> str                                embedder(texts: list[str]) -> vectors
     index(query: str, k: int) -> documents or strings      reranker(query, texts) -> scores
+    graph(query: str, k: int) -> documents or strings
 
 What a stage asks for beyond that comes as a keyword argument, and only then: ``stop`` and
 ``max_tokens`` to an LLM, ``where`` to an index.

@@ -22,12 +22,13 @@ from rag_accel.engine_api import (
     GenerationOutput,
     HybridQuery,
     IngestBatch,
+    LinkQuery,
     PrimitiveKind,
     RerankBatch,
     SearchQuery,
     TextBatch,
 )
-from rag_accel.errors import EngineOutputError, RequestCancelledError
+from rag_accel.errors import EngineError, EngineOutputError, RequestCancelledError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.engines import (
     NamedEngine,
@@ -36,6 +37,7 @@ from rag_accel.requests.engines import (
     plain_documents,
     scored,
 )
+from rag_accel.requests.graph_work import expand_batch, link_query, prune_batch
 from rag_accel.requests.hosts import is_async
 from rag_accel.requests.prompts import as_text, generation_input
 from rag_accel.requests.values import Values
@@ -152,7 +154,7 @@ def user_call(
     call = engines[primitive.engine].call
     assert call is not None, "a borrowed engine has a callable"
     options = _options(primitive)
-    if primitive.attribute("role") == "document":
+    if primitive.attribute("role") in _MANY:
         call = _unless_none(call)
     return UserCall(functools.partial(call, **options) if options else call, asked, is_wanted)
 
@@ -170,16 +172,26 @@ def _unless_none(embed: Callable[..., Any]) -> Callable[..., Any]:
     return aembed_some if is_async(embed) else embed_some
 
 
+_MANY = frozenset({"document", "path"})
+"""What an embedding is of where it is of any number of texts."""
+
+
 def _texts(primitive: Primitive, values: Values) -> TextBatch:
-    """Return the text of a query, or those of documents that are to be found later."""
+    """Return the text of a query, or those of paths, or of documents to be found later."""
     value = values.read(primitive.inputs[0])
-    if primitive.attribute("role") != "document":
+    role = primitive.attribute("role")
+    if role == "path":
+        return TextBatch(value.texts(), "document", keep=True)
+    if role != "document":
         return TextBatch((as_text(value),), "query")
     documents = kept_documents(value, primitive.stage)
     return TextBatch(tuple(one.text for one in documents), "document")
 
 
-def _search(primitive: Primitive, values: Values) -> SearchQuery:
+def _search(primitive: Primitive, values: Values) -> SearchQuery | LinkQuery:
+    link = primitive.attribute("link")
+    if link is not None:
+        return link_query(link, values.read(primitive.inputs[0]), primitive.attribute("top_k"))
     where = dict(primitive.attribute("where", ())) or None
     top_k = primitive.attribute("top_k", 5)
     vector, *text = (values.read(name) for name in primitive.inputs)
@@ -231,7 +243,7 @@ def _checked_embedding(primitive: Primitive, values: Values, value: Any) -> Any:
 
 def _stored_vectors(primitive: Primitive, value: Any) -> Any:
     vectors = np.asarray(value)
-    return vectors if primitive.attribute("role") == "document" else vectors[0]
+    return vectors if primitive.attribute("role") in _MANY else vectors[0]
 
 
 def _stored_text(primitive: Primitive, value: Any) -> Any:
@@ -261,7 +273,11 @@ class KindWork:
     problem: Callable[[Any, Any], str | None] | None = None
 
 
-#: Of kinds without a row, a completion is asked.
+_COMPLETION = KindWork()
+#: What passes and the user's code do has no payload of its own.
+_NO_ENGINE = KindWork()
+
+#: Every kind has its row.
 WORK: Mapping[PrimitiveKind, KindWork] = {
     PrimitiveKind.EMBEDDING: KindWork(
         payload=_texts,
@@ -281,13 +297,38 @@ WORK: Mapping[PrimitiveKind, KindWork] = {
         checked=_checked_scores,
     ),
     PrimitiveKind.INGESTION: KindWork(payload=_ingestion),
+    PrimitiveKind.EXPANDING: KindWork(payload=expand_batch),
+    PrimitiveKind.PRUNING: KindWork(
+        payload=prune_batch,
+        arguments=lambda asked: (as_text(asked.query), asked.k),
+        checked=_checked_search,
+    ),
+    PrimitiveKind.PREFILLING: _COMPLETION,
+    PrimitiveKind.PARTIAL_PREFILLING: _COMPLETION,
+    PrimitiveKind.FULL_PREFILLING: _COMPLETION,
+    PrimitiveKind.DECODING: _COMPLETION,
+    PrimitiveKind.PARTIAL_DECODING: _NO_ENGINE,
+    PrimitiveKind.CONDITION: _NO_ENGINE,
+    PrimitiveKind.AGGREGATE: _NO_ENGINE,
+    PrimitiveKind.FUNCTION: _NO_ENGINE,
 }
-_COMPLETION = KindWork()
 
 
 def work_of(kind: PrimitiveKind) -> KindWork:
-    """Return the row of a kind."""
-    return WORK.get(kind, _COMPLETION)
+    """Return the row of a kind.
+
+    Raises:
+        EngineError: if the kind has none: its work would be asked for in the wrong words.
+    """
+    work = WORK.get(kind)
+    if work is None:
+        raise EngineError(
+            "nothing says how this kind of primitive is done",
+            found=str(kind),
+            valid=", ".join(WORK),
+            hint="a kind needs a row in rag_accel.requests.kinds.WORK",
+        )
+    return work
 
 
 def payload(primitive: Primitive, values: Values) -> Any:

@@ -9,7 +9,12 @@ from typing import Any
 from rag_accel.clock import Clock
 from rag_accel.engine_api import LatencyModel
 from rag_accel.engines.batching import BatchLimits
-from rag_accel.engines.embedding.engine import EmbeddingEngine, embedding_profile
+from rag_accel.engines.embedding.engine import (
+    KEPT_BYTES,
+    EmbeddingEngine,
+    embedding_profile,
+)
+from rag_accel.engines.embedding.kept_vectors import KeptVectors, always_same
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.torch_threads import on_threads
@@ -36,6 +41,7 @@ class CallableEmbeddingEngine(EmbeddingEngine):
         pure: whether a text always gets the same vector, so that equal requests may share a run.
         latency: first guess of a step's time.
         clock: measures ``StepBudget.time_s``.
+        kept_bytes: most memory for vectors of texts that are likely to come again, where ``pure``.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class CallableEmbeddingEngine(EmbeddingEngine):
         pure: bool = False,
         latency: LatencyModel | None = None,
         clock: Clock | None = None,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         super().__init__(
             _Functions(embed_queries, embed_documents or embed_queries, dimension),
@@ -63,6 +70,7 @@ class CallableEmbeddingEngine(EmbeddingEngine):
             # Every text counts as one: lengths matter to the function only.
             BatchLimits(batch=max_batch, padding=0, step=_CALLS_PER_STEP * max_batch),
             clock=clock,
+            kept=KeptVectors(kept_bytes, always_same) if pure else None,
         )
 
 

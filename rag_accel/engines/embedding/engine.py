@@ -36,8 +36,10 @@ from rag_accel.engines.batching import (
     StepDeadline,
     micro_batches,
 )
+from rag_accel.engines.embedding.kept_vectors import KeptVectors, KnownTexts
 from rag_accel.engines.embedding.models import default_threads, load_model
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
+from rag_accel.engines.embedding.same_model import watch_of
 from rag_accel.engines.embedding.sentence_encoder import (
     Role,
     SentenceEncoder,
@@ -83,6 +85,8 @@ def embedding_profile(
 
 # Measured for MiniLM, texts of 18 tokens, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)
+KEPT_BYTES = 64 * 2**20
+"""The default of ``kept_bytes``: some thirty thousand texts with vectors of 384 components."""
 
 
 class EmbeddingEngine(EngineBase):
@@ -99,6 +103,7 @@ class EmbeddingEngine(EngineBase):
         alone: compute each text by itself and unpadded, on one thread, so that its vector is the
             same bit by bit whatever else is computed.
         clock: measures ``StepBudget.time_s``.
+        kept: the vectors of texts that work asks to keep; by default none are kept.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class EmbeddingEngine(EngineBase):
         *,
         alone: bool = False,
         clock: Clock | None = None,
+        kept: KeptVectors | None = None,
     ) -> None:
         self._encoder = encoder
         self._profile = profile
@@ -117,6 +123,8 @@ class EmbeddingEngine(EngineBase):
         self._clock = clock or MonotonicClock()
         self._pending: PendingWork[str, Vector] = PendingWork(self._join)
         self._roles: dict[WorkId, Role] = {}
+        self._kept = kept
+        self._known: dict[WorkId, KnownTexts] = {}
         self._learned: dict[Role, int] = {}
         self._under_way = UnderWay(self._pending, self._micro_batches, profile.max_threads)
 
@@ -124,6 +132,11 @@ class EmbeddingEngine(EngineBase):
     def profile(self) -> EngineProfile:
         """Return what this engine does."""
         return self._profile
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return how often kept vectors were of use, and the memory they take."""
+        return self._kept.counts if self._kept is not None else {}
 
     @property
     def num_unfinished(self) -> int:
@@ -137,8 +150,8 @@ class EmbeddingEngine(EngineBase):
             if fault is not None:
                 self._pending.fail(request.id, fault)
                 continue
-            texts = request.payload.texts
             self._roles[request.id] = self._encoder.same_batch(request.payload.role)
+            texts = self._unknown(request)
             self._pending.add(request, texts, [self._encoder.estimate(text) for text in texts])
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
@@ -161,7 +174,7 @@ class EmbeddingEngine(EngineBase):
         self._under_way.put_back()
         outputs = self._pending.drain()
         for output in outputs:
-            self._roles.pop(output.id, None)
+            self._forget(output.id)
         return outputs
 
     def interrupt(self) -> None:
@@ -172,13 +185,30 @@ class EmbeddingEngine(EngineBase):
         """Forget work; a micro-batch is never stopped for one member."""
         self._pending.cancel(ids)
         for work in ids:
-            self._roles.pop(work, None)
+            self._forget(work)
 
     def close(self) -> None:
         """Forget all work; the model stays the caller's."""
         self._under_way.clear()
         self._pending.clear()
         self._roles.clear()
+        self._known.clear()
+        if self._kept is not None:
+            self._kept.clear()
+
+    def _forget(self, work: WorkId) -> None:
+        self._roles.pop(work, None)
+        self._known.pop(work, None)
+
+    def _unknown(self, request: EngineRequest) -> Sequence[str]:
+        """Return the texts of work that have to be computed; of the others remember the vectors."""
+        batch: TextBatch = request.payload
+        if not batch.keep or self._kept is None:
+            return batch.texts
+        role = self._roles[request.id]
+        known = self._kept.look_up(tuple((request.namespace, role, text) for text in batch.texts))
+        self._known[request.id] = known
+        return [batch.texts[place] for place in known.missing]
 
     def _micro_batches(self) -> Iterator[Piece]:
         """Take about ``limits.step`` tokens of what waits, in micro-batches of similar length."""
@@ -227,11 +257,15 @@ class EmbeddingEngine(EngineBase):
         return known
 
     def _join(self, request: EngineRequest, vectors: list[Vector]) -> Any:
+        known = self._known.get(request.id)
+        if known is not None and self._kept is not None:
+            self._kept.keep(known, vectors)
+            vectors = known.joined(vectors)
         if vectors:
             return np.array(vectors)  # copies: each is a row of what others were computed with
         role = self._roles[request.id]
-        known = self._encoder.dimension(role) or self._learned.get(role) or 0
-        return np.empty((0, known), dtype=np.float32)
+        dimension = self._encoder.dimension(role) or self._learned.get(role) or 0
+        return np.empty((0, dimension), dtype=np.float32)
 
 
 class SentenceTransformerEngine(EmbeddingEngine):
@@ -262,6 +296,8 @@ class SentenceTransformerEngine(EmbeddingEngine):
             do the same with fewer bits: faster, and the vectors are only near (``describe``).
         latency: what was measured (``engines.measuring``), if known.
         clock: measures ``StepBudget.time_s``.
+        kept_bytes: most memory for vectors of texts that are likely to come again, such as paths
+            of a knowledge graph. They are forgotten when the model changes.
 
     Raises:
         ImportError: a model must be loaded and a package is missing; names the extra.
@@ -282,6 +318,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
         runtime: EmbeddingRuntime = "auto",
         latency: LatencyModel = _FIRST_GUESS,
         clock: Clock | None = None,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         loaded = load_model(model, device) if model is None or isinstance(model, str) else model
         on_cpu = runs_on_cpu(loaded)
@@ -310,6 +347,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
             limits,
             alone=reproducible,
             clock=clock,
+            kept=KeptVectors(kept_bytes, watch) if (watch := watch_of(loaded)) else None,
         )
         self.model = loaded
         #: the model compiled, if that may be done

@@ -3,6 +3,7 @@
 from rag_accel.graph.stages.branch import Branch
 from rag_accel.graph.stages.function import Function
 from rag_accel.graph.stages.generation import Generation
+from rag_accel.graph.stages.graph_retrieval import GraphRetrieval
 from rag_accel.graph.stages.ingestion import Ingestion
 from rag_accel.graph.stages.kind import (
     LineAttribute,
@@ -20,6 +21,7 @@ __all__ = [
     "Branch",
     "Function",
     "Generation",
+    "GraphRetrieval",
     "Ingestion",
     "LineAttribute",
     "Rerank",

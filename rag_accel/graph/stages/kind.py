@@ -63,12 +63,23 @@ class Step:
         engine: its name; without one it is the user's code.
         reads_stage: whether it reads the stage's own inputs too, after what the step before wrote.
         items: how many items it probably has.
+        label: tells it from others of its kind in the stage; empty where it is the only one.
+        writes: names what it hands to later steps; empty for what its kind always hands on.
+        reads: which of these it reads, by name. Where this or ``given`` is set, it reads these and
+            no others; else what the step before wrote.
+        given: which of the stage's inputs it reads, after ``reads``.
+        attributes: what is fixed for it alone.
     """
 
     kind: PrimitiveKind
     engine: EngineName | None = None
     reads_stage: bool = False
     items: int = 1
+    label: str = ""
+    writes: str = ""
+    reads: tuple[str, ...] = ()
+    given: tuple[ValueName, ...] = ()
+    attributes: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,124 @@
+"""Vectors of texts that come again, in bounded memory, for as long as their model is the same."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+#: About what a text and an entry take beside the vector.
+_ENTRY_BYTES = 300
+_CHARACTER_BYTES = 4
+
+Key = tuple[str, str, str]
+"""The tenant, the role and the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTexts:
+    """What is known of the texts of one work, and what has to be computed.
+
+    Args:
+        keys: of all its texts, in order.
+        vectors: those that are known, by place.
+        missing: the places of the others.
+        generation: which model's they are.
+    """
+
+    keys: tuple[Key, ...]
+    vectors: Mapping[int, Vector]
+    missing: tuple[int, ...]
+    generation: int
+
+    def joined(self, computed: Iterable[Vector]) -> list[Vector]:
+        """Return the vectors of all texts in order, those that were computed among them."""
+        found = {**self.vectors, **dict(zip(self.missing, computed, strict=True))}
+        return [found[place] for place in range(len(self.keys))]
+
+
+class KeptVectors:
+    """The least recently used go first once the memory is full. Used on one thread.
+
+    Args:
+        max_bytes: most memory, 0 to keep nothing.
+        watch: returns a check of whether the model is still the one it was at this call.
+    """
+
+    def __init__(self, max_bytes: int, watch: Callable[[], Callable[[], bool]]) -> None:
+        self._max_bytes = max_bytes
+        self._watch = watch
+        self._is_same: Callable[[], bool] | None = None
+        self._vectors: OrderedDict[Key, Vector] = OrderedDict()
+        self._bytes = 0
+        self._generation = 0
+        self._hits = 0
+        self._misses = 0
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return how many texts were known and unknown, and the bytes that are held."""
+        return {
+            "kept_vector_hits": self._hits,
+            "kept_vector_misses": self._misses,
+            "kept_vector_bytes": self._bytes,
+        }
+
+    def look_up(self, keys: tuple[Key, ...]) -> KnownTexts:
+        """Return what is known of texts, after a look at whether the model has changed."""
+        self._renew()
+        vectors: dict[int, Vector] = {}
+        for place, key in enumerate(keys):
+            vector = self._vectors.get(key)
+            if vector is not None:
+                self._vectors.move_to_end(key)
+                vectors[place] = vector
+        missing = tuple(place for place in range(len(keys)) if place not in vectors)
+        self._hits += len(vectors)
+        self._misses += len(missing)
+        return KnownTexts(keys, vectors, missing, self._generation)
+
+    def keep(self, known: KnownTexts, computed: Iterable[Vector]) -> None:
+        """Keep what was computed of texts, unless the model has changed since the look-up."""
+        self._renew()
+        if known.generation != self._generation:
+            return
+        for place, vector in zip(known.missing, computed, strict=True):
+            self._put(known.keys[place], vector)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._vectors.clear()
+        self._bytes = 0
+        self._is_same = None
+        self._generation += 1
+
+    def _renew(self) -> None:
+        if self._is_same is None or not self._is_same():
+            self.clear()
+            self._is_same = self._watch()
+
+    def _put(self, key: Key, vector: Vector) -> None:
+        size = _size(key, vector)
+        if key in self._vectors or size > self._max_bytes:
+            return
+        # A copy: it may be a row of what many texts were computed with.
+        self._vectors[key] = np.array(vector)
+        self._bytes += size
+        while self._bytes > self._max_bytes:
+            old, gone = self._vectors.popitem(last=False)
+            self._bytes -= _size(old, gone)
+
+
+def _size(key: Key, vector: Any) -> int:
+    return vector.nbytes + _CHARACTER_BYTES * sum(map(len, key)) + _ENTRY_BYTES
+
+
+def always_same() -> Callable[[], bool]:
+    """Return the check of a model whose owner says that a text always has the same vector."""
+    return lambda: True

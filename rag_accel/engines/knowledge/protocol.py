@@ -1,0 +1,130 @@
+"""What a knowledge graph gives, whatever stores it.
+
+A store answers two questions about one version of its graph, both for many requests at once: which
+entities are meant (``find``), and which edges they have (``expand``). Paths are built from the
+answers by ``paths``, so graphs with the same triples give the same paths in the same order.
+
+Names are interned: an entity and a relation are an ``int64`` each, valid in the view that gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_accel.engine_api import Direction, LinkQuery
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """The edges one request wants to know of.
+
+    Args:
+        entities: ``[n], int64``, from which to go; an entity may stand in it more than once.
+        relations: names of the relations to follow; ``None`` follows all, ``()`` none.
+        direction: along edges (``out``), against them (``in``) or both ways.
+        fan_out: most edges of one entity in one direction, at least 0.
+    """
+
+    entities: Ids
+    relations: tuple[str, ...] | None = None
+    direction: Direction = "both"
+    fan_out: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The edges of the entities of one ``Expansion``, grouped by entity in the order asked.
+
+    Those of entity ``i`` are ``[offsets[i]:offsets[i + 1]]``: edges that leave it first, then edges
+    that come in; each by relation name, then by the other end's name, by code points (as Python
+    compares strings). The first ``fan_out`` of each direction are kept, after relations were
+    chosen. A triple counts once however often it was stored, and self-loops are left out.
+
+    Args:
+        offsets: ``[n + 1], int64``.
+        relations: ``[m], int64``, ids of relations.
+        others: ``[m], int64``, ids of the entities at the other end.
+        forward: ``[m], bool``, whether the edge leaves the entity asked for.
+    """
+
+    offsets: Ids
+    relations: Ids
+    others: Ids
+    forward: NDArray[np.bool_]
+
+
+class GraphView(Protocol):
+    """One version of a graph; all steps of a request use the same one.
+
+    Called on the engine's worker thread only, several requests in one call. A call that raises
+    fails those requests alone that raise when asked again one by one.
+    """
+
+    @property
+    def version(self) -> Hashable:
+        """Return a value that differs from that of every other version of this graph."""
+        ...
+
+    def find(self, asked: Sequence[LinkQuery]) -> Sequence[Ids]:
+        """Return the entities each query means, best first, at most its ``k``, each once.
+
+        Equally good entities stand in the order of their names. Unknown names mean nothing: the
+        result may be empty.
+
+        Raises:
+            GraphLinkError: for a search by vector without vectors, or of another dimension.
+        """
+        ...
+
+    def expand(self, asked: Sequence[Expansion]) -> Sequence[Edges]:
+        """Return the edges of each expansion; a store makes one round trip for all of them."""
+        ...
+
+    def entity_names(self, ids: Ids) -> Sequence[str]:
+        """Return the names of entities."""
+        ...
+
+    def relation_names(self, ids: Ids) -> Sequence[str]:
+        """Return the names of relations."""
+        ...
+
+    def entity_texts(self, ids: Ids) -> Sequence[str]:
+        """Return what is told of entities, an empty text where nothing is."""
+        ...
+
+
+class KnowledgeGraph(Protocol):
+    """A store of triples ``(head, relation, tail)``."""
+
+    def view(self) -> GraphView:
+        """Return the version that a request beginning now is to see; cheap.
+
+        The same object is returned until something changes, so that requests with equal views
+        share calls.
+
+        Raises:
+            ClosedError: after ``close``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the graph holds; what was given to it stays the caller's."""
+        ...
+
+
+def no_edges(num_entities: int) -> Edges:
+    """Return that none of so many entities has an edge."""
+    none = np.empty(0, np.int64)
+    return Edges(np.zeros(num_entities + 1, np.int64), none, none, np.empty(0, np.bool_))
+
+
+def as_ids(values: Any) -> Ids:
+    """Return numbers as ids: ``[n], int64``."""
+    return np.asarray(values, dtype=np.int64).reshape(-1)

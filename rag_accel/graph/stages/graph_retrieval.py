@@ -1,0 +1,225 @@
+"""The stage that finds paths in a knowledge graph.
+
+    facts: GraphRetrieval@graph(input)
+
+becomes, for two hops on engines of ours,
+
+    facts.embedding.query: EMBEDDING@embedder(input) -> facts.vector
+    facts.searching: SEARCHING@graph(facts.vector) -> facts.paths.0
+    facts.expanding.1: EXPANDING@graph(facts.paths.0) -> facts.paths.1
+    facts.expanding.2: EXPANDING@graph(facts.paths.1) -> facts.paths.2
+    facts.embedding.paths: EMBEDDING@embedder(facts.paths.2) -> facts.vectors
+    facts.pruning: PRUNING@graph(facts.vector, facts.paths.2, facts.vectors) -> facts
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+from rag_accel.engine_api import BorrowedEngine, Direction, PrimitiveKind
+from rag_accel.errors import GraphError
+from rag_accel.graph.nodes import (
+    DEFAULT_EMBEDDER,
+    DEFAULT_GRAPH,
+    DEFAULT_QUERY,
+    NO_OUTPUT,
+    EngineName,
+    StageName,
+)
+from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages.kind import (
+    Counts,
+    Engines,
+    LineAttribute,
+    Stage,
+    StageKind,
+    Step,
+    embedder,
+    is_text,
+    is_texts,
+    register_stage,
+    settle,
+)
+
+Link = Literal["vector", "words"]
+
+LINKS: Final = get_args(Link)
+DIRECTIONS: Final = get_args(Direction)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRetrieval:
+    """A stage that finds the ``top_k`` paths of a knowledge graph nearest to the value ``query``.
+
+    Entities that the query means are found first, then all paths of 1 to ``hops`` hops from them;
+    an encoder's cosine between the query and each path's text decides. Zero hops, or a ``top_k`` or
+    ``seeds`` of zero, find nothing.
+
+    Args:
+        query: the value that is looked for.
+        top_k: most paths.
+        hops: longest path, in edges.
+        seeds: most entities to start from.
+        link: how they are found: by ``vector``, or by the ``words`` of their names.
+        keywords: a value that names them instead: a list of texts, or a text that separates them
+            by commas or lines.
+        relations: which relations to follow; ``None`` follows all.
+        direction: along edges (``out``), against them (``in``) or both ways.
+        fan_out: most edges of one entity in one direction.
+        max_paths: most paths of each length.
+        embedder: makes the vectors of the query and of paths.
+    """
+
+    name: StageName
+    query: ValueName = DEFAULT_QUERY
+    top_k: int = 10
+    hops: int = 2
+    seeds: int = 5
+    link: Link = "vector"
+    keywords: ValueName = NO_OUTPUT
+    relations: tuple[str, ...] | None = None
+    direction: Direction = "both"
+    fan_out: int = 32
+    max_paths: int = 256
+    output: ValueName = NO_OUTPUT
+    engine: EngineName = DEFAULT_GRAPH
+    embedder: EngineName = DEFAULT_EMBEDDER
+    inputs: tuple[ValueName, ...] = field(init=False)
+    reads_all: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        settle(self, inputs=(self.query, self.keywords) if self.keywords else (self.query,))
+        for option in ("top_k", "hops", "seeds", "fan_out", "max_paths"):
+            if not _is_number(getattr(self, option)):
+                raise _refused(self, option, "an integer from 0")
+        if self.link not in LINKS:
+            raise _refused(self, "link", " or ".join(LINKS))
+        if self.direction not in DIRECTIONS:
+            raise _refused(self, "direction", ", ".join(DIRECTIONS))
+
+
+def _refused(stage: GraphRetrieval, option: str, valid: str) -> GraphError:
+    return GraphError(
+        "stage option out of range",
+        where=f"{option} of stage {stage.name!r}",
+        found=repr(getattr(stage, option)),
+        valid=valid,
+    )
+
+
+def _steps(stage: GraphRetrieval, engines: Engines, counts: Counts) -> tuple[Step, ...]:
+    if isinstance(engines.get(stage.engine), BorrowedEngine):
+        asked = (("top_k", stage.top_k),)
+        return (Step(PrimitiveKind.PRUNING, stage.engine, attributes=asked),)
+    last = f"paths.{stage.hops}"
+    probable = min(stage.seeds * stage.fan_out, stage.max_paths) or 1
+    return (
+        Step(
+            PrimitiveKind.EMBEDDING,
+            stage.embedder,
+            label="query",
+            writes="vector",
+            given=(stage.query,),
+        ),
+        _search(stage),
+        *(_hop(stage, number) for number in range(1, stage.hops + 1)),
+        Step(
+            PrimitiveKind.EMBEDDING,
+            stage.embedder,
+            items=probable,
+            label="paths",
+            writes="vectors",
+            reads=(last,),
+            attributes=(("role", "path"),),
+        ),
+        Step(
+            PrimitiveKind.PRUNING,
+            stage.engine,
+            reads=("vector", last, "vectors"),
+            attributes=(("top_k", stage.top_k),),
+        ),
+    )
+
+
+def _search(stage: GraphRetrieval) -> Step:
+    link = "names" if stage.keywords else stage.link
+    by_vector = link == "vector"
+    return Step(
+        PrimitiveKind.SEARCHING,
+        stage.engine,
+        writes="paths.0",
+        reads=("vector",) if by_vector else (),
+        given=() if by_vector else (stage.keywords or stage.query,),
+        attributes=(("link", link), ("top_k", stage.seeds)),
+    )
+
+
+def _hop(stage: GraphRetrieval, number: int) -> Step:
+    told = (
+        ("relations", stage.relations),
+        ("direction", stage.direction),
+        ("fan_out", stage.fan_out),
+        ("limit", stage.max_paths),
+    )
+    return Step(
+        PrimitiveKind.EXPANDING,
+        stage.engine,
+        items=max(1, stage.seeds),
+        label=str(number),
+        writes=f"paths.{number}",
+        reads=(f"paths.{number - 1}",),
+        attributes=tuple((key, value) for key, value in told if value is not None),
+    )
+
+
+def _written(stage: GraphRetrieval, counts: Counts) -> int:
+    return stage.top_k
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _number() -> LineAttribute:
+    return LineAttribute("an integer from 0", _is_number, required=True)
+
+
+def _one_of(choices: tuple[str, ...]) -> LineAttribute:
+    return LineAttribute(", ".join(choices), lambda value: value in choices, required=True)
+
+
+def _named(default: str) -> LineAttribute:
+    def write(value: Any, stage: Stage, names: object) -> Any:
+        return None if value == default else value
+
+    return LineAttribute("a text", is_text, write=write)
+
+
+def _told_relations(value: Any, stage: Stage, names: object) -> Any:
+    return None if value is None else list(value)
+
+
+register_stage(
+    StageKind(
+        GraphRetrieval,
+        _steps,
+        engines=("embedder", "engine"),
+        line={
+            "query": _named(DEFAULT_QUERY),
+            "top_k": _number(),
+            "hops": _number(),
+            "seeds": _number(),
+            "link": _one_of(LINKS),
+            "keywords": _named(NO_OUTPUT),
+            "relations": LineAttribute(
+                "a list of texts", is_texts, write=_told_relations, read=tuple
+            ),
+            "direction": _one_of(DIRECTIONS),
+            "fan_out": _number(),
+            "max_paths": _number(),
+            "embedder": embedder(),
+        },
+        written=_written,
+    )
+)

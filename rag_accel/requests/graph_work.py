@@ -1,0 +1,44 @@
+"""What the engine of a knowledge graph is asked: entities, hops and a choice of paths."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rag_accel.engine_api import ExpandBatch, LinkQuery, PruneBatch
+from rag_accel.graph.primitives import Primitive
+from rag_accel.requests.prompts import as_text
+from rag_accel.requests.values import Values
+
+
+def link_query(link: str, value: Any, top_k: int) -> LinkQuery:
+    """Return a search for the entities that a value means, by the way a stage links."""
+    if link == "vector":
+        return LinkQuery(top_k, vector=value)
+    if link == "words":
+        return LinkQuery(top_k, text=as_text(value))
+    return LinkQuery(top_k, names=_keywords(value))
+
+
+def _keywords(value: Any) -> tuple[str, ...]:
+    """Return names from a list of them, or from a text that separates them.
+
+    A name in a list may hold any character; in a text, commas and line ends separate.
+    """
+    pieces = re.split(r"[,\n]", value) if isinstance(value, str) else map(as_text, value or ())
+    return tuple(dict.fromkeys(name for piece in pieces if (name := piece.strip())))
+
+
+def expand_batch(primitive: Primitive, values: Values) -> ExpandBatch:
+    """Return one hop from the paths that the primitive before it gave."""
+    named = ("relations", "direction", "fan_out", "limit")
+    told = {name: primitive.attribute(name) for name in named}
+    told = {name: value for name, value in told.items() if value is not None}
+    return ExpandBatch(values.read(primitive.inputs[0]), **told)
+
+
+def prune_batch(primitive: Primitive, values: Values) -> PruneBatch:
+    """Return the paths to choose from; a callable finds its own, for the query's text."""
+    query, *found = (values.read(name) for name in primitive.inputs)
+    paths, vectors = found if len(found) == 2 else (None, None)
+    return PruneBatch(paths, vectors, query, primitive.attribute("top_k"))
