@@ -229,7 +229,7 @@ def read_sources(
         module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
         source = f"{prefix}{path}"
         try:
-            code = _read_bounded(root / path)
+            code = read_bounded(root / path)
             sections = read_sections(code, module, source)
         except (OSError, *BAD_SOURCE) as error:
             skipped.append(SkippedDocument(source, f"{type(error).__name__}: {error}"))
@@ -242,7 +242,13 @@ def _is_public_folder(name: str) -> bool:
     return name.isidentifier() and not name.startswith("_") and name not in _SKIPPED_FOLDERS
 
 
-def _read_bounded(path: Path) -> bytes:
+def read_bounded(path: Path) -> bytes:
+    """Return what stands in a file of source.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is too large for a module.
+    """
     size = path.stat().st_size
     if size > _MAX_BYTES:
         raise ValueError(f"{size} bytes are more than the {_MAX_BYTES} read from one module")

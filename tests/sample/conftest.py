@@ -1,10 +1,10 @@
-"""Give the tests of this room the default corpus, read once, and small files to read."""
+"""Give the tests of this room the default corpus and graph, read once, and small files to read."""
 
 from __future__ import annotations
 
 import pytest
 
-from rag_accel.sample import LoadReport, read_corpus
+from rag_accel.sample import LibraryGraph, LoadReport, read_corpus, read_library_graph
 
 
 def make_pdf(*lines: str) -> bytes:
@@ -31,6 +31,11 @@ def make_pdf(*lines: str) -> bytes:
 @pytest.fixture(scope="session")
 def corpus() -> LoadReport:
     return read_corpus(2200)
+
+
+@pytest.fixture(scope="session")
+def library() -> LibraryGraph:
+    return read_library_graph()
 
 
 @pytest.fixture

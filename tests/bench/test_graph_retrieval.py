@@ -1,0 +1,153 @@
+"""The suite on graphs runs all arms, compares their answers and defines its ratios."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("llama_index.core")
+
+from llama_index.core.graph_stores import SimplePropertyGraphStore
+
+from bench.graph.expanding import our_expand, plain_expand
+from bench.graph.property_graph import filled_store, retriever, vectors_of, without_loops
+from bench.graph.pruning import Chosen, candidates, different, path_queries
+from bench.llama_index_programs import WordEmbedding
+from bench.measure import Pairs
+from bench.results import SuiteResult, as_json, from_json
+from bench.suites import graph_retrieval, ratio_definitions
+from rag_accel.engines import MemoryGraph
+from rag_accel.sample import chain_questions, read_library_graph, uniform_stream
+from rag_accel.sample.source_triples import Triple
+
+TINY = graph_retrieval.Sizes(
+    triples=600, expanded=4, entities=20, seeds=2, warm_queries=3, queries=3
+)
+
+pytestmark = pytest.mark.bench
+
+
+@pytest.fixture(scope="module")
+def found() -> SuiteResult:
+    return graph_retrieval.run(True, TINY)
+
+
+@pytest.fixture(scope="module")
+def triples() -> tuple[Triple, ...]:
+    return without_loops(read_library_graph(TINY.triples).triples)
+
+
+@pytest.fixture(scope="module")
+def store(triples: tuple[Triple, ...]) -> SimplePropertyGraphStore:
+    return filled_store(triples)
+
+
+# The suite ---------------------------------------------------------------------------------------
+
+
+def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
+    assert from_json(as_json(found), found.suite) == found
+    assert len({row.key for row in found.rows}) == len(found.rows)
+    assert set(found.ratios) == set(ratio_definitions(found.suite))
+    assert {row.system for row in found.rows} == {graph_retrieval.PLAIN, graph_retrieval.OURS}
+
+
+def test_every_answer_is_the_plain_one(found: SuiteResult) -> None:
+    compared = [row for row in found.rows if row.metric == "different_answers"]
+    assert [row.n for row in compared] == [TINY.expanded, TINY.queries]
+    assert found.wrong == ()
+
+
+def test_vectors_that_were_kept_are_counted(found: SuiteResult) -> None:
+    (rate,) = [row for row in found.rows if row.metric == "hit_rate"]
+    assert 0 < rate.median <= 1
+    assert rate.n > TINY.queries
+
+
+def test_an_answer_that_differs_fails_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = graph_retrieval.our_choice
+
+    def halved(*args: object) -> Chosen:
+        chosen = choose(*args)  # type: ignore[arg-type]
+        return replace(chosen, texts=chosen.texts[1:], scores=chosen.scores[1:])
+
+    monkeypatch.setattr(graph_retrieval, "our_choice", halved)
+    (wrong,) = graph_retrieval.run(True, TINY).wrong
+    assert wrong.startswith("accelerated, 30 paths")
+
+
+# The frameworks' stores --------------------------------------------------------------------------
+
+
+def test_the_store_holds_every_triple(
+    triples: tuple[Triple, ...], store: SimplePropertyGraphStore
+) -> None:
+    assert store.graph.triplets == set(triples)
+    assert len(store.graph.relations) == len(triples)
+
+
+def test_triples_of_one_entity_are_left_out(triples: tuple[Triple, ...]) -> None:
+    every = read_library_graph(TINY.triples).triples
+    assert [one for one in every if one[0] != one[2]] == list(triples)
+    assert without_loops([("a", "calls", "a"), ("a", "calls", "b")]) == (("a", "calls", "b"),)
+
+
+def test_ours_gives_the_very_triplets_of_the_store(
+    triples: tuple[Triple, ...], store: SimplePropertyGraphStore
+) -> None:
+    graph = MemoryGraph(triples)
+    plain, ours = plain_expand(store), our_expand(graph, store)
+    for name in list(store.graph.nodes)[::40]:
+        given = ours(name)
+        assert {tuple(map(id, one)) for one in given} == {
+            tuple(map(id, one)) for one in plain(name)
+        }
+        assert len(set(map(str, given))) == len(given)
+
+
+def test_a_retriever_follows_two_hops_from_the_nearest_entity() -> None:
+    store = filled_store([("red pump", "feeds", "tank"), ("tank", "feeds", "tap")])
+    model = WordEmbedding()
+    program = retriever(store, vectors_of(store, model), model)
+    nodes = asyncio.run(program.aretrieve("red pump"))
+    assert {node.text for node in nodes} == {"red pump -> feeds -> tank", "tank -> feeds -> tap"}
+
+
+# The choice of paths -----------------------------------------------------------------------------
+
+
+def test_queries_take_their_entities_from_a_stream(triples: tuple[Triple, ...]) -> None:
+    stream = uniform_stream(chain_questions(triples), 6, seed=1)
+    queries = path_queries(stream, 2)
+    assert [one.text for one in queries] == [stream[place].text for place in (0, 2, 4)]
+    assert set(queries[1].entities) == {stream[2].seeds[0], stream[3].seeds[0]}
+
+
+def test_candidates_begin_at_the_entities_of_a_query(triples: tuple[Triple, ...]) -> None:
+    (query,) = path_queries(uniform_stream(chain_questions(triples), 2, seed=1), 2)
+    found = candidates(MemoryGraph(triples), query)
+    assert len(set(found)) == len(found) > 2
+    assert {path.split(" ")[0] for path in found} == set(query.entities)
+
+
+PLAIN = Chosen(0.1, ("a", "b", "c"), (0.9, 0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("texts", "scores", "count"),
+    [
+        (("a", "b", "c"), (0.9, 0.5, 0.5), 0),
+        (("a", "c", "b"), (0.9, 0.5, 0.5), 0),
+        (("a", "b", "d"), (0.9, 0.5, 0.5), 0),
+        (("b", "a", "c"), (0.9, 0.5, 0.5), 1),
+        (("d", "b", "c"), (0.9, 0.5, 0.5), 1),
+        (("a", "b", "c"), (0.9, 0.5, 0.4), 1),
+        (("a", "b"), (0.9, 0.5), 1),
+    ],
+)
+def test_equal_scores_may_change_places_and_no_others(
+    texts: tuple[str, ...], scores: tuple[float, ...], count: int
+) -> None:
+    assert different(Pairs((PLAIN,), (Chosen(0.1, texts, scores),)), 1e-5) == count
