@@ -59,6 +59,10 @@ class Placement:
         """Return how many works live."""
         return len(self._works)
 
+    def has(self, id: WorkId) -> bool:
+        """Tell whether a work lives."""
+        return id in self._works
+
     @property
     def num_queued(self) -> int:
         """Return how many pieces no member has taken."""
@@ -281,10 +285,10 @@ class Placement:
         if not state.spec.on_cores:
             return 0
         held = self._held_threads()
-        if not held and not self.num_queued:
-            return max(1, cores)
-        here = sum(one.spec.on_cores for one in self._members.values())
-        return max(1, min(cores // here, cores - held))
+        share = cores
+        if held or self.num_queued:
+            share = cores // sum(one.spec.on_cores for one in self._members.values())
+        return max(1, min(share, cores - held, state.spec.max_threads))
 
     def _free(self, batch: Batch) -> MemberState | None:
         """Return the member that ran a batch, free again; None if it is late."""

@@ -22,7 +22,8 @@ class MemberSpec:
         beta: first guess of the seconds its steps cost by themselves.
         max_texts: most texts of one step.
         max_tokens: about the most tokens of one step; one longer text runs alone.
-        on_cores: whether it computes on this machine's cores.
+        max_threads: most threads it computes with on this machine's cores; 0 if it computes
+            elsewhere.
     """
 
     name: str
@@ -30,7 +31,12 @@ class MemberSpec:
     beta: float = 4e-3
     max_texts: int = 64
     max_tokens: int = 4096
-    on_cores: bool = True
+    max_threads: int = 1
+
+    @property
+    def on_cores(self) -> bool:
+        """Tell whether it computes on this machine's cores."""
+        return self.max_threads > 0
 
 
 @dataclass(slots=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rag_accel.engine_api import WorkId
@@ -9,8 +11,8 @@ from rag_accel.engines.devices.pieces import AGEING_S, PIECE_TOKENS
 from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
 from rag_accel.engines.devices.plan import Batch, MemberSpec
 
-FAST = MemberSpec("fast", alpha=0.001, beta=0.1, on_cores=False)
-SLOW = MemberSpec("slow", alpha=0.004, beta=0.0, on_cores=False)
+FAST = MemberSpec("fast", alpha=0.001, beta=0.1, max_threads=0)
+SLOW = MemberSpec("slow", alpha=0.004, beta=0.0, max_threads=0)
 
 
 def group(slo_s: float | None = None, *members: MemberSpec) -> Placement:
@@ -21,7 +23,7 @@ def add(
     placement: Placement, *works: str, cost: int = 100, now: float = 0.0, **more: float
 ) -> None:
     for work in works:
-        placement.add(WorkId(work), [cost], now, **more)  # type: ignore[arg-type]
+        placement.add(WorkId(work), [cost], now, **more)
 
 
 def bound(batches: list[Batch]) -> dict[str, list[str]]:
@@ -109,13 +111,13 @@ def test_a_member_here_takes_no_core_that_another_holds() -> None:
 
 
 def test_a_member_alone_gets_all_cores() -> None:
-    placement = group(None, MemberSpec("here"), MemberSpec("other"))
+    placement = group(None, *(MemberSpec(name, max_threads=8) for name in ("here", "other")))
     add(placement, "a")
     assert only(placement.bind(0.0, cores=8)).threads == 8
 
 
 def test_two_members_here_share_the_cores() -> None:
-    placement = group(None, MemberSpec("here"), MemberSpec("other"))
+    placement = group(None, *(MemberSpec(name, max_threads=8) for name in ("here", "other")))
     placement.add(WorkId("bulk"), [PIECE_TOKENS] * 8, 0.0)
     assert [batch.threads for batch in placement.bind(0.0, cores=8)] == [4, 4]
 

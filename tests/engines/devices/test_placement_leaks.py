@@ -29,8 +29,7 @@ class Play:
 
     def _spec(self, name: str) -> MemberSpec:
         rng = self.rng
-        here = rng.random() < 0.5
-        return MemberSpec(name, rng.random() / 500, rng.random() / 5, 16, 2048, on_cores=here)
+        return MemberSpec(name, rng.random() / 500, rng.random() / 5, 16, 2048, rng.randrange(3))
 
     def _maybe(self, value: float) -> float | None:
         return value if self.rng.random() < 0.5 else None
