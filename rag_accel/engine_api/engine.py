@@ -136,6 +136,15 @@ class CountingEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class CompositeEngine(Protocol):
+    """An engine made of several parts, for ``Accelerator.explain``."""
+
+    def describe_parts(self) -> Sequence[str]:
+        """Return a line for each part; from any thread."""
+        ...
+
+
 class EngineBase:
     """A base of owned engines whose optional methods do nothing."""
 

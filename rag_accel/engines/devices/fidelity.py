@@ -24,9 +24,10 @@ TOP = 5
 ROLES: tuple[Role, ...] = ("query", "document")
 
 _WORDS = (
-    "retrieval vector river cluster index sentence mountain garden latency copper violin harbour "
-    "winter theorem bridge lemon pressure archive planet cotton syntax glacier market engine"
-).split()
+    *("retrieval", "vector", "river", "cluster", "index", "sentence", "mountain", "garden"),
+    *("latency", "copper", "violin", "harbour", "winter", "theorem", "bridge", "lemon"),
+    *("pressure", "archive", "planet", "cotton", "syntax", "glacier", "market", "engine"),
+)
 
 
 def probe_texts() -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ CLOSE_S = 5.0
 """How long closing waits for the members' running steps."""
 
 _MOST_WAIT_S = 3600.0
+_NO_WORD = re.compile(r"\W+")
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +135,7 @@ class DeviceGroup(EngineBase):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return texts, tokens, steps, milliseconds and failed steps of each member."""
+        """Return steps, texts, tokens, busy milliseconds and failed steps of each member."""
         with self._lock:
             return dict(self._counts)
 
@@ -142,7 +144,7 @@ class DeviceGroup(EngineBase):
         """Return how much work has not been reported as ended."""
         return len(self._jobs)
 
-    def describe(self) -> tuple[str, ...]:
+    def describe_parts(self) -> tuple[str, ...]:
         """Return a line for each member: how near its vectors are, or why it takes no part."""
         with self._lock:
             lines = [
@@ -232,7 +234,7 @@ class DeviceGroup(EngineBase):
         """Let another member try what failed, or end it; the member's thread."""
         name = task.batch.member
         with self._lock:
-            self._counts[f"{name}_failed_steps"] += 1
+            self._count(name, "failed_steps", 1)
             if isinstance(error, EngineLostError):
                 self._lose(name, error)
             else:
@@ -311,7 +313,7 @@ class DeviceGroup(EngineBase):
 
     def _leave(self, name: str, why: str) -> None:
         self._out[name] = f"has left: {why}"
-        self._counts[f"{name}_left"] += 1
+        self._count(name, "left", 1)
         logger.warning("member %s leaves its device group: %s", name, why)
         self._workers[name].stop()
 
@@ -339,10 +341,13 @@ class DeviceGroup(EngineBase):
 
     def _count_step(self, task: Task, seconds: float) -> None:
         name = task.batch.member
-        self._counts[f"{name}_steps"] += 1
-        self._counts[f"{name}_texts"] += sum(len(part.texts) for part in task.parts)
-        self._counts[f"{name}_tokens"] += task.batch.cost
-        self._counts[f"{name}_busy_ms"] += round(seconds * 1000)
+        self._count(name, "steps", 1)
+        self._count(name, "texts", sum(len(part.texts) for part in task.parts))
+        self._count(name, "tokens", task.batch.cost)
+        self._count(name, "busy_ms", round(seconds * 1000))
+
+    def _count(self, member: str, what: str, number: int) -> None:
+        self._counts[f"{_NO_WORD.sub('_', member)}_{what}"] += number
 
     def _require_usable(self) -> None:
         if os.getpid() != self._pid:

@@ -19,9 +19,7 @@ def group(slo_s: float | None = None, *members: MemberSpec) -> Placement:
     return Placement(members or (FAST, SLOW), slo_s)
 
 
-def add(
-    placement: Placement, *works: str, cost: int = 100, now: float = 0.0, **more: float
-) -> None:
+def add(placement: Placement, *works: str, cost: int = 100, now: float = 0.0, **more: Any) -> None:
     for work in works:
         placement.add(WorkId(work), [cost], now, **more)
 
