@@ -169,8 +169,8 @@ class Options:
         None,
         "how far a vector of a member of such an embedder may be from the first member's, in any "
         "component, for texts tried at the beginning; such a member also needs a cosine of 0.9999 "
-        "and the same five nearest in the same order, and `explain()` tells how near it is. Within 1e-6 members join "
-        "without it",
+        "and the same five nearest in the same order, and `explain()` tells how near it is. Within "
+        "1e-6 members join without it",
         0.0,
         1.0,
     )

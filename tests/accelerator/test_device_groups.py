@@ -28,6 +28,12 @@ def embed(acc: Accelerator, *texts: str) -> Any:
     return acc.leaves.compute(acc.anonymous(), work)
 
 
+def counts(acc: Accelerator) -> dict[str, Any]:
+    """Return what was counted of the embedder."""
+    snapshot: Any = acc.metrics.snapshot()
+    return snapshot["engines"]["embedder"]
+
+
 def forget_joining(*members: FakeMember) -> None:
     """Forget the calls by which members joined."""
     for member in members:
@@ -70,7 +76,7 @@ def test_one_call_of_a_thousand_texts_uses_both_members() -> None:
             first.may_go.set()
             second.may_go.set()
             found = asked.result(PATIENCE_S)
-        seen = acc.metrics.snapshot()["engines"]["embedder"]
+        seen = counts(acc)
     np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
     assert seen["first_texts"] + seen["second_texts"] == 1000
     assert min(seen["first_texts"], seen["second_texts"]) > 0
@@ -88,7 +94,7 @@ def test_one_member_dies_midway_and_nobody_notices() -> None:
             dying.error = EngineLostError("device gone")
             dying.may_go.set()
             found = asked.result(PATIENCE_S)
-        assert acc.metrics.snapshot()["engines"]["embedder"]["dying_left"] == 1
+        assert counts(acc)["dying_left"] == 1
     np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
 
 

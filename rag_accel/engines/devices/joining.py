@@ -108,7 +108,7 @@ def join(
             excluded[member.name] = found
             logger.warning("member %s stays out of its device group: %s", member.name, found)
         close(member)
-    dimensions = {role: vectors.shape[1] for role, vectors in expected.items()}
+    dimensions: dict[Role, int] = {role: vectors.shape[1] for role, vectors in expected.items()}
     return Joining(tuple(joined), excluded, dimensions)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 FORGETTING = 15 / 16
 """The weight of all earlier steps after each new one; five steps then suffice to settle."""
+
+_NUM_OVERRUNS = 40
+_MOST_MARGIN = 1.0
 
 _LEAST_VARIATION = 1e-3  # of sizes, relative to their mean, from which a slope can be told
 
@@ -68,11 +73,14 @@ class MemberLines:
     Until the second has a step it is the first.
     """
 
-    __slots__ = ("alone", "beside")
+    __slots__ = ("_overruns", "alone", "beside", "margin")
 
     def __init__(self, alpha: float, beta: float) -> None:
         self.alone = Line(alpha, beta)
         self.beside = Line(alpha, beta)
+        #: by how much steps exceed what was predicted, relative to it: of 95 % of them, no more
+        self.margin = 0.0
+        self._overruns: deque[float] = deque(maxlen=_NUM_OVERRUNS)
 
     def predict_s(self, tokens: float, beside: bool) -> float:
         """Return the predicted seconds of a step over ``tokens``."""
@@ -81,6 +89,12 @@ class MemberLines:
 
     def add(self, tokens: float, seconds: float, beside: bool) -> None:
         """Learn from one step."""
+        self._note(seconds, self.predict_s(tokens, beside))
         if beside and not self.beside.num_steps:
             self.beside.alpha, self.beside.beta = self.alone.alpha, self.alone.beta
         (self.beside if beside else self.alone).add(tokens, seconds)
+
+    def _note(self, seconds: float, predicted_s: float) -> None:
+        if predicted_s > 0.0:
+            self._overruns.append(min(_MOST_MARGIN, max(0.0, seconds / predicted_s - 1.0)))
+            self.margin = sorted(self._overruns)[int(0.95 * (len(self._overruns) - 1))]

@@ -224,9 +224,7 @@ class Placement:
         turns = by_urgency(self._works.values(), now, soonest_s)
         for turn in islice(turns, _MOST_LOOKED_AT):
             untried = [plan for plan in plans if plan.member.spec.name not in turn.piece.tried]
-            plan = choose(turn, untried or plans, now)
-            if plan is not None:
-                plan.add(turn)
+            choose(turn, untried or plans).add(turn)
             if not any(one.is_first for one in free):
                 break  # what is left joins no step that begins now
         return next((plan for plan in free if plan.pieces), None)

@@ -8,9 +8,6 @@ from math import inf
 from rag_accel.engines.devices.line import MemberLines
 from rag_accel.engines.devices.pieces import Piece, Turn
 
-MARGIN = 0.1
-"""How much longer than predicted a step is taken to be, where it must end in time."""
-
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
@@ -107,16 +104,16 @@ class Plan:
     pieces: list[Turn] = field(default_factory=list[Turn])
     is_first: bool = True
 
-    def end_with(self, turn: Turn) -> tuple[float, float]:
-        """Return when the step this piece would be in ends, and its earliest latest-end so far."""
-        if self._is_full_for(turn):
+    def end_with(self, turn: Turn) -> float:
+        """Return when the step that this piece would be in ends."""
+        if self._must_follow(turn):
             start = self.starts_at + self._seconds(self.cost)
-            return start + self._seconds(turn.piece.cost), inf
-        return self.starts_at + self._seconds(self.cost + turn.piece.cost), self.earliest
+            return start + self._seconds(turn.piece.cost)
+        return self.starts_at + self._seconds(self.cost + turn.piece.cost)
 
     def add(self, turn: Turn) -> None:
         """Put a piece into the step it fits in."""
-        if self._is_full_for(turn):
+        if self._must_follow(turn):
             self.starts_at += self._seconds(self.cost)
             self.texts = self.cost = 0
             self.earliest = inf
@@ -129,7 +126,11 @@ class Plan:
         if self.is_first:
             self.pieces.append(turn)
 
-    def _is_full_for(self, turn: Turn) -> bool:
+    def _must_follow(self, turn: Turn) -> bool:
+        """Tell whether a piece belongs into the step after this one.
+
+        That is where this one is full, or would end too late for what is in it.
+        """
         if not self.texts:
             return False
         if self.is_closed or turn.piece.alone:
@@ -137,28 +138,29 @@ class Plan:
         spec, cost = self.member.spec, self.cost + turn.piece.cost
         if self.texts + len(turn.piece.positions) > spec.max_texts or cost > spec.max_tokens:
             return True
-        return turn.goes_on and self._seconds(cost) > self.goes_on_s
+        seconds = self._seconds(cost)
+        return self.starts_at + seconds > self.earliest or (
+            turn.goes_on and seconds > self.goes_on_s
+        )
 
     def _seconds(self, tokens: int) -> float:
-        return self.member.lines.predict_s(tokens, self.beside) if tokens else 0.0
+        """Return the seconds that a step will take at most, as far as can be told."""
+        lines = self.member.lines
+        return lines.predict_s(tokens, self.beside) * (1.0 + lines.margin) if tokens else 0.0
 
 
-def choose(turn: Turn, plans: list[Plan], now: float) -> Plan | None:
-    """Return the plan a piece belongs to, None if it would make others late wherever it went.
+def choose(turn: Turn, plans: list[Plan]) -> Plan:
+    """Return the plan a piece belongs to.
 
     Plans come in order of preference. The first one wins on which the whole step still ends before
     the earliest latest-end in it, the piece's own included. Where there is none, or the work has no
-    latest end, that on which it ends soonest without making others late.
+    latest end, that on which the piece ends soonest without making others late.
     """
-    best: Plan | None = None
-    best_end = inf
+    best, best_end = plans[0], inf
     latest = turn.work.latest_end
     for plan in plans:
-        end, earliest = plan.end_with(turn)
-        careful = now + (end - now) * (1.0 + MARGIN)
-        if careful > earliest:
-            continue
-        if latest is not None and careful <= latest:
+        end = plan.end_with(turn)
+        if latest is not None and end <= latest:
             return plan
         if end < best_end:
             best, best_end = plan, end

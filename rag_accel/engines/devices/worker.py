@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from rag_accel.clock import Clock
-from rag_accel.engines.devices.fidelity import checked, probe_texts
+from rag_accel.engines.devices.fidelity import ROLES, checked, probe_texts
 from rag_accel.engines.devices.joining import close
 from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.pieces import Piece
@@ -120,9 +120,11 @@ class MemberWorker:
     def _embedded(self, task: Task) -> list[Vector]:
         """Return the vectors of each part, computed together for each role."""
         found: dict[int, Vector] = {}
-        for role in dict.fromkeys(part.role for part in task.parts):
+        for role in ROLES:
             places = [at for at, part in enumerate(task.parts) if part.role == role]
             texts = [text for at in places for text in task.parts[at].texts]
+            if not texts:
+                continue
             values = self.member.embed(texts, role, task.batch.threads)
             vectors = checked(values, len(texts), self._dimensions[role])
             start = 0

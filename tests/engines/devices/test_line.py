@@ -57,3 +57,13 @@ def test_the_line_beside_a_neighbour_is_the_other_until_it_has_a_step() -> None:
     lines.add(100, 0.6, beside=True)
     assert lines.predict_s(100, beside=True) == pytest.approx(0.6)
     assert lines.predict_s(100, beside=False) == pytest.approx(0.2)
+
+
+def test_steps_that_take_longer_than_predicted_widen_the_margin_until_they_are_old() -> None:
+    lines = MemberLines(0.001, 0.0)
+    for number in range(20):
+        lines.add(100, 0.12 if number % 2 else 0.1, beside=False)
+    assert 0.0 < lines.margin < 0.21
+    for _ in range(60):
+        lines.add(100, 0.1, beside=False)
+    assert lines.margin == pytest.approx(0.0, abs=1e-3)
