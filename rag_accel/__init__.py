@@ -26,6 +26,7 @@ from rag_accel.errors import (
     RequestCancelledError,
     SchedulingError,
     TranslationError,
+    UncheckedReuseWarning,
 )
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.ragraph import RAGraph
@@ -60,5 +61,6 @@ __all__ = [
     "RequestCancelledError",
     "SchedulingError",
     "TranslationError",
+    "UncheckedReuseWarning",
     "shutdown",
 ]

@@ -22,6 +22,8 @@
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
     `-- DocumentError          a document cannot be read
 
+``UncheckedReuseWarning``, a UserWarning, is the one warning of this package's own.
+
 Every message has up to four parts: what failed, where, what was found and what would be valid,
 and what to do next. Every class has a stable ``code``.
 """
@@ -211,8 +213,8 @@ class GraphFileError(RagAccelError):
 class ChunkFileError(RagAccelError):
     """A file of a text's attention state cannot be used; ``reason`` says why in one word.
 
-    It is ``damaged``, ``truncated``, ``foreign`` (another text's, folder's or model's), ``dtype``
-    or ``newer``, of a version that is not known yet.
+    It is ``damaged``, ``truncated``, ``foreign`` (another text's, folder's or model's), ``dtype``,
+    ``newer``, of a version that is not known yet, or ``older``. So are verdicts of checks.
     """
 
     code = "RA505"
@@ -226,3 +228,7 @@ class DocumentError(RagAccelError):
     """One document cannot be read."""
 
     code = "RA510"
+
+
+class UncheckedReuseWarning(UserWarning):
+    """Retrieved texts are fused on a model that no ``rag-accel cache check`` has passed for."""

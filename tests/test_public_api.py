@@ -21,6 +21,7 @@ PACKAGES = (
     "llama_index_rag_accel",
     "rag_accel",
     "rag_accel.engines",
+    "rag_accel.fidelity",
     "rag_accel.interception",
     "rag_accel.passes",
     "rag_accel.server",

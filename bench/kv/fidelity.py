@@ -6,49 +6,31 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, get_args
 
 import torch
 
 from bench.baselines import chunk_reuse
-from bench.kv.forced import ForcedEngine
-from bench.kv.prompts import TextPrompt
+from bench.baselines.critical_layers import Answered, CriticalLayers, profiled
+from bench.kv.answers import Answerer
 from bench.results import Row
 from rag_accel.engines.llm.local.loading import load
 from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
 from rag_accel.engines.llm.local.tokens import TokenInput
+from rag_accel.fidelity.divergence import Divergence, divergence, mean_and_error
+from rag_accel.fidelity.forced import ForcedEngine
+from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.selection import QuestionGuided
 
 FULL, FUSED, FUSED_15 = "accelerated, full", "fused", "accelerated, fused 15 %"
 #: What is computed again by other choices: a share of the texts' tokens, or the first of each.
 SHARE, FIRST = 0.15, 8
+CRITICAL = "critical layers 15 %"
 POOL_BYTES, CHUNK_BYTES = 1 << 28, 1 << 26
 
 _logger = logging.getLogger("bench.kv_fidelity")
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """What differs over one prompt's answer, whose tokens full attention has chosen.
-
-    Args:
-        kl_first: Kullback-Leibler divergence from full attention of the first token, in nats.
-        kl_mean: the mean over tokens.
-        top1: share of the tokens that are the most probable ones here, too.
-    """
-
-    kl_first: float
-    kl_mean: float
-    top1: float
-
-
-def divergence(full: torch.Tensor, other: torch.Tensor) -> Divergence:
-    """Compare logits ``[token, vocabulary]`` with those of full attention."""
-    exact, near = full.double().log_softmax(-1), other.double().log_softmax(-1)
-    apart = (exact.exp() * (exact - near)).sum(-1)
-    same = full.argmax(-1) == other.argmax(-1)
-    return Divergence(float(apart[0]), float(apart.mean()), float(same.double().mean()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +60,8 @@ def ways(shares: Sequence[float]) -> dict[str, Mapping[str, Any]]:
         for share in shares:
             name = f"accelerated, fused {share * 100:.0f} %"
             found[name] = {"kv_reuse": FUSED, "recompute_ratio": share}
+        whole = {"recompute_ratio": SHARE, "selector": QuestionGuided("question")}
+        found[f"{FUSED_15}, by the whole question"] = {"kv_reuse": FUSED, **whole}
     return found
 
 
@@ -98,10 +82,17 @@ class Reader:
         context: the most tokens of a prompt and its answer.
         threads: of each forward.
         shares: of the texts' tokens that are computed again.
+        answered: shares whose own answers are wanted, too.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, context: int, threads: int, shares: Sequence[float]
+        self,
+        model: Any,
+        tokenizer: Any,
+        context: int,
+        threads: int,
+        shares: Sequence[float],
+        answered: Sequence[float] = (),
     ) -> None:
         self._load = lambda: load(model, tokenizer, context=context, pool_bytes=POOL_BYTES)
         self._tokenizer = tokenizer
@@ -109,11 +100,20 @@ class Reader:
         loaded = self._load()
         self._ends = loaded.ends
         self._exact = ForcedEngine(loaded, LocalOptions(), threads)
+        self._forced, self._answering = ways(shares), ways(answered)
         self._engines = {
             name: ForcedEngine(self._load(), options_of(way), threads)
-            for name, way in ways(shares).items()
+            for name, way in {**self._forced, **self._answering}.items()
         }
         self._runner = self._load().runner
+        #: looked at beside other choices, once they were found
+        self.critical: CriticalLayers | None = None
+
+    def find_critical_layers(self, prompts: Sequence[TextPrompt], tokens: int) -> None:
+        """Find the layers that show best what answers of at most so many tokens look at."""
+        cases = [self.case(prompt, tokens)[0] for prompt in prompts]
+        given = [Answered(case.segments, case.states, case.answer) for case in cases]
+        self.critical = profiled(self._runner, given, SHARE) if given else None
 
     def case(self, prompt: TextPrompt, tokens: int) -> tuple[Case, torch.Tensor]:
         """Answer a prompt by full attention over its joined ranges, in at most so many tokens."""
@@ -123,12 +123,19 @@ class Reader:
         states = chunk_reuse.encoded(self._runner, segments)
         return Case(prompt, segments, output.tokens, states), logits
 
+    def answerer(self) -> Answerer:
+        """Return what answers by full attention, by full reuse and with the shares given."""
+        engines = {name: self._engines[name] for name in self._answering}
+        return Answerer(self._exact, engines, self._tokenizer, self._ends)
+
     def arms(self, seed: int) -> dict[str, Arm]:
         """Return every way that is compared, by name."""
-        forced = {name: self._engine_arm(engine) for name, engine in self._engines.items()}
+        forced = {name: self._engine_arm(self._engines[name]) for name in self._forced}
         percent = f"{SHARE * 100:.0f} %"
+        critical = {} if self.critical is None else {CRITICAL: self._critical_again}
         return {
             **forced,
+            **critical,
             "full reuse by definition": lambda case: self._again(case, []),
             f"random {percent}": lambda case: self._again(
                 case, chunk_reuse.random_tokens(case.segments, SHARE, seed)
@@ -153,6 +160,11 @@ class Reader:
             return engine.answer(asked, len(case.segments.ids), case.answer)[1]
 
         return logits
+
+    def _critical_again(self, case: Case) -> torch.Tensor:
+        assert self.critical is not None
+        again = self.critical.chosen(self._runner, case.segments, case.states, SHARE)
+        return self._again(case, again)
 
     def _again(self, case: Case, places: Sequence[int]) -> torch.Tensor:
         answer = case.answer[:-1]
@@ -218,8 +230,7 @@ def measure(reader: Reader, prompts: Sequence[TextPrompt], tokens: int) -> Fidel
 
 
 def _mean_rows(name: str, workload: str, metric: str, values: Sequence[float]) -> list[Row]:
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return _figures(name, workload, metric, fmean(values), error, len(values))
+    return _figures(name, workload, metric, *mean_and_error(values), len(values))
 
 
 def _figures(

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import torch
 from langchain_core.messages import HumanMessage, SystemMessage
 
 from bench.arms import bench_accelerator
-from bench.kv.prompts import SYSTEM, TextCutter, TextPrompt
+from bench.baselines.cacheblend import CacheBlend
 from bench.measure import median, rotate
 from bench.paired import in_ms
 from bench.results import Row, row_of
 from langchain_rag_accel import ChatRagAccel
 from langchain_rag_accel.demo.load import torch_threads
+from rag_accel.engines.llm.local.loading import load
 from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.fidelity.prompts import SYSTEM, TextCutter, TextPrompt
 
 PLAIN = "plain"
 METRIC = "first_token_ms"
 EXACT, FUSED, REUSE = "exact", "fused", "full"
+CACHEBLEND, SHARE = "CacheBlend 15 %", 0.15
 QUESTION = "{number}. What do all of these passages say?"
 
 
-def ours(way: str, is_cold: bool = False) -> str:
+def ours(way: str, is_cold: bool = False, is_on_disk: bool = False) -> str:
     """Return the name of an arm of the engine."""
-    return f"accelerated, {way}, new texts" if is_cold else f"accelerated, {way}"
+    name = f"accelerated, {way}, new texts" if is_cold else f"accelerated, {way}"
+    return f"{name}, from files" if is_on_disk else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +97,17 @@ def plain_arm(model: Any, tokenizer: Any) -> Arm:
     return answer
 
 
-def our_arm(model: Any, tokenizer: Any, way: str, accelerator: Any) -> Arm:
-    """Return a call of the drop-in that says which texts it has."""
-    options: dict[str, Any] = {"kv_reuse": way, "max_tokens": 1}
+def our_arm(model: Any, tokenizer: Any, way: str, accelerator: Any, **bounds: Any) -> Arm:
+    """Return a call of the drop-in that says which texts it has.
+
+    Args:
+        model: of transformers.
+        tokenizer: its own.
+        way: of reuse.
+        accelerator: computes.
+        bounds: of the drop-in, besides.
+    """
+    options: dict[str, Any] = {"kv_reuse": way, "max_tokens": 1, **bounds}
     chat = ChatRagAccel(model=model, tokenizer=tokenizer, accelerator=accelerator, **options)
 
     def answer(prompt: TextPrompt) -> First:
@@ -103,6 +116,29 @@ def our_arm(model: Any, tokenizer: Any, way: str, accelerator: Any) -> Arm:
         found = chat.invoke(messages, documents=list(prompt.texts), logprobs=True)
         seconds = time.perf_counter() - started
         return First(seconds, found.response_metadata["logprobs"][0]["token"])
+
+    return answer
+
+
+def cacheblend_arm(model: Any, tokenizer: Any, prompts: Iterable[TextPrompt]) -> Arm:
+    """Return CacheBlend without an engine: a prompt's tokens, the states and the first token.
+
+    Args:
+        model: a Llama of transformers.
+        tokenizer: its own.
+        prompts: their texts are encoded now.
+    """
+    blend = CacheBlend(model, load(model, tokenizer).runner, SHARE)
+    with torch_threads(1):
+        for prompt in prompts:
+            blend.prefill(prompt.segmented(tokenizer))
+
+    def answer(prompt: TextPrompt) -> First:
+        started = time.perf_counter()
+        with torch_threads(1):
+            logits = blend.prefill(prompt.segmented(tokenizer))
+            token = tokenizer.decode([int(logits[0].argmax())])
+        return First(time.perf_counter() - started, token)
 
     return answer
 
@@ -142,8 +178,12 @@ class FirstTokens:
 
     def gain(self, name: str) -> float:
         """Return the better full prefill's time / an arm's: the median over turns."""
-        pairs = zip(self.found[self.opponent], self.found[name], strict=True)
-        return median([best.seconds / one.seconds for best, one in pairs])
+        return self.ratio(self.opponent, name)
+
+    def ratio(self, other: str, name: str) -> float:
+        """Return another arm's time / an arm's: the median over turns."""
+        pairs = zip(self.found[other], self.found[name], strict=True)
+        return median([one.seconds / ours.seconds for one, ours in pairs])
 
     @property
     def opponent(self) -> str:
@@ -166,12 +206,16 @@ class FirstTokens:
 def measure(
     model: Any, tokenizer: Any, texts: Sequence[str], count: int, tokens: int, turns: int
 ) -> FirstTokens:
-    """Ask in turn: plain, exact, and each way of reuse with known texts and with new ones.
+    """Ask in turn: plain, exact, CacheBlend, and each way of reuse, known texts and new ones.
+
+    Known texts are in memory, and in another arm in files that were just written.
 
     Everything is on one thread. A turn before all others, which does not count, encodes the texts.
     """
     prompts = Turns(TextCutter(tokenizer, texts), count, tokens)
     with ExitStack() as stack:
+        # Folders are removed once the accelerator, which writes them, is closed.
+        folders = {way: stack.enter_context(TemporaryDirectory()) for way in get_args(KvReuse)}
         accelerator = stack.enter_context(bench_accelerator(threads=1))
         arms = {PLAIN: _asked(plain_arm(model, tokenizer), prompts.again)}
         for way in get_args(KvReuse):
@@ -179,6 +223,11 @@ def measure(
             arms[ours(way)] = _asked(arm, prompts.again)
             if way != EXACT:
                 arms[ours(way, is_cold=True)] = _asked(arm, prompts.new)
+                bounds = {"kv_folder": folders[way], "chunk_bytes": 0}  # memory keeps nothing
+                arm = our_arm(model, tokenizer, way, accelerator, **bounds)
+                arms[ours(way, is_on_disk=True)] = _asked(arm, prompts.again)
+        blend = cacheblend_arm(model, tokenizer, [prompts.again(0)])
+        arms[CACHEBLEND] = _asked(blend, prompts.again)
         found = rotate(arms, turns + 1)
     size = len(prompts.again(0).segmented(tokenizer).ids)
     workload = f"{count} texts of {tokens} tokens, prompts of about {size}"

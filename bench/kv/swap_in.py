@@ -21,13 +21,13 @@ from llama_index.core.schema import NodeWithScore, TextNode
 import langchain_rag_accel
 import llama_index_rag_accel
 from bench.kv.first_token import PLAIN, First, FirstTokens, ours
-from bench.kv.prompts import BETWEEN, SYSTEM
 from bench.local_llm.chains import PlainModel
 from bench.measure import rotate
 from langchain_rag_accel import ChatRagAccel
 from llama_index_rag_accel import RagAccelLLM
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.fidelity.prompts import BETWEEN, SYSTEM
 
 PROMPT = ChatPromptTemplate.from_messages(
     [("system", SYSTEM), ("human", "{context}\n\n{question}")]

@@ -6,7 +6,14 @@ Every other way is given these tokens, whatever it would have chosen; compared a
 that it had for them. The engine's ways are the engine itself, asked as drop-ins ask it: only what
 its runner returns is replaced. Beside them stand full reuse and other choices of tokens by their
 definitions (``bench.baselines.chunk_reuse``); CacheBlend's choice is made there from the whole
-prompt's full attention. All texts are encoded behind the system's turn, once for each prompt.
+prompt's full attention. QCFuse's is made in layers that were found on other prompts
+(``bench.baselines.critical_layers``). All texts are encoded behind the system's turn, once for each
+prompt.
+
+Beside that, questions are answered freely whose gold answer is known, a sentence of one passage
+that others have much like it, and EM and F1 of words are compared. Normalised F1 (FusionRAG,
+Eq. 11) is 0 for
+full reuse and 1 for full attention; where full attention is no better, there is none.
 
 Figures are means over prompts with their standard errors: Kullback-Leibler divergence in nats of
 the first token and of all, and how often full attention's most probable token is the most probable
@@ -28,11 +35,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.arms import thread_candidates
+from bench.kv.answers import answer_rows, gold_questions
 from bench.kv.fidelity import FULL, FUSED_15, Fidelity, Reader, measure
-from bench.kv.prompts import short_prompts
 from bench.results import SuiteResult, sizes_of
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engine_api import Document
+from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 from rag_accel.sample import read_corpus, smollm2_folder
 from rag_accel.system.processor import usable_cores
 
@@ -47,20 +55,28 @@ class Sizes:
         prompts: how many.
         tokens: the least and the most of the passages of a prompt, about.
         passages: the least and the most of a prompt.
+        profiled: prompts that critical layers are found on.
         answer: most tokens of an answer.
         context: most tokens of a prompt and its answer.
         shares: of the texts' tokens that are computed again.
+        questions: how many have a gold answer.
+        gold_answer: most tokens of an answer to them.
+        answered_shares: of the texts' tokens, where those are answered.
     """
 
     prompts: int = 200
     tokens: tuple[int, int] = (360, 600)
     passages: tuple[int, int] = (4, 6)
+    profiled: int = 8
     answer: int = 10
     context: int = 1024
     shares: tuple[float, ...] = (0.05, 0.15, 0.3)
+    questions: int = 60
+    gold_answer: int = 24
+    answered_shares: tuple[float, ...] = (0.05, 0.15, 0.3)
 
 
-QUICK = Sizes(prompts=40, shares=(0.15,))
+QUICK = Sizes(prompts=40, profiled=4, shares=(0.15,), questions=12)
 FULL_SIZES = Sizes()
 
 
@@ -77,19 +93,31 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     """Measure; by default in the sizes that ``quick`` stands for, over SmolLM2."""
     chosen = sizes or (QUICK if quick else FULL_SIZES)
     given = material or _real_material()
-    prompts = short_prompts(
-        given.tokenizer, given.documents, chosen.prompts, chosen.tokens, chosen.passages
-    )
+    prompts = _prompts(given, chosen, chosen.prompts, seed=0)
+    others = _prompts(given, chosen, chosen.profiled, seed=1)
     threads = max(thread_candidates(usable_cores()))
-    reader = Reader(given.model, given.tokenizer, chosen.context, threads, chosen.shares)
+    reader = Reader(
+        *(given.model, given.tokenizer, chosen.context, threads),
+        *(chosen.shares, chosen.answered_shares),
+    )
+    questions = gold_questions(
+        given.tokenizer, given.documents, chosen.questions, chosen.tokens, chosen.passages
+    )
     try:
         with torch_threads(threads):
+            reader.find_critical_layers(others, chosen.answer)
             found = measure(reader, prompts, chosen.answer)
+            answers = answer_rows(reader.answerer(), questions, chosen.gold_answer, FULL)
     finally:
         reader.close()
     return SuiteResult(
-        *("kv_fidelity", tuple(found.rows()), _ratios(found)), sizes=sizes_of(chosen)
+        *("kv_fidelity", (*found.rows(), *answers), _ratios(found)), sizes=sizes_of(chosen)
     )
+
+
+def _prompts(material: Material, sizes: Sizes, count: int, seed: int) -> list[TextPrompt]:
+    given = (count, sizes.tokens, sizes.passages, seed)
+    return short_prompts(material.tokenizer, material.documents, *given)
 
 
 def _ratios(found: Fidelity) -> dict[str, float]:

@@ -6,7 +6,14 @@ thread. A prompt has 10 texts of 512 tokens in an order that no prompt had befor
 its own. Plain is the model's own forward of transformers, with scaled dot product attention; ours
 is a call of ``ChatRagAccel``, from the call through driver and engine to the end of an answer of
 one token. The full prefill that ratios are taken against is the faster of plain and our engine's
-exact mode. Texts are kept in memory, or, in the arms of new texts, were never seen.
+exact mode. Texts are kept in memory; in other arms in files, and memory keeps nothing (the
+operating system may); in those of new texts they were never seen. CacheBlend
+(``bench.baselines.cacheblend``) is called without an engine or a driver before it.
+
+Prompts of 4 texts and 128 to 2,048 tokens are asked of the exact mode and of fused reuse, which
+computes a prompt whole where it has learnt that this takes less time. Shorter prompts have more
+turns, up to four times as many. How many requests a second 8 users are answered who ask at once,
+about 10 texts of 128 tokens, are rows without a ratio.
 
 The second part is SmolLM2 135M Instruct, in bfloat16 and on the threads that each arm takes by
 itself: a LangChain chain over langchain_huggingface's pipeline and a LlamaIndex query engine over
@@ -21,6 +28,11 @@ Ratios:
         first token / that of full reuse; median over turns.
     fused15_vs_full: against the faster of transformers' prefill and our exact mode: its time to the
         first token / ours with 15 % of the texts' tokens computed again; median over turns.
+    fused15_vs_cacheblend15: against CacheBlend with 15 % of the texts' tokens computed again, over
+        our attention kernel: its time to the first token / that of ours with 15 %; median over
+        turns.
+    auto_never_slower: against our exact mode: its time to the first token / that of fused reuse
+        which decides by itself, median over turns; the lowest of prompts of 128 to 2,048 tokens.
     cold_fused_vs_full: against the faster of transformers' prefill and our exact mode: its time to
         the first token / ours with 15 % computed again where no text was seen before; median over
         turns.
@@ -38,11 +50,12 @@ from typing import Any, get_args
 
 from bench.arms import bench_accelerator
 from bench.garbage import little_garbage
-from bench.kv import first_token, swap_in
-from bench.kv.first_token import FUSED, REUSE, FirstTokens, Shape, ours
-from bench.kv.prompts import TextCutter
+from bench.kv import break_even, first_token, swap_in, users
+from bench.kv.break_even import Length
+from bench.kv.first_token import CACHEBLEND, FUSED, REUSE, FirstTokens, Shape, ours
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.fidelity.prompts import TextCutter
 from rag_accel.sample import read_corpus, smollm2_folder
 
 _CHUNKS = 2000
@@ -59,6 +72,12 @@ class Sizes:
         texts: of a prompt.
         tokens: of each text.
         turns: of the model of random weights.
+        auto_texts: of a prompt that may be computed whole.
+        auto_tokens: of all texts of such a prompt, one measurement each.
+        auto_turns: of the longest of them.
+        users: who ask at once.
+        user_tokens: of each text of their prompts.
+        user_turns: questions of each of them.
         swap_tokens: of each text of a chain or query engine.
         swap_turns: of each of them.
     """
@@ -67,11 +86,17 @@ class Sizes:
     texts: int = 10
     tokens: int = 512
     turns: int = 9
+    auto_texts: int = 4
+    auto_tokens: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    auto_turns: int = 9
+    users: int = 8
+    user_tokens: int = 128
+    user_turns: int = 5
     swap_tokens: int = 490
     swap_turns: int = 7
 
 
-QUICK = Sizes(turns=2, swap_turns=1)
+QUICK = Sizes(turns=2, auto_turns=3, user_turns=1, swap_turns=1)
 FULL = Sizes()
 
 
@@ -88,10 +113,13 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     chosen = sizes or (QUICK if quick else FULL)
     given = material or _real_material()
     tokenizer = _tokenizer(given.folder)
-    random = _random_weights(chosen, given, tokenizer)
+    model = chosen.shape.model(len(tokenizer))
+    random = _random_weights(chosen, given, model, tokenizer)
+    lengths = _lengths(chosen, given, model, tokenizer)
     swapped = _swapped(chosen, given, tokenizer)
-    rows: list[Row] = [row for one in (random, *swapped) for row in one.rows()]
-    ratios = _ratios(random, swapped)
+    rows: list[Row] = [row for one in (random, *lengths, *swapped) for row in one.rows()]
+    rows += _users(chosen, given, model, tokenizer)
+    ratios = {**_ratios(random, swapped), **_ratios_of_lengths(lengths)}
     return SuiteResult("kv_ttft", tuple(rows), ratios, sizes=sizes_of(chosen))
 
 
@@ -101,12 +129,36 @@ def _ratios(random: FirstTokens, swapped: Sequence[FirstTokens]) -> dict[str, fl
     if FUSED in get_args(KvReuse):
         way = FUSED
         found["fused15_vs_full"] = random.gain(ours(FUSED))
+        found["fused15_vs_cacheblend15"] = random.ratio(CACHEBLEND, ours(FUSED))
         found["cold_fused_vs_full"] = random.gain(ours(FUSED, is_cold=True))
     return {**found, "swap_in_ttft": min(one.gain(ours(way)) for one in swapped)}
 
 
-def _random_weights(sizes: Sizes, material: Material, tokenizer: Any) -> FirstTokens:
-    model = sizes.shape.model(len(tokenizer))
+def _ratios_of_lengths(lengths: Sequence[Length]) -> dict[str, float]:
+    return {"auto_never_slower": min(one.gain for one in lengths)} if lengths else {}
+
+
+def _lengths(sizes: Sizes, material: Material, model: Any, tokenizer: Any) -> list[Length]:
+    if FUSED not in get_args(KvReuse):
+        return []
+    with little_garbage():
+        found = break_even.measure(
+            *(model, tokenizer, material.texts),
+            *(sizes.auto_texts, sizes.auto_tokens, sizes.auto_turns),
+        )
+    _logger.info("%s", {one.workload: round(one.gain, 3) for one in found})
+    return found
+
+
+def _users(sizes: Sizes, material: Material, model: Any, tokenizer: Any) -> list[Row]:
+    with little_garbage():
+        return users.measure(
+            *(model, tokenizer, material.texts),
+            *(sizes.users, sizes.texts, sizes.user_tokens, sizes.user_turns),
+        )
+
+
+def _random_weights(sizes: Sizes, material: Material, model: Any, tokenizer: Any) -> FirstTokens:
     with little_garbage():
         found = first_token.measure(
             *(model, tokenizer, material.texts, sizes.texts, sizes.tokens, sizes.turns)

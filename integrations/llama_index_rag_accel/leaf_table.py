@@ -27,6 +27,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.composites import composite_of
+from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.layers import Method
 from llama_index_rag_accel.off_loop import off_loop
 from llama_index_rag_accel.owned_search import is_recognised, searching
@@ -137,7 +138,8 @@ def _around(*names: str) -> list[LeafMethod]:
     return [LeafMethod(name, PrimitiveKind.INGESTION, "composite") for name in names]
 
 
-_GRAPH_SEARCHES = ("get", "get_triplets", "get_rel_map", "structured_query", "vector_query")
+_INDEXED_SEARCHES = ("get_triplets", "get_rel_map")
+_GRAPH_SEARCHES = ("get", "structured_query", "vector_query")
 
 LLAMA_INDEX = Framework(
     "LlamaIndex",
@@ -167,6 +169,11 @@ LLAMA_INDEX = Framework(
             *_around("adelete", "adelete_nodes", "aget_nodes", "aclear"),
         ],
         PropertyGraphStore: [
+            *(
+                replace(leaf, owned=partial(indexed, spread=_spread), within=is_indexed)
+                for name in _INDEXED_SEARCHES
+                for leaf in _pair(name, f"a{name}", SEARCHING)
+            ),
             *(leaf for name in _GRAPH_SEARCHES for leaf in _pair(name, f"a{name}", SEARCHING)),
             *_around("aupsert_nodes", "aupsert_relations", "adelete", "adelete_llama_nodes"),
             *_around("aget_schema"),

@@ -1,6 +1,6 @@
 """Scheduler and engines, composed into what users hold: the ``Accelerator``."""
 
-from rag_accel.accelerator.accelerator import Accelerator, forget_program
+from rag_accel.accelerator.accelerator import Accelerator, forget_program, keeping_texts
 from rag_accel.accelerator.default import default_accelerator, shutdown
 from rag_accel.leaves.identity import RequestIdentity, current_request
 from rag_accel.leaves.leaves import Leaves, Work
@@ -13,5 +13,6 @@ __all__ = [
     "current_request",
     "default_accelerator",
     "forget_program",
+    "keeping_texts",
     "shutdown",
 ]

@@ -7,12 +7,13 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from rag_accel.accelerator.device_groups import device_group
 from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
@@ -50,13 +51,25 @@ def forget_program(program: str) -> None:
         accelerator.forget_program(program)
 
 
+def keeping_texts(namespace: str | None) -> list[Accelerator]:
+    """Return the accelerators whose engines keep what they have computed of documents.
+
+    Args:
+        namespace: tenant; None for all.
+    """
+    return [
+        one for one in list(_live) if one.keeps_texts and namespace in (None, one.options.namespace)
+    ]
+
+
 class Accelerator:
     """A scheduler of the work of many requests over shared engines.
 
     Args:
         llm, embedder, index, reranker, graph: engines of the stages that name no other; each an
             ``Engine``, a ``DocumentIndex``, a ``MemoryGraph`` or a callable, see
-            ``requests.engines``.
+            ``requests.engines``; ``embedder`` may list several engines of one model, each on a
+            device of its own.
         engines: more of them, by the names that stages use.
         options: an ``Options``; or give single options as keyword arguments.
 
@@ -84,6 +97,7 @@ class Accelerator:
             _core_options(self.options, self.cores),
             check=check_output,
             observer=SchedulerObserver(self._metrics, self.tracer),
+            hint_failed=self._count_failed_hint,
         )
         self.leaves = Leaves(self._driver, self.options)
         self.calls = CallPool(self.options.call_threads)
@@ -131,12 +145,15 @@ class Accelerator:
 
         Args:
             name: what stages call it.
-            engine: an ``Engine``, a ``DocumentIndex`` or a callable.
+            engine: an ``Engine``, a ``DocumentIndex`` or a callable; a list of engines that embed,
+                the most preferred first, is one embedder on several devices.
             kind: what a callable does; known from the name for the standard ones.
 
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
+        if isinstance(engine, list | tuple):
+            engine = device_group(name, engine, self.options, self.cores)
         taken = role_engine(name, engine)
         if is_engine(taken):
             self._keep_engine(name, owned(self._driver.add_engine(name, taken), taken))
@@ -225,7 +242,8 @@ class Accelerator:
         ``e-graph`` also says what each static pass changed.
         """
         profiles = {name: bound.profile for name, bound in self._bound.items()}
-        return explain_graph(graph, profiles, stage, passes_named(self.options.passes))
+        parts = {name: bound.describe() for name, bound in self._bound.items() if bound.describe}
+        return explain_graph(graph, profiles, stage, passes_named(self.options.passes), parts)
 
     def own(
         self,
@@ -292,6 +310,32 @@ class Accelerator:
         limit = self.options.deadline_s
         deadline = None if limit is None else now + limit
         return RequestIdentity(self, self._driver.new_request(), now, deadline, program)
+
+    @property
+    def takes_hints(self) -> bool:
+        """Tell whether an engine here reads ahead for documents that a search has found."""
+        return bool(self._driver.hinted)
+
+    def hint(self, texts: Iterable[str]) -> None:
+        """Tell engines of texts likely to stand in a prompt soon; from any thread, never raises."""
+        self._driver.hinted.send(texts, self.options.namespace)
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Tell whether an engine here keeps what it has computed of documents."""
+        return self._driver.hinted.keeps_texts
+
+    def forget_texts(self, texts: Iterable[str]) -> None:
+        """Have engines remove what they keep of documents of this namespace; from any thread.
+
+        Stores of rag_accel do it for what is deleted from them. Texts are compared as they stand
+        in prompts, and with each of their paragraphs, lines and sentences. It happens soon, beside
+        other work; a prompt under way with such a text ends as it began.
+        """
+        self._driver.hinted.forget(texts, self.options.namespace)
+
+    def _count_failed_hint(self, engine: EngineName | None) -> None:
+        self._metrics.counter("hints_failed", engine or "documents").add()
 
     def count_bypass(self, where: str, reason: str) -> None:
         """Count a leaf that ran plainly because of an error of ours."""

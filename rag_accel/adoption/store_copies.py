@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
 
+from rag_accel.adoption.by_identity import ByIdentity
 from rag_accel.adoption.copied_vectors import (
     Copied,
     CopiedVectors,
@@ -191,41 +191,7 @@ class StoreCopy:
         self._num_searches, self._seen = 0, None
 
 
-class _Copies:
-    """The copies by the identity of their owners, which need be neither hashable nor unequal."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, tuple[ref[Any], StoreCopy]] = {}
-
-    def __contains__(self, owner: Any) -> bool:
-        return self.get(owner) is not None
-
-    def get(self, owner: Any) -> StoreCopy | None:
-        """Return the copy of an owner."""
-        known = self._of.get(id(owner))
-        return known[1] if known is not None and known[0]() is owner else None
-
-    def add(self, owner: Any, copy: StoreCopy) -> StoreCopy:
-        """Keep a copy as long as its owner lives; return the one that another thread kept."""
-        key = id(owner)
-
-        def forget(gone: ref[Any]) -> None:
-            known = self._of.get(key)
-            if known is not None and known[0] is gone:
-                del self._of[key]
-
-        known = self._of.get(key)
-        if known is not None and known[0]() is not owner:
-            del self._of[key]
-        return self._of.setdefault(key, (ref(owner, forget), copy))[1]
-
-    def forget(self, owner: Any) -> None:
-        """Forget the copy of an owner."""
-        if self._of and owner in self:
-            self._of.pop(id(owner), None)
-
-
-_copies = _Copies()
+_copies: ByIdentity[StoreCopy] = ByIdentity()
 
 
 def copy_of(kind: StoreKind, store: Any) -> StoreCopy:

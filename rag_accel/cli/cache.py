@@ -1,4 +1,4 @@
-"""``rag-accel cache``: what a folder keeps of retrieved texts, and its removal."""
+"""``rag-accel cache``: what a folder keeps of retrieved texts, its removal, filling and worth."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.cli.check import add_check_verb
+from rag_accel.cli.fill import add_fill_verb
+
 if TYPE_CHECKING:
     from rag_accel.kv.files import ChunkHeader
     from rag_accel.kv.folder import ChunkFolder
 
 
 def add_cache_command(commands: Any) -> None:
-    """Add the command with its own two to a parser's commands."""
-    cache = commands.add_parser("cache", help="list or purge what a kv_folder keeps of texts")
-    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge")
+    """Add the command with its own to a parser's commands."""
+    cache = commands.add_parser("cache", help="what is kept of retrieved texts, and what it costs")
+    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill|check")
     listing = verbs.add_parser("list", help="show the files, the least lately used first")
     listing.add_argument("folder", metavar="FOLDER", type=Path)
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
     listing.set_defaults(run=_list)
-    purge = verbs.add_parser(
-        "purge", help="remove files; programs that run keep what they have in memory"
-    )
+    purge = verbs.add_parser("purge", help="remove files, and what running programs have of them")
     purge.add_argument("folder", metavar="FOLDER", type=Path)
     which = purge.add_mutually_exclusive_group(required=True)
     which.add_argument("--text", help="of this text, as it stands in prompts; - reads it")
     which.add_argument("--namespace", metavar="NAME", help="of this tenant")
     which.add_argument("--all", action="store_true", help="of every text")
     purge.set_defaults(run=_purge)
+    add_fill_verb(verbs)
+    add_check_verb(verbs)
 
 
 def _opened(path: Path) -> ChunkFolder:
@@ -80,14 +83,7 @@ def _line(shown: dict[str, Any]) -> str:
 def _purge(arguments: argparse.Namespace) -> int:
     folder = _opened(arguments.folder)
     is_meant = _meant(folder, arguments)
-    removed = 0
-    with folder.locked():
-        for file, header in folder.headers():
-            # What an unreadable file is of cannot be told, and nothing ever uses it.
-            if header is None or is_meant(header):
-                removed += folder.remove(file.path)
-        folder.remove_left()
-    print(f"{removed} files removed")
+    print(f"{folder.purge(is_meant)} files removed")
     return 0
 
 
@@ -95,7 +91,7 @@ def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[Chun
     if arguments.text is not None:
         text = sys.stdin.read() if arguments.text == "-" else arguments.text
         digest = folder.text_digest(text)
-        return lambda header: header.tag.text == digest
+        return lambda header: digest in header.tag.texts
     if arguments.namespace is not None:
         digest = folder.namespace_digest(arguments.namespace)
         return lambda header: header.tag.namespace == digest

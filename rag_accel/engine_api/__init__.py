@@ -1,19 +1,21 @@
 """The seam between the co-scheduler and whatever executes primitives.
 
 Two kinds of engine meet here. An *owned* engine implements ``Engine``: it is stepped in a worker
-thread of its own, and every method but ``interrupt`` is called on that thread only, so an engine
-needs no locks. A *borrowed* engine is any object the user made: it is described by a
+thread of its own, and methods but ``interrupt`` and ``hint`` are called on that thread only, so an
+engine needs no locks. A *borrowed* engine is any object the user made: it is described by a
 ``BorrowedEngine``, the scheduler grants a permit and the call runs where the caller is.
 
 Nothing here executes anything, and nothing here imports the scheduler or an engine.
 """
 
 from rag_accel.engine_api.engine import (
+    CompositeEngine,
     CountingEngine,
     Engine,
     EngineBase,
     EngineOutput,
     EngineRequest,
+    ForgettingEngine,
     Handle,
     OutputKind,
     StepBudget,
@@ -50,6 +52,7 @@ __all__ = [
     "ROLES",
     "BorrowedEngine",
     "Capability",
+    "CompositeEngine",
     "CountingEngine",
     "Direction",
     "Document",
@@ -59,6 +62,7 @@ __all__ = [
     "EngineProfile",
     "EngineRequest",
     "ExpandBatch",
+    "ForgettingEngine",
     "GenerationInput",
     "GenerationOutput",
     "GraphHit",

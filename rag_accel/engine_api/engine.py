@@ -76,7 +76,10 @@ class StepBudget:
 
 @runtime_checkable
 class Engine(Protocol):
-    """What executes primitives in steps. All methods but ``interrupt`` run on one worker thread."""
+    """What executes primitives in steps.
+
+    All methods but ``interrupt`` and ``hint`` run on one worker thread.
+    """
 
     @property
     def profile(self) -> EngineProfile:
@@ -110,12 +113,20 @@ class Engine(Protocol):
         """Free engine-owned state; unknown handles are ignored."""
         ...
 
-    def hint(self, documents: Sequence[str]) -> None:
-        """Learn ids of documents likely to be needed soon; may be ignored."""
+    def hint(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Learn texts of documents likely to stand in a prompt soon; may be ignored.
+
+        Called from any thread, at any time, also after ``close``, where the profile says ``HINT``.
+        It returns at once and never counts as work.
+
+        Args:
+            documents: each in every form in which it may stand in a prompt, the likeliest first.
+            namespace: tenant; what is found under it is never used for another.
+        """
         ...
 
     def interrupt(self) -> None:
-        """Make a waiting step return soon. The only method called from another thread."""
+        """Make a waiting step return soon. Called from other threads."""
         ...
 
     def close(self) -> None:
@@ -136,6 +147,27 @@ class CountingEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class ForgettingEngine(Protocol):
+    """An engine that keeps what it has computed of documents' texts beyond a request."""
+
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove what is kept of texts of a namespace, soon; from any thread, also after close.
+
+        Work under way that holds such a text ends as it began.
+        """
+        ...
+
+
+@runtime_checkable
+class CompositeEngine(Protocol):
+    """An engine made of several parts, for ``Accelerator.explain``."""
+
+    def describe_parts(self) -> Sequence[str]:
+        """Return a line for each part; from any thread."""
+        ...
+
+
 class EngineBase:
     """A base of owned engines whose optional methods do nothing."""
 
@@ -145,7 +177,7 @@ class EngineBase:
     def release(self, handles: Sequence[Handle]) -> None:
         """Free nothing: this engine hands out no handles."""
 
-    def hint(self, documents: Sequence[str]) -> None:
+    def hint(self, documents: Sequence[str], namespace: str = "") -> None:
         """Ignore the hint."""
 
     def interrupt(self) -> None:

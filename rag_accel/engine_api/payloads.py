@@ -224,12 +224,15 @@ class PromptUse:
         from_prefix: taken over from an earlier prompt with the same beginning.
         from_chunks: taken over from texts encoded before, at other places (FusionRAG section 4).
         recomputed: of those computed, the tokens of such texts.
+        preprocessed: tokens of texts whose state was computed offline behind similar ones (section
+            3.1), those computed again among them.
     """
 
     computed: int = 0
     from_prefix: int = 0
     from_chunks: int = 0
     recomputed: int = 0
+    preprocessed: int = 0
 
     def __add__(self, other: PromptUse) -> PromptUse:
         return PromptUse(
@@ -237,6 +240,7 @@ class PromptUse:
             self.from_prefix + other.from_prefix,
             self.from_chunks + other.from_chunks,
             self.recomputed + other.recomputed,
+            self.preprocessed + other.preprocessed,
         )
 
 

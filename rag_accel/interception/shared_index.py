@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.accelerator import Accelerator, RequestIdentity, Work
+from rag_accel.accelerator import (
+    Accelerator,
+    RequestIdentity,
+    Work,
+    current_request,
+    keeping_texts,
+)
 from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, ScoredDocument, SearchQuery
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, RetrievalEngine
@@ -54,11 +60,32 @@ class SharedIndex:
                 index = self.index
         index.add(documents, scaled)
 
-    def delete(self, ids: Iterable[str]) -> None:
-        """Forget documents; unknown ids are ignored."""
+    def delete(
+        self,
+        ids: Iterable[str],
+        own: Accelerator | None = None,
+        forms: Callable[[Document], Iterable[str]] = lambda document: (document.text,),
+    ) -> None:
+        """Forget documents; unknown ids are ignored.
+
+        What engines keep of their texts goes, too: in the namespace of the accelerator, else of the
+        run, else in all of this process.
+
+        Args:
+            ids: of the documents.
+            own: the accelerator of the store.
+            forms: returns the texts of a document as they stand in prompts.
+        """
         wanted = checked_ids(ids)
-        if self.index is not None:
-            self.index.delete(wanted)
+        if self.index is None:
+            return
+        keeping = keeping_texts(_namespace(own))
+        gone = self.index.get(wanted) if keeping else []
+        self.index.delete(wanted)
+        if gone:
+            texts = [text for document in gone for text in forms(document)]
+            for accelerator in keeping:
+                accelerator.forget_texts(texts)
 
     def get(self, ids: Iterable[str]) -> list[Document]:
         """Return the documents of these ids, leaving out unknown ids."""
@@ -175,3 +202,9 @@ def _work(
 
 def _engine(index: DocumentIndex) -> Engine:
     return RetrievalEngine(index)
+
+
+def _namespace(own: Accelerator | None) -> str | None:
+    run = current_request.get()
+    accelerator = own or (run.accelerator if run is not None else None)
+    return None if accelerator is None else accelerator.options.namespace

@@ -124,6 +124,9 @@ def noting(scheduled: Method, framework: Framework) -> Method:
     def note(identity: RequestIdentity, found: Any, given: Iterable[Any]) -> None:
         asked = (framework.question(one) for one in given)
         identity.seen.add(framework.documents, found, (one for one in asked if one))
+        accelerator = identity.accelerator
+        if accelerator.takes_hints:
+            accelerator.hint(text for _, text in framework.documents(found))
 
     if inspect.iscoroutinefunction(scheduled):
 

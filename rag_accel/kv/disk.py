@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +14,7 @@ import torch
 
 from rag_accel.errors import ChunkFileError
 from rag_accel.kv.entry import ChunkLabel, KeyValues
-from rag_accel.kv.files import ChunkTag, read_chunk, write_chunk
+from rag_accel.kv.files import ChunkTag, read_chunk, read_header, write_chunk
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.system.files import replaced_file
 
@@ -84,7 +84,10 @@ class DiskStore:
 
         A file that cannot be used is counted and removed.
         """
-        name = self.folder.name(key)
+        return self.find_named(self.folder.name(key))
+
+    def find_named(self, name: str) -> KeyValues | None:
+        """Return what is kept under a name of the folder's, as ``find`` does."""
         path = self.folder.path_of(name)
         try:
             file = self.folder.open(path)
@@ -104,10 +107,50 @@ class DiskStore:
             self._refuse("unreadable")
         return None
 
+    def has(self, key: bytes) -> bool:
+        """Tell whether there is a file of a key, which may not be as it should be."""
+        return self.folder.has_file(self.folder.name(key))
+
+    def forget(self, labels: Collection[tuple[str, str]]) -> None:
+        """Remove the files of texts.
+
+        Args:
+            labels: digests of namespace and text, as ``ChunkFolder`` makes them.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self.folder.purge(
+            lambda header: any((header.tag.namespace, text) in labels for text in header.tag.texts)
+        )
+
+    def kept_bytes(self, key: bytes) -> int:
+        """Return the bytes of a key's file, and count it as used; 0 where it is of no use.
+
+        Its tensors are not read.
+        """
+        name = self.folder.name(key)
+        try:
+            file = self.folder.open(self.folder.path_of(name))
+            if file is None:
+                return 0
+            with file:
+                size = os.fstat(file.fileno()).st_size
+                header = read_header(file, size)
+                tag = header.tag
+                is_own = (tag.name, tag.model, header.dtype) == (name, self._model, self._dtype)
+                if not is_own or self._is_too_old(tag.written):
+                    return 0
+                self._touch(file.fileno())
+                return size
+        except (ChunkFileError, OSError):
+            return 0
+
     def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool:
         """Keep a state; what is kept under its key already stays.
 
-        Return False, and count it, where it has no room or cannot be written.
+        Return False where anything was purged since it was encoded, and, which is counted, where it
+        has no room or cannot be written.
         """
         name = self.folder.name(key)
         path = self.folder.path_of(name)
@@ -118,9 +161,12 @@ class DiskStore:
             self.folder.text_digest(label.text),
             state.position,
             self._now(),
+            " ".join(map(self.folder.text_digest, label.neighbours)),
         )
         try:
             with self.folder.locked():
+                if label.purges is not None and label.purges != self.folder.purges:
+                    return False
                 return self._write(path, state, tag)
         except OSError:  # a full disk among others
             self.counts.unkept += 1
@@ -162,6 +208,7 @@ class DiskStore:
                     if header is not None and self._is_too_old(header.tag.written):
                         self.folder.remove(file.path)
             self._make_room(0)
+            self.folder.remove_dangling()
 
     def _read(self, file: BinaryIO, name: str) -> tuple[KeyValues, ChunkTag]:
         size = os.fstat(file.fileno()).st_size

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+#: What a store has purged so far: equal only if nothing was purged in between.
+Purges = tuple[int, ...]
+
 
 class LaneState(Protocol):
     """Keys and values of neighbouring slots, as a pool of lanes gives and takes them."""
@@ -25,11 +28,13 @@ class KeyValues:
         keys: rotated for the positions they were computed at.
         values: of the same tokens.
         position: that of the first token.
+        preprocessed: whether the text was encoded behind others that are similar to it.
     """
 
     keys: Any
     values: Any
     position: int
+    preprocessed: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -47,7 +52,12 @@ class ChunkLabel:
     Args:
         namespace: tenant.
         text: what was encoded.
+        neighbours: the texts it was encoded behind, which its state has seen.
+        purges: what the store had purged when the encoding began; a state is not kept if any came
+            later. None for a state that is kept whatever was purged.
     """
 
     namespace: str = ""
     text: str = ""
+    neighbours: tuple[str, ...] = ()
+    purges: Purges | None = None

@@ -45,6 +45,7 @@ class ChunkTag:
         text: the keyed digest of the text.
         position: that of the first token.
         written: seconds since 1970.
+        neighbours: the keyed digests of texts that the state has seen, too, joined by spaces.
     """
 
     name: str
@@ -53,6 +54,12 @@ class ChunkTag:
     text: str
     position: int
     written: float
+    neighbours: str = ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the keyed digests of all texts that the state has seen."""
+        return (self.text, *self.neighbours.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +190,7 @@ def _parsed(header: Any) -> ChunkHeader:
         *(str(metadata[name]) for name in ("name", "model", "namespace", "text")),
         position=int(metadata["position"]),
         written=float(metadata["written"]),
+        neighbours=str(metadata.get("neighbours", "")),
     )
     if not math.isfinite(tag.written) or not 0 <= tag.position < 1 << 31:
         raise ValueError("numbers out of range")
@@ -204,6 +212,8 @@ def _is_count(value: Any) -> bool:
 
 def _texts(tag: ChunkTag) -> dict[str, str]:
     values = {name: str(value) for name, value in asdict(tag).items()}
+    if not tag.neighbours:
+        del values["neighbours"]
     return {"format": FORMAT, "version": str(VERSION), **values}
 
 

@@ -10,14 +10,16 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rag_accel.errors import ChunkFileError, ConfigError
+from rag_accel.kv.entry import Purges
 from rag_accel.kv.files import VERSION, ChunkHeader, read_header
+from rag_accel.system.files import replaced_file
 
 fcntl: Any
 try:
@@ -28,8 +30,12 @@ except ImportError:  # a system without such locks
 SECRET_BYTES = 32
 _SECRET = ".secret"
 _LOCK = ".lock"
+_PURGED = ".purged"
 _SUFFIX = ".kv"
+_REFERENCE = ".ref"
 _NAME = re.compile(r"[0-9a-f]{64}\.kv")
+_REFERENCES = re.compile(r"[0-9a-f]{64}\.ref")
+_REFERENCE_BYTES = 128
 _LEFT = re.compile(r"\..*\.tmp")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -108,6 +114,40 @@ class ChunkFolder:
             return None
         return os.fdopen(descriptor, "rb")
 
+    def refer(self, name: str, target: str) -> None:
+        """Say that the state of one name is to be used where another is looked for.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with replaced_file(self.path / f"{name}{_REFERENCE}") as file:
+            file.write((target + self._seal(name, target)).encode())
+
+    def referred(self, name: str) -> str | None:
+        """Return the name whose state is to be used where this one is looked for, if one was said.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        file = self.open(self.path / f"{name}{_REFERENCE}")
+        if file is None:
+            return None
+        with file:
+            content = file.read(_REFERENCE_BYTES + 1).decode("ascii", "replace")
+        target, seal = content[:64], content[64:]
+        is_own = hmac.compare_digest(seal.encode(), self._seal(name, target).encode())
+        return target if is_own else None
+
+    def remove_dangling(self) -> None:
+        """Remove what refers to states that are gone. Called with the folder locked."""
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(self.path):
+                if _REFERENCES.fullmatch(entry) is None:
+                    continue
+                target = self.referred(entry.removesuffix(_REFERENCE))
+                if target is None or not self.path_of(target).exists():
+                    self.remove(self.path / entry)
+
     def files(self) -> list[ChunkFile]:
         """Return the files of states, the least lately used first.
 
@@ -136,6 +176,44 @@ class ChunkFolder:
         except OSError:  # gone meanwhile, or not a file: it is never read either
             return False
         return True
+
+    def purge(self, is_meant: Callable[[ChunkHeader], bool]) -> int:
+        """Remove the files that are meant, and those that cannot be read; return how many.
+
+        What they are of cannot be told, and nothing ever uses them. Processes that use the folder
+        forget what they have of removed files in memory before they use it again.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        removed = 0
+        with self.locked():
+            try:
+                for file, header in self.headers():
+                    if header is None or is_meant(header):
+                        removed += self.remove(file.path)
+                self.remove_left()
+                self.remove_dangling()
+            finally:  # also of some files only
+                with replaced_file(self.path / _PURGED) as note:
+                    note.write(secrets.token_bytes(8))
+        return removed
+
+    @property
+    def purges(self) -> Purges:
+        """Return what tells whether anything was purged since; takes some microseconds."""
+        try:
+            seen = os.lstat(self.path / _PURGED)
+        except OSError:
+            return ()
+        return (seen.st_ino, seen.st_mtime_ns)
+
+    def has_file(self, name: str) -> bool:
+        """Tell whether there is a file of a name."""
+        try:
+            return stat.S_ISREG(os.lstat(self.path_of(name)).st_mode)
+        except OSError:
+            return False
 
     def remove_left(self) -> None:
         """Remove what killed writers have left. Called with the folder locked, as all write."""
@@ -172,6 +250,9 @@ class ChunkFolder:
                 return read_header(opened, os.fstat(opened.fileno()).st_size)
         except (OSError, ChunkFileError):
             return None
+
+    def _seal(self, name: str, target: str) -> str:
+        return self._digest(b"reference", f"{name} {target}".encode())
 
     def _digest(self, purpose: bytes, content: bytes) -> str:
         return hmac.new(self.secret, purpose + b"\0" + content, hashlib.sha256).hexdigest()

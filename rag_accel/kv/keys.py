@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,15 @@ class ChunkSource:
     namespace: str
     head: tuple[int, ...]
     recipe: str = "behind-head-1"
+
+    def behind(self, neighbours: Iterable[Iterable[int]]) -> ChunkSource:
+        """Return the source of texts that are encoded behind these texts, too, in this order.
+
+        Args:
+            neighbours: the tokens of each, directly before the text those of the last.
+        """
+        digest = hashlib.sha256(b"".join(map(self.key, neighbours))).hexdigest()
+        return replace(self, recipe=f"behind-neighbours-1 {digest}")
 
     def key(self, ids: Iterable[int]) -> bytes:
         """Return the key of a text's tokens: 32 bytes."""

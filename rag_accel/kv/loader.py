@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from rag_accel.kv.entry import ChunkLabel, KeyValues
@@ -16,6 +18,9 @@ _log = logging.getLogger("rag_accel.kv")
 MOST_WANTED = 256
 #: The most bytes that wait to be written; what comes beyond is not kept.
 MOST_UNWRITTEN = 1 << 28
+#: The most hints that wait to be read, and keys that are to be read ahead; the latest count.
+MOST_HINTS = 64
+MOST_AHEAD = 256
 #: Seconds without work after which the thread ends; the next work starts another.
 IDLE_S = 5.0
 #: Seconds that closing waits for what is still to be written.
@@ -34,17 +39,45 @@ class SlowStore(Protocol):
         ...
 
 
-class Loader:
-    """A queue of keys to look for and of states to write. Any thread may call it.
+#: Keeps a state that was read ahead; returns False where there is no room for it.
+KeepAhead = Callable[[bytes, KeyValues], bool]
 
-    What is looked for goes before what is written, in the order it was asked for.
+
+@dataclass(slots=True)
+class HintCounts:
+    """What became of hints.
+
+    Args:
+        loaded: states that were read ahead.
+        unkept: hints and states that had no room.
+        failed: hints that raised.
+    """
+
+    loaded: int = 0
+    unkept: int = 0
+    failed: int = 0
+
+
+class Loader:
+    """A queue of keys to look for, of states to read ahead and to write. Any thread may call it.
+
+    What is looked for goes first, in the order it was asked for. What is read ahead and what is
+    written take turns.
 
     Args:
         store: is read and written by the loader's thread alone.
+        keep_ahead: takes what was read ahead, on the loader's thread; without it, nothing is.
     """
 
-    def __init__(self, store: SlowStore) -> None:
+    def __init__(self, store: SlowStore, keep_ahead: KeepAhead | None = None) -> None:
         self._store = store
+        self._keep_ahead = keep_ahead
+        self.hints = HintCounts()
+        self._hints: deque[Callable[[], Iterable[bytes]]] = deque()
+        self._ahead: OrderedDict[bytes, None] = OrderedDict()
+        self._is_ahead = self._was_ahead = False
+        self._is_stale = self._is_writing = False
+        self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._wanted: OrderedDict[bytes, None] = OrderedDict()
         self._under_way: bytes | None = None
@@ -60,13 +93,35 @@ class Loader:
         """Return the states that were not written because too many waited."""
         return self._dropped
 
+    @property
+    def is_stale(self) -> bool:
+        """Tell whether what is under way may have been purged meanwhile."""
+        return self._is_stale
+
     def want(self, keys: Iterable[bytes]) -> None:
         """Look for keys; those beyond ``MOST_WANTED`` are not looked for."""
         with self._changed:
             for key in keys:
+                self._ahead.pop(key, None)
+                if key == self._under_way:
+                    self._is_ahead = False
                 count = len(self._wanted) + len(self._arrived)
                 if not self._closed and not self._is_wanted(key) and count < MOST_WANTED:
                     self._wanted[key] = None
+            self._go_on()
+
+    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
+        """Read ahead the states of keys, which the loader's thread asks for. Returns at once.
+
+        Of more than ``MOST_HINTS`` that wait, the oldest are forgotten.
+        """
+        with self._changed:
+            if self._closed or self._keep_ahead is None:
+                return
+            if len(self._hints) >= MOST_HINTS:
+                self._hints.popleft()
+                self.hints.unkept += 1
+            self._hints.append(keys)
             self._go_on()
 
     def is_wanted(self, key: bytes) -> bool:
@@ -79,6 +134,29 @@ class Loader:
         with self._changed:
             arrived, self._arrived = self._arrived, {}
             return list(arrived.items())
+
+    def purged(self) -> None:
+        """Report what has arrived or is under way as not there, and write nothing that waits."""
+        with self._changed:
+            self._arrived = dict.fromkeys(self._arrived)
+            self._is_stale = self._under_way is not None
+            is_writing = 1 if self._is_writing else 0
+            while len(self._unwritten) > is_writing:
+                _, state, _ = self._unwritten.pop()
+                self._unwritten_bytes -= state.nbytes
+
+    def first(self, job: Callable[[], None]) -> None:
+        """Run a short job on the loader's thread before all else, also while it is closing.
+
+        It is run here if the loader is closed.
+        """
+        with self._changed:
+            is_closed = self._closed
+            if not is_closed:
+                self._jobs.append(job)
+                self._go_on()
+        if is_closed:
+            _run_job(job)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until something has arrived, for at most so long."""
@@ -102,30 +180,39 @@ class Loader:
             self._closed = True
             self._wanted.clear()
             self._arrived.clear()
+            self._hints.clear()
+            self._ahead.clear()
             thread = self._thread
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSING_S)
 
     def _is_wanted(self, key: bytes) -> bool:
-        return key in self._wanted or key in self._arrived or key == self._under_way
+        is_under_way = key == self._under_way and not self._is_ahead
+        return is_under_way or key in self._wanted or key in self._arrived
 
     def _go_on(self) -> None:
         """Let a thread run while there is work."""
         self._changed.notify_all()
-        if self._thread is None and (self._wanted or self._unwritten):
+        if self._thread is None and self._waits():
             self._thread = threading.Thread(target=self._run, name="rag-accel-kv", daemon=True)
             self._thread.start()
 
+    def _waits(self) -> bool:
+        looks = self._wanted or self._ahead or self._hints
+        return bool(looks or self._unwritten or self._jobs)
+
     def _run(self) -> None:
         while self._has_work():
-            if not self._look():
+            while self._jobs:
+                _run_job(self._jobs.popleft())
+            if not self._look() and not self._look_ahead():
                 self._write_next()
 
     def _has_work(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._wanted or self._unwritten or self._closed, IDLE_S)
-            if self._wanted or self._unwritten:
+            self._changed.wait_for(lambda: self._waits() or self._closed, IDLE_S)
+            if self._waits():
                 return True
             self._thread = None
             return False
@@ -135,26 +222,89 @@ class Loader:
             if not self._wanted:
                 return False
             key, _ = self._wanted.popitem(last=False)
-            self._under_way = key
-        found = None
+            self._under_way, self._is_ahead = key, False
+        self._report(key, self._found(key))
+        return True
+
+    def _found(self, key: bytes) -> KeyValues | None:
         try:
-            found = self._store.find(key)
+            return self._store.find(key)
         except Exception:  # whatever it is, the text is computed
             _log.exception("the state of a text could not be looked for")
+            return None
+
+    def _report(self, key: bytes, found: KeyValues | None) -> None:
+        """Report what was found under a key, unless it is not asked for yet."""
         with self._changed:
-            self._under_way = None
-            if not self._closed:
-                self._arrived[key] = found
+            is_asked_for = not self._is_ahead
+            if is_asked_for and not self._closed:
+                self._arrived[key] = None if self._is_stale else found
+            self._under_way, self._is_ahead, self._is_stale = None, False, False
             self._changed.notify_all()
-        return True
+
+    def _look_ahead(self) -> bool:
+        """Read one state ahead, or a hint; return False where it is the turn of a write."""
+        hint = key = None
+        with self._changed:
+            self._was_ahead = not (self._was_ahead and self._unwritten)
+            if not self._was_ahead:
+                return False
+            if self._ahead:
+                key, _ = self._ahead.popitem(last=False)
+                self._under_way, self._is_ahead = key, True
+            elif self._hints:
+                hint = self._hints.popleft()
+        if key is not None:
+            self._load_ahead(key)
+        elif hint is not None:
+            self._read(hint)
+        return key is not None or hint is not None
+
+    def _load_ahead(self, key: bytes) -> None:
+        found = self._found(key)
+        with self._changed:
+            is_to_be_kept = self._is_ahead and not self._closed
+            keep_ahead = self._keep_ahead if is_to_be_kept else None
+        # Before it is told: who looks in memory first finds it there.
+        if keep_ahead is not None and found is not None:
+            if keep_ahead(key, found):
+                self.hints.loaded += 1
+            else:  # nor is there room for what comes after it
+                with self._changed:
+                    self._ahead.clear()
+                self.hints.unkept += 1
+        self._report(key, found)
+
+    def _read(self, hint: Callable[[], Iterable[bytes]]) -> None:
+        try:
+            keys = list(islice(hint(), MOST_AHEAD))
+        except Exception:  # whatever it is, its texts are looked for when they are asked for
+            _log.exception("a hint could not be read")
+            self.hints.failed += 1
+            return
+        with self._changed:
+            for key in keys:
+                if not self._closed and not self._is_wanted(key):
+                    self._ahead[key] = None
 
     def _write_next(self) -> None:
         with self._changed:
+            if not self._unwritten:
+                return
             key, state, label = self._unwritten[0]
+            self._is_writing = True
         try:
             self._store.put(key, state, label)
         except Exception:  # whatever it is, the state is not kept
             _log.exception("the state of a text could not be kept")
         with self._changed:
+            self._is_writing = False
             self._unwritten.popleft()
             self._unwritten_bytes -= state.nbytes
+
+
+def _run_job(job: Callable[[], None]) -> None:
+    try:
+        job()
+    except Exception:  # what comes after it is not to blame
+        _log.exception("texts could not be forgotten")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from rag_accel.kv.anchors import LEAST_CHARACTERS, TextAnchors
 from rag_accel.kv.segments import TextSpan
@@ -51,6 +52,19 @@ def locate(
         for document, wanted in missing:
             search.take_parts(document, wanted)
     return search.found
+
+
+def parts_of(text: str) -> Iterator[str]:
+    """Yield a text and each part of it that ``locate`` looks for, ``MOST_PARTS`` at most."""
+    yield text
+    yield from islice(_parts(text, 0), MOST_PARTS)
+
+
+def _parts(text: str, level: int) -> Iterator[str]:
+    for part in _pieces(text, level):
+        yield part
+        if level + 1 < len(_BREAKS):
+            yield from _parts(part, level + 1)
 
 
 class _PlaceSearch:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState
-from rag_accel.kv.eviction import EvictionPolicy, SecondSight
-from rag_accel.kv.loader import Loader
+from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
+from rag_accel.kv.eviction import EvictionPolicy
+from rag_accel.kv.loader import MOST_AHEAD, Loader, SlowStore
 from rag_accel.kv.store import NO_LABEL, HostStore
+
+#: The part of memory for what was hinted at and nothing has asked for yet.
+AHEAD_SHARE = 0.25
 
 
 class TieredStore:
@@ -18,19 +24,33 @@ class TieredStore:
     asked for before. What is found in the folder was asked for before, by whichever process. What
     memory gives up stays with the prompts that hold it.
 
+    What is hinted at is read into memory before it is asked for, up to ``AHEAD_SHARE`` of it, the
+    latest; it pushes nothing out that a prompt under way holds.
+
     Args:
         limit_bytes: most bytes in memory.
         disk: the folder; from now on this store's alone.
         eviction: what memory gives up first; the least lately used by default.
+        way: what looks for states in the folder and puts them there; the folder by default.
     """
 
     def __init__(
-        self, limit_bytes: int, disk: DiskStore, eviction: EvictionPolicy | None = None
+        self,
+        limit_bytes: int,
+        disk: DiskStore,
+        eviction: EvictionPolicy | None = None,
+        way: SlowStore | None = None,
     ) -> None:
         self._host = HostStore(limit_bytes, eviction)
         self._disk = disk
-        self._loader = Loader(disk)
-        self._sight = SecondSight()
+        self._loader = Loader(way or disk, self._keep_ahead)
+        self._ahead_limit = int(limit_bytes * AHEAD_SHARE)
+        self._ahead: OrderedDict[bytes, int] = OrderedDict()
+        self._held: Counter[bytes] = Counter()
+        #: guards memory: the loader's thread puts into it what was hinted at
+        self._lock = threading.Lock()
+        self._purges = disk.folder.purges
+        self._forgotten: set[tuple[str, str]] = set()
         self._hits_disk = self._misses = 0
 
     @property
@@ -41,33 +61,76 @@ class TieredStore:
     @property
     def counts(self) -> Mapping[str, int]:
         """Return what was counted so far, by the names in ``CHUNK_COUNTS``; from any thread."""
-        disk = self._disk.counts
+        disk, hints = self._disk.counts, self._loader.hints
         return {
             **self._host.counts,
             "chunk_hits_disk": self._hits_disk,
             "chunk_misses": self._misses,
             "chunk_files_refused": sum(list(disk.refused.values())),
             "chunk_files_unkept": disk.unkept + self._loader.dropped,
+            "chunk_hints_loaded": hints.loaded,
+            "chunk_hints_unkept": hints.unkept,
+            "chunk_hints_failed": hints.failed,
             "chunk_disk_bytes": self._disk.held_bytes,
         }
 
+    @property
+    def purges(self) -> Purges:
+        """Return what was purged so far, by any process."""
+        self._look_for_purges()
+        return self._purges
+
+    def forget(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove texts of a namespace from memory and folder a little later; from any thread."""
+        folder = self._disk.folder
+        tenant = folder.namespace_digest(namespace)
+        labels = {(tenant, folder.text_digest(text)) for text in texts}
+        with self._lock:
+            is_due = not self._forgotten
+            self._forgotten |= labels
+        if labels and is_due:
+            self._loader.first(self._forget)
+
     def find(self, key: bytes) -> LaneState | None:
         """Return what is in memory under a key, and count it as used."""
-        self._sight.asked(key)
-        return self._host.find(key)
+        self._look_for_purges()
+        with self._lock:
+            self._ahead.pop(key, None)
+            return self._host.find(key)
 
     def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
         """Keep a state, if it is admitted; what is kept under its key already stays."""
-        is_known = self._sight.is_known(key)
-        if isinstance(state, KeyValues) and (is_known or self._disk.has_room(state.nbytes)):
+        if label.purges is not None and label.purges != self.purges:
+            return False
+        is_worth_it = self._host.is_known(key) or self._disk.has_room(state.nbytes)
+        if isinstance(state, KeyValues) and is_worth_it:
             self._loader.write(key, state, label)
-        if key in self._host or is_known or self._host.has_room(state.nbytes):
+        with self._lock:
             return self._host.put(key, state)
-        return False
 
     def want(self, keys: Iterable[bytes]) -> None:
         """Begin to look in the folder; from any thread."""
         self._loader.want(keys)
+
+    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
+        """Read the states of keys into memory before they are asked for; from any thread."""
+        self._loader.hint(lambda: self._not_here(keys()))
+
+    def _not_here(self, keys: Iterable[bytes]) -> list[bytes]:
+        wanted = list(islice(keys, MOST_AHEAD))
+        with self._lock:
+            return [key for key in wanted if key not in self._host]
+
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """Note that a prompt under way needs keys."""
+        with self._lock:
+            self._held.update(keys)
+
+    def let_go(self, keys: Iterable[bytes]) -> None:
+        """Note that a prompt that held keys is over."""
+        with self._lock:
+            self._held.subtract(keys)
+            self._held += Counter()  # without those that nothing holds
 
     def is_looked_for(self, key: bytes) -> bool:
         """Tell whether a key is looked for, and ``arrived`` has not reported it yet."""
@@ -75,13 +138,14 @@ class TieredStore:
 
     def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
         """Return what was looked for since the last call: its state, or None if there is none."""
-        arrived = self._loader.fetch()
-        for key, state in arrived:
-            if state is None:
-                self._misses += 1
-            else:
-                self._hits_disk += 1
-                self._host.put(key, state)
+        with self._lock:  # a purge comes before all of it or after
+            arrived = self._loader.fetch()
+            for key, state in arrived:
+                if state is None:
+                    self._misses += 1
+                else:
+                    self._hits_disk += 1
+                    self._host.keep(key, state)
         return arrived
 
     def wait(self, timeout_s: float) -> None:
@@ -90,9 +154,50 @@ class TieredStore:
 
     def clear(self) -> None:
         """Forget what is in memory; files stay."""
-        self._host.clear()
+        with self._lock:
+            self._host.clear()
 
     def close(self) -> None:
         """Forget what is in memory, write what waits to be written and end the thread."""
         self._loader.close()
-        self._host.clear()
+        self.clear()
+
+    def _forget(self) -> None:
+        with self._lock:
+            labels, self._forgotten = self._forgotten, set()
+        self._disk.forget(labels)
+        self._look_for_purges()
+
+    def _look_for_purges(self) -> None:
+        """Forget what is in memory of files that were removed, where a purge removed any."""
+        purges = self._disk.folder.purges
+        if purges == self._purges:
+            return
+        with self._lock:
+            self._purges = purges
+            self._loader.purged()
+            for key in self._host.kept:
+                state = self._host.peek(key)
+                # What stands for another state in memory may have seen any text that was removed.
+                is_other = isinstance(state, KeyValues) and state.preprocessed
+                if is_other or not self._disk.has(key):
+                    self._host.remove(key)
+
+    def _keep_ahead(self, key: bytes, state: KeyValues) -> bool:
+        """Keep what was hinted at, in place of what was so before it; by the loader's thread."""
+        with self._lock:
+            if key in self._host:
+                return True
+            if self._loader.is_stale:
+                return False
+            self._ahead = OrderedDict(one for one in self._ahead.items() if one[0] in self._host)
+            if state.nbytes > self._ahead_limit:
+                return False
+            while sum(self._ahead.values()) + state.nbytes > self._ahead_limit:
+                oldest, _ = self._ahead.popitem(last=False)
+                if oldest not in self._held:
+                    self._host.remove(oldest)
+            if not self._host.put_beside(key, state, self._held):
+                return False
+            self._ahead[key] = state.nbytes
+            return True

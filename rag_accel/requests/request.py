@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 from rag_accel.engine_api import (
+    Document,
     EngineOutput,
     EngineRequest,
     GenerationOutput,
@@ -37,6 +38,8 @@ from rag_accel.scheduler.messages import (
     RequestCancelled,
     RequestId,
 )
+
+_FINDING = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
 
 # Run a stage in slices: give each its part of the stage's work, and join what they produced.
 #
@@ -269,6 +272,8 @@ class GraphRequest:
 
     def _store(self, primitive: Primitive, result: Result) -> None:
         self._prefilled.ended(primitive, self._plan.engine_of(primitive), result.handle)
+        if primitive.kind in _FINDING and self._driver.hinted:
+            self._driver.hinted.send(_texts_of(result.value), self._namespace)
         if primitive.output is None:
             return
         value = self._prefilled.prompt(primitive) or stored(primitive, result.value)
@@ -324,6 +329,14 @@ class GraphRequest:
     def _where(self, node: NodeKey) -> str:
         primitive = self._primitives.get(node.node)
         return f"stage {primitive.stage}" if primitive else f"request {node.request}"
+
+
+def _texts_of(found: Any) -> Iterator[str]:
+    """Yield the texts of documents that a search or a reranking has found."""
+    for one in found:
+        document = one.document if isinstance(one, ScoredDocument) else one
+        if isinstance(document, Document):
+            yield document.text
 
 
 def _is_fold(node: NodeKey) -> bool:

@@ -122,8 +122,9 @@ class FakeEngine(EngineBase):
 
     @property
     def thread_ids(self) -> set[int]:
-        """Return the threads that called anything but ``interrupt``; the driver uses one."""
-        return {call.thread_id for call in self.calls if call.method != "interrupt"}
+        """Return the threads that called what only a worker may call; the driver uses one."""
+        anywhere = ("interrupt", "hint")
+        return {call.thread_id for call in self.calls if call.method not in anywhere}
 
     @property
     def threads_granted(self) -> list[int]:
@@ -174,7 +175,7 @@ class FakeEngine(EngineBase):
         for handle in handles:
             self._resumable.pop(handle, None)
 
-    def hint(self, documents: Sequence[str]) -> None:
+    def hint(self, documents: Sequence[str], namespace: str = "") -> None:
         """Record the hint."""
         self._record("hint", documents)
 

@@ -14,6 +14,7 @@ import torch
 from fake_runner import tokenizer
 
 from bench.kv.fidelity import (
+    CRITICAL,
     FULL,
     FUSED,
     Divergence,
@@ -23,12 +24,12 @@ from bench.kv.fidelity import (
     options_of,
     ways,
 )
-from bench.kv.prompts import TextPrompt, short_prompts
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import kv_fidelity, ratio_definitions
 from rag_accel.engine_api import Document
 from rag_accel.engines.llm.local.options import KvReuse
 from rag_accel.errors import EngineError
+from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 
 DOCUMENTS = tuple(
     Document(name, f"{name}. {text} " * 3, {"title": name})
@@ -39,7 +40,15 @@ DOCUMENTS = tuple(
         "Lane": "A lane holds keys and values of one sequence of tokens that came before others.",
     }.items()
 )
-TINY = kv_fidelity.Sizes(prompts=2, tokens=(60, 90), passages=(2, 3), answer=4)
+TINY = kv_fidelity.Sizes(
+    prompts=2,
+    profiled=1,
+    tokens=(60, 90),
+    passages=(2, 3),
+    answer=4,
+    questions=2,
+    gold_answer=4,
+)
 PROMPT = TextPrompt((DOCUMENTS[0].text, DOCUMENTS[1].text), "How high is it?")
 
 
@@ -63,7 +72,7 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(
     has_fused = FUSED in get_args(KvReuse)
     defined = ratio_definitions(found.suite)
     assert set(found.ratios) == {one for one in defined if has_fused or FUSED not in one}
-    assert set(ways(TINY.shares)) < {row.system for row in found.rows}
+    assert {CRITICAL, *ways(TINY.shares)} < {row.system for row in found.rows}
     of_two = {row.n for row in found.rows}
     assert of_two == {2}
 

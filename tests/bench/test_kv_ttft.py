@@ -15,12 +15,25 @@ import tiny_chat
 from fake_runner import tokenizer
 
 from bench.arms import bench_accelerator
-from bench.kv import first_token, swap_in
-from bench.kv.first_token import EXACT, FUSED, PLAIN, REUSE, First, FirstTokens, Shape, Turns, ours
-from bench.kv.prompts import TextCutter
+from bench.kv import break_even, first_token, swap_in
+from bench.kv.break_even import Length
+from bench.kv.first_token import (
+    CACHEBLEND,
+    EXACT,
+    FUSED,
+    PLAIN,
+    REUSE,
+    First,
+    FirstTokens,
+    Shape,
+    Turns,
+    ours,
+)
+from bench.measure import Pairs
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import kv_ttft, ratio_definitions
 from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.fidelity.prompts import TextCutter
 
 pytestmark = pytest.mark.usefixtures("loop_of_the_thread")
 
@@ -34,6 +47,12 @@ TINY = kv_ttft.Sizes(
     texts=3,
     tokens=40,
     turns=1,
+    auto_texts=2,
+    auto_tokens=(40, 80),
+    auto_turns=1,
+    users=3,
+    user_tokens=20,
+    user_turns=1,
     swap_tokens=30,
     swap_turns=1,
 )
@@ -67,7 +86,18 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) ->
     assert set(found.ratios) == {one for one in defined if has_fused or FUSED not in one}
     ways = get_args(KvReuse)
     cold = {ours(way, is_cold=True) for way in ways if way != EXACT}
-    assert {row.system for row in found.rows} == {PLAIN, *map(ours, ways), *cold}
+    disk = {ours(way, is_on_disk=True) for way in ways if way != EXACT}
+    others = {PLAIN, CACHEBLEND, f"{ours(EXACT)} / {ours(FUSED)}"}
+    assert {row.system for row in found.rows} == {*map(ours, ways), *cold, *disk, *others}
+    rates = [row.system for row in found.rows if row.metric == "requests_per_s"]
+    assert rates == [*map(ours, ways)]
+
+
+@pytest.mark.bench
+def test_what_is_never_slower_is_the_worst_length(found: SuiteResult) -> None:
+    gains = [row.median for row in found.rows if row.metric == "ratio"]
+    assert len(gains) == len(TINY.auto_tokens)
+    assert found.ratios["auto_never_slower"] == min(gains)
 
 
 @pytest.mark.bench
@@ -99,6 +129,17 @@ def test_the_second_order_of_known_texts_computes_no_text() -> None:
     chunks = turns.again(2).segmented(tokenizer()).chunks
     assert known == sum(len(one.ids) for one in chunks)
     assert new == 0
+
+
+def test_texts_that_memory_does_not_keep_are_read_from_files(tmp_path: Path) -> None:
+    turns = Turns(cutter(), 3, 40)
+    bounds = {"kv_folder": str(tmp_path / "kept"), "chunk_bytes": 0}
+    for turn in range(2):  # the first accelerator writes files, the second finds them
+        with bench_accelerator(threads=1) as accelerator:
+            arm = first_token.our_arm(tiny_chat.model(), tokenizer(), REUSE, accelerator, **bounds)
+            arm(turns.again(turn))
+            found = reused(accelerator)
+    assert found == sum(len(one.ids) for one in turns.again(1).segmented(tokenizer()).chunks)
 
 
 @pytest.mark.parametrize("arms_of", [swap_in.langchain_arms, swap_in.llama_index_arms])
@@ -148,3 +189,18 @@ def test_a_first_token_is_compared_with_plains() -> None:
     }
     (row,) = [row for row in FirstTokens("2 turns", firsts).rows() if "equal" in row.metric]
     assert (row.system, row.median, row.n) == (ours(EXACT), 1, 2)
+
+
+def test_a_length_compares_both_arms_turn_by_turn() -> None:
+    length = Length("2 texts", Pairs((4.0, 6.0, 9.0), (2.0, 6.0, 3.0)))
+    assert length.gain == 2.0
+    ratio = [row for row in length.rows() if row.metric == "ratio"]
+    assert [(row.median, row.n) for row in ratio] == [(2.0, 3)]
+
+
+def test_shorter_prompts_have_more_turns_up_to_four_times_as_many() -> None:
+    found = break_even.measure(tiny_chat.model(), tokenizer(), TEXTS, 2, (20, 40, 160), 1)
+    assert [len(one.seconds.plain) for one in found] == [4, 4, 1]
+    assert [one.workload for one in found] == [
+        *("2 texts, 20 tokens", "2 texts, 40 tokens", "2 texts, 160 tokens")
+    ]

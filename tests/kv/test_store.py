@@ -43,9 +43,39 @@ def test_the_least_lately_used_goes_first() -> None:
     store = HostStore(limit_bytes=64)
     assert all(store.put(key, state()) for key in (b"a", b"b"))
     assert store.find(b"a") is not None
-    store.put(b"c", state())
+    store.keep(b"c", state())
     assert [store.find(key) is not None for key in (b"a", b"b", b"c")] == [True, False, True]
     assert store.held_bytes == 64
+
+
+def test_a_full_store_admits_at_the_second_request() -> None:
+    store = HostStore(limit_bytes=64)
+    assert all(store.put(key, state()) for key in (b"a", b"b"))
+    found = [(store.find(b"c"), store.put(b"c", state())) for _ in range(2)]
+    assert found == [(None, False), (None, True)]
+    assert (b"a" in store, b"b" in store) == (False, True)
+
+
+def test_what_is_asked_for_once_gives_nothing_up() -> None:
+    store = HostStore(limit_bytes=64)
+    kept = (b"a", b"b")
+    assert all(store.put(key, state()) for key in kept)
+    for number in range(20):
+        assert store.find(f"one-off {number}".encode()) is None
+        store.put(f"one-off {number}".encode(), state())
+    assert all(key in store for key in kept)
+
+
+def test_room_left_by_what_was_given_up_is_for_what_was_asked_for_before() -> None:
+    store = HostStore(limit_bytes=64)
+    assert store.put(b"large", state(8))
+    for _ in range(2):
+        store.find(b"small")
+    assert store.put(b"small", state())
+    assert store.has_room(state().nbytes)
+    assert not store.put(b"new", state())
+    store.clear()
+    assert store.put(b"new", state())
 
 
 def test_what_is_larger_than_the_store_is_not_kept() -> None:

@@ -58,14 +58,15 @@ def test_batches_granted_threads_and_calling_threads_are_recorded() -> None:
     assert [call.method for call in engine.calls] == ["submit", "step", "step", "submit", "step"]
 
 
-def test_interrupts_come_from_other_threads_and_do_not_count_as_callers() -> None:
+def test_interrupts_and_hints_come_from_other_threads_and_do_not_count_as_callers() -> None:
     engine = FakeEngine()
-    engine.hint(["doc"])
-    thread = threading.Thread(target=engine.interrupt)
-    thread.start()
-    thread.join()
+    engine.cancel([])
+    for call in (engine.interrupt, lambda: engine.hint(["doc"], "tenant")):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
     assert engine.thread_ids == {threading.get_ident()}
-    assert [call.method for call in engine.calls] == ["hint", "interrupt"]
+    assert [call.method for call in engine.calls] == ["cancel", "interrupt", "hint"]
 
 
 def test_the_waiter_gets_the_scripted_seconds_and_then_the_models() -> None:

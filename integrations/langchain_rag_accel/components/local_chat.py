@@ -25,7 +25,7 @@ from langchain_rag_accel.components.local_messages import generation_input, name
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.engines.llm.local.options import KvReuse, LocalBounds
+from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds
 from rag_accel.interception.local_calls import CallsAhead, LocalCalls
 from rag_accel.leaves.passages import with_passages
 
@@ -80,6 +80,9 @@ class ChatRagAccel(BaseChatModel):
             ``rag-accel cache``.
         kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
         kv_max_age_s: older files are not used and removed; seconds, any age by default.
+        kv_recipe: ``neighbours`` reads from the folder the states that ``rag-accel cache fill`` has
+            computed behind the most similar texts, where there are any (FusionRAG section 3.1);
+            ``alone``, the default, those behind the system's turn.
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
@@ -107,6 +110,7 @@ class ChatRagAccel(BaseChatModel):
     kv_folder: str | None = None
     kv_disk_bytes: int | None = Field(default=None, ge=0)
     kv_max_age_s: float | None = Field(default=None, ge=0)
+    kv_recipe: KvRecipe = "alone"
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
     _local: LocalModel = PrivateAttr()
@@ -286,8 +290,10 @@ class ChatRagAccel(BaseChatModel):
         if self.kv_reuse != "exact" and output.use is not None:
             found["kv_reuse"] = {
                 "way": self.kv_reuse,
+                "recipe": self.kv_recipe,
                 "reused_tokens": output.use.from_chunks,
                 "recomputed_tokens": output.use.recomputed,
+                "preprocessed_tokens": output.use.preprocessed,
             }
         if output.logprobs:
             found["logprobs"] = [

@@ -179,11 +179,12 @@ class RagAccelVectorStore(StoreSearch):
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:
         """Forget the documents of these ids; unknown ids are ignored, and none is none."""
-        self._shared.delete(() if ids is None else ids)
+        self._shared.delete(() if ids is None else ids, self._accelerator)
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:
         """Do as ``delete`` without blocking the loop."""
-        await self._off_loop(self._shared.delete, checked_ids(() if ids is None else ids))
+        wanted = checked_ids(() if ids is None else ids)
+        await self._off_loop(self._shared.delete, wanted, self._accelerator)
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return the documents of these ids in this order, leaving out unknown ids."""

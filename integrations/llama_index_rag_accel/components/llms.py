@@ -30,12 +30,14 @@ from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.llms import LLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
+from llama_index_rag_accel.components.named_documents import named_documents
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.engines.llm.local.options import KvReuse, LocalBounds
+from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
+from rag_accel.leaves.passages import with_passages
 
 T = TypeVar("T")
 
@@ -45,7 +47,7 @@ _ROLES: Mapping[MessageRole, Role] = {
     MessageRole.ASSISTANT: "assistant",
 }
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
-_OWN = frozenset({"formatted", "stop", "max_tokens"})
+_OWN = frozenset({"formatted", "stop", "max_tokens", "documents"})
 
 
 class RagAccelLLM(LLM):
@@ -69,10 +71,12 @@ class RagAccelLLM(LLM):
         pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
         prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
             that ask for other bounds of one model have an engine each.
-        kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: texts that a search of
-            the same accelerated run found take the state they had behind the system's turn,
-            wherever they stand (FusionRAG section 3.1); ``fused``, approximate, too: the tokens of
-            them that the question looks at most are computed again (section 4.2).
+        kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: retrieved texts take
+            the state they had behind the system's turn, wherever they stand (FusionRAG section
+            3.1); ``fused``, approximate, too: the tokens of them that the question looks at most
+            are computed again (section 4.2). Texts are known where a search of the same
+            accelerated run found them, or where a call names them: ``chat(messages,
+            documents=nodes)``.
         recompute_ratio: of ``fused``, the share of the texts' tokens; 0.15 by default.
         chunk_bytes: most bytes kept of such texts; 1 GiB by default.
         kv_folder: keeps their state between processes of one user, in files that hold no text; made
@@ -80,6 +84,9 @@ class RagAccelLLM(LLM):
             ``rag-accel cache``.
         kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
         kv_max_age_s: older files are not used and removed; seconds, any age by default.
+        kv_recipe: ``neighbours`` reads from the folder the states that ``rag-accel cache fill`` has
+            computed behind the most similar texts, where there are any (FusionRAG section 3.1);
+            ``alone``, the default, those behind the system's turn.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -105,6 +112,7 @@ class RagAccelLLM(LLM):
     kv_folder: str | None = Field(default=None, description="Where texts are kept.")
     kv_disk_bytes: int | None = Field(default=None, description="Bytes of files.", ge=0)
     kv_max_age_s: float | None = Field(default=None, description="Seconds kept.", ge=0)
+    kv_recipe: KvRecipe = Field(default="alone", description="Which state of a text is read.")
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
     _local: LocalModel = PrivateAttr()
@@ -219,12 +227,15 @@ class RagAccelLLM(LLM):
                 valid="a call without it",
                 hint="use an agent that asks in text, such as ReActAgent",
             )
-        return GenerationInput(
+        documents = named_documents(kwargs.get("documents"))
+        asked = GenerationInput(
             tuple(_turn(message, at) for at, message in enumerate(messages)),
             tuple(kwargs.get("stop") or self.stop),
             kwargs.get("max_tokens", self.max_tokens),
             {name: value for name, value in options.items() if value is not None},
         )
+        # Computed exactly, a prompt has no use for where they stand.
+        return asked if self.kv_reuse == "exact" else with_passages(asked, documents)
 
 
 def _turn(message: ChatMessage, at: int) -> Message:

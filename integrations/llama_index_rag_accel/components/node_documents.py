@@ -21,6 +21,7 @@ from llama_index.core.vector_stores.utils import (
 
 from rag_accel.engine_api import Document
 from rag_accel.errors import ConfigError
+from rag_accel_adapters.llama_index.documents import documents_in
 
 Condition = Callable[[Document], bool]
 
@@ -55,6 +56,11 @@ def as_document(node: BaseNode) -> Document:
 def as_node(document: Document) -> BaseNode:
     """Return the node that a document was made of, without its embedding."""
     return metadata_dict_to_node(dict(document.metadata))
+
+
+def texts_in(document: Document) -> list[str]:
+    """Return the texts of a node as they stand in prompts."""
+    return [text for _, text in documents_in([as_node(document)])]
 
 
 def check_filters(filters: MetadataFilters | None) -> None:

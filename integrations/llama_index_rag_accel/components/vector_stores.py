@@ -29,6 +29,7 @@ from llama_index_rag_accel.components.node_documents import (
     check_filters,
     condition,
     equal_values,
+    texts_in,
 )
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.owned_or_plain import start_in_pool
@@ -154,7 +155,8 @@ class RagAccelVectorStore(BasePydanticVectorStore):
         await self._off_loop(self.clear)
 
     def _forget(self, is_meant: Condition) -> None:
-        self._shared.delete([found.id for found in self._shared.documents_that(is_meant)])
+        ids = [found.id for found in self._shared.documents_that(is_meant)]
+        self._shared.delete(ids, self._accelerator, texts_in)
 
     # Reading ----------------------------------------------------------------------------------
 

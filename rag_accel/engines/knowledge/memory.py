@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.knowledge.files import StoredGraph, read_graph, write_graph
-from rag_accel.engines.knowledge.version import GraphVersion, Triple
+from rag_accel.engines.knowledge.interned import NOTHING, InternedTriples, Triple
+from rag_accel.engines.knowledge.version import GraphVersion
 from rag_accel.errors import ClosedError, ConfigError, GraphLinkError
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class MemoryGraph:
     ) -> None:
         self._lock = threading.Lock()
         self._triples = dict.fromkeys(map(_triple, triples))
+        #: as of the last view, and what was added and removed since
+        self._interned: InternedTriples = NOTHING
+        self._added = dict(self._triples)
+        self._removed: dict[Triple, None] = {}
         self._texts = dict(texts or {})
         self._vectors: dict[str, NDArray[np.float32]] = {}
         self._model = ""
@@ -67,7 +72,8 @@ class MemoryGraph:
         """
         added = dict.fromkeys(map(_triple, triples))
         with self._lock:
-            self._triples |= added
+            for one in added:
+                self._put(one)
             for name, text in (texts or {}).items():
                 if self._texts.get(name) != text:
                     self._vectors.pop(name, None)
@@ -79,14 +85,13 @@ class MemoryGraph:
         gone = set(entities)
         with self._lock:
             for one in triples:
-                self._triples.pop(_triple(one), None)
+                self._drop(_triple(one))
             for name in gone:
                 self._texts.pop(name, None)
                 self._vectors.pop(name, None)
             if gone:
-                self._triples = {
-                    one: None for one in self._triples if one[0] not in gone and one[2] not in gone
-                }
+                for one in [one for one in self._triples if one[0] in gone or one[2] in gone]:
+                    self._drop(one)
             self._changed()
 
     def replace(
@@ -108,6 +113,7 @@ class MemoryGraph:
                 if name in ends and self._texts.get(name) == told.get(name)
             }
             self._triples, self._texts = held, told
+            self._interned, self._added, self._removed = NOTHING, dict(held), {}
             self._changed()
 
     def view(self) -> GraphVersion:
@@ -116,7 +122,9 @@ class MemoryGraph:
             if self._is_closed:
                 raise ClosedError("the knowledge graph is closed")
             if self._view is None:
-                self._view = GraphVersion(self._number, self._triples, self._texts, self._vectors)
+                self._interned = self._interned.edited(self._added, self._removed, self._texts)
+                self._added, self._removed = {}, {}
+                self._view = GraphVersion(self._number, self._interned, self._texts, self._vectors)
             return self._view
 
     def unembedded(self) -> tuple[Document, ...]:
@@ -206,6 +214,25 @@ class MemoryGraph:
             self._is_closed = True
             self._view = None
             self._triples, self._texts, self._vectors = {}, {}, {}
+            self._interned, self._added, self._removed = NOTHING, {}, {}
+
+    def _put(self, triple: Triple) -> None:
+        if triple in self._triples:
+            return
+        self._triples[triple] = None
+        if triple in self._removed:
+            del self._removed[triple]
+        else:
+            self._added[triple] = None
+
+    def _drop(self, triple: Triple) -> None:
+        if triple not in self._triples:
+            return
+        del self._triples[triple]
+        if triple in self._added:
+            del self._added[triple]
+        else:
+            self._removed[triple] = None
 
     def _changed(self) -> None:
         self._number += 1

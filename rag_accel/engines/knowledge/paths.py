@@ -120,6 +120,6 @@ def _named(view: GraphView, hop: Hop) -> Sequence[GraphPath]:
 def _rows(names: Callable[[Ids], Sequence[str]], ids: Ids) -> list[tuple[str, ...]]:
     """Return the names of a table of ids, one tuple a row; each name is asked for once."""
     distinct, places = np.unique(ids, return_inverse=True)
-    told: Sequence[str] = names(distinct) if len(distinct) else []
+    told = list(names(distinct)) if len(distinct) else []
     rows: Any = places.reshape(ids.shape).tolist()
     return [tuple(told[place] for place in row) for row in rows]

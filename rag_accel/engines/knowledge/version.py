@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from rag_accel.engine_api import LinkQuery
 from rag_accel.engines.knowledge.adjacency import Adjacency, joined, split
+from rag_accel.engines.knowledge.interned import InternedTriples
 from rag_accel.engines.knowledge.protocol import Edges, Expansion, Ids, as_ids
-from rag_accel.engines.knowledge.words import NameWords, best
+from rag_accel.engines.knowledge.words import best
 from rag_accel.errors import GraphLinkError
-
-Triple = tuple[str, str, str]
 
 
 class GraphVersion:
@@ -23,7 +22,7 @@ class GraphVersion:
 
     Args:
         version: its number.
-        triples: each once, in any order.
+        triples: each once.
         texts: what is told of entities; an entity may have a text and no triple.
         vectors: ``[dim], float32`` of entities that have one.
     """
@@ -31,25 +30,17 @@ class GraphVersion:
     def __init__(
         self,
         version: int,
-        triples: Iterable[Triple],
+        triples: InternedTriples,
         texts: Mapping[str, str],
         vectors: Mapping[str, NDArray[np.float32]],
     ) -> None:
         self._version = version
-        held = tuple(triples)
-        heads, relations, tails = ([one[end] for one in held] for end in range(3))
-        self._names = sorted({*heads, *tails, *texts})
-        self._relations = sorted(set(relations))
-        self._ids = {name: place for place, name in enumerate(self._names)}
-        self._relation_ids = {name: place for place, name in enumerate(self._relations)}
+        self._entities, self._relations = triples.entities, triples.relations
         self._texts = dict(texts)
         self._vectors = dict(vectors)
+        heads, relations, tails = triples.rows.T
         self._adjacency = Adjacency(
-            as_ids([self._ids[name] for name in heads]),
-            as_ids([self._relation_ids[name] for name in relations]),
-            as_ids([self._ids[name] for name in tails]),
-            len(self._names),
-            len(self._relations),
+            heads, relations, tails, len(self._entities), len(self._relations)
         )
 
     @property
@@ -60,7 +51,7 @@ class GraphVersion:
     @property
     def names(self) -> Sequence[str]:
         """Return the names of all entities, sorted."""
-        return self._names
+        return self._entities.names
 
     def find(self, asked: Sequence[LinkQuery]) -> Sequence[Ids]:
         """Return the entities each query means; see ``GraphView``."""
@@ -81,65 +72,57 @@ class GraphVersion:
 
     def entity_names(self, ids: Ids) -> Sequence[str]:
         """Return the names of entities."""
-        return [self._names[one] for one in ids.tolist()]
+        return [self.names[one] for one in ids.tolist()]
 
     def relation_names(self, ids: Ids) -> Sequence[str]:
         """Return the names of relations."""
-        return [self._relations[one] for one in ids.tolist()]
+        return [self._relations.names[one] for one in ids.tolist()]
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
         """Return what is told of entities, an empty text where nothing is."""
-        return [self._texts.get(self._names[one], "") for one in ids.tolist()]
+        return [self._texts.get(self.names[one], "") for one in ids.tolist()]
 
     def _followed(self, names: tuple[str, ...] | None) -> Ids | None:
         if names is None:
             return None
-        known = {self._relation_ids[name] for name in names if name in self._relation_ids}
+        known = {self._relations.ids[name] for name in names if name in self._relations.ids}
         return as_ids(sorted(known))
 
     def _find(self, asked: LinkQuery) -> Ids:
-        if asked.k <= 0 or not self._names:
+        if asked.k <= 0 or not self.names:
             return np.empty(0, np.int64)
         if asked.names is not None:
             return self._named(asked.names, asked.k)
         if asked.text is not None:
-            return self._words.find(asked.text, asked.k)
+            return self._entities.words.find(asked.text, asked.k)
         return self._nearest(asked.vector, asked.k)
 
     def _named(self, names: Sequence[str], k: int) -> Ids:
         """Return entities of these names; a name of no entity means one that differs in case."""
         found: dict[int, None] = {}
         for name in names:
-            place = self._ids.get(name)
+            place = self._entities.ids.get(name)
             if place is None:
-                place = self._folded.get(name.casefold())
+                place = self._entities.folded.get(name.casefold())
             if place is not None:
                 found[place] = None
         return as_ids(list(found)[:k])
 
     @cached_property
-    def _folded(self) -> dict[str, int]:
-        # The first of several in the order of names.
-        return {name.casefold(): place for place, name in reversed([*enumerate(self._names)])}
-
-    @cached_property
-    def _words(self) -> NameWords:
-        return NameWords(self._names)
-
-    @cached_property
     def _matrix(self) -> tuple[Ids, NDArray[np.float32]]:
         """Return which entities have a vector, and those, of length 1."""
-        ids = as_ids(sorted(self._ids[name] for name in self._vectors if name in self._ids))
+        known = self._entities.ids
+        ids = as_ids(sorted(known[name] for name in self._vectors if name in known))
         if not len(ids):
             return ids, np.empty((0, 0), np.float32)
-        return ids, unit(np.stack([self._vectors[self._names[one]] for one in ids.tolist()]))
+        return ids, unit(np.stack([self._vectors[self.names[one]] for one in ids.tolist()]))
 
     def _nearest(self, vector: Any, k: int) -> Ids:
         ids, matrix = self._matrix
         if not len(ids):
             raise GraphLinkError(
                 "the entities of a knowledge graph have no vectors",
-                found=f"{len(self._names)} entities",
+                found=f"{len(self.names)} entities",
                 hint="MemoryGraph.embed(...) or an ingestion makes them; link='words' needs none",
             )
         asked = np.asarray(vector, dtype=np.float32).reshape(-1)

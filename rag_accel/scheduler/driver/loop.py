@@ -25,6 +25,7 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.scheduler.driver.delivery import GraphClient
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
+from rag_accel.scheduler.driver.hints import HintedEngines
 from rag_accel.scheduler.driver.leaf import Gathered, LeafClient, Result
 from rag_accel.scheduler.driver.turns import BegunCall, BegunCalls, Turns
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
@@ -102,6 +103,7 @@ class Driver:
     Args:
         check: looks at each final output of an owned engine and may turn it into an error.
         observer: sees everything that happens.
+        hint_failed: told of an engine whose hint raised, on the thread that gave it.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Driver:
         clock: Clock | None = None,
         check: Check = lambda request, output: output,
         observer: Observer | None = None,
+        hint_failed: Callable[[EngineName | None], None] = lambda name: None,
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._check = check
@@ -118,6 +121,8 @@ class Driver:
         self._turns = Turns(self._handler, self._clock)
         self._calls = BegunCalls(self._clock.now, self._turns.mailbox)
         self._names = EngineNames()
+        #: false while no engine makes use of hints
+        self.hinted = HintedEngines(hint_failed)
         self._unlimited: set[EngineName] = set()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
@@ -151,9 +156,10 @@ class Driver:
             )
         key = self._names.claim(name)
         worker = EngineWorker(
-            key, engine, self._report_step, self._pass_partial, self._check, self._names.give_back
+            key, engine, self._report_step, self._pass_partial, self._check, self._engine_ended
         )
         self._put(owned_engine_added(key, profile), worker)
+        self.hinted.join(key, engine)
         return key
 
     def add_borrowed(self, engine: BorrowedEngine) -> EngineName:
@@ -331,6 +337,10 @@ class Driver:
 
     def _report_step(self, event: StepEnded | StepFailed, results: dict[NodeKey, Result]) -> None:
         self._turns.bring_and_deal((event, results))
+
+    def _engine_ended(self, name: EngineName) -> None:
+        self.hinted.leave(name)
+        self._names.give_back(name)
 
     def _pass_partial(self, node: NodeKey, output: EngineOutput) -> bool | None:
         client = self._handler.clients.find(node)

@@ -16,7 +16,8 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 
 from langchain_rag_accel import ChatRagAccel, accelerate
-from rag_accel import Accelerator
+from rag_accel import Accelerator, UncheckedReuseWarning
+from rag_accel.engines.llm.local import unchecked
 from rag_accel.errors import ConfigError
 
 TEXTS = {
@@ -148,3 +149,13 @@ def test_an_edited_document_is_computed(
     chain.invoke("ab")
     monkeypatch.setitem(TEXTS, "a", "The height of Mount Fuji is 3777 metres.")
     assert reused(chain.invoke("ab")) == tokens("b")
+
+
+def test_fused_without_a_check_is_warned_of_and_answers(
+    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    chain = build(accelerator, kv_reuse="fused")
+    with pytest.warns(UncheckedReuseWarning, match="check_reuse"):
+        assert chain.invoke("abc").content

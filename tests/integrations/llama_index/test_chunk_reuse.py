@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 import tiny_chat
 from fake_runner import tokenizer
 from llama_index.core import QueryBundle, get_response_synthesizer
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
-from rag_accel import Accelerator
+from rag_accel import Accelerator, UncheckedReuseWarning
+from rag_accel.engines.llm.local import unchecked
+from rag_accel.errors import ConfigError
 
 TEXTS = {
     "a": "The height of Mount Fuji is 3776 metres.",
@@ -81,5 +85,93 @@ def test_a_folder_keeps_texts_between_accelerators(tmp_path: Path) -> None:
     assert (seen["chunk_hits_disk"], seen.get("chunk_misses", 0)) == (2, 0)
 
 
+PROMPTS = (f"{TEXTS['a']} {TEXTS['b']} Well?", f"{TEXTS['b']} {TEXTS['a']} Well?")
+NODES = [
+    NodeWithScore(node=TextNode(text=TEXTS["a"], metadata={"page": "3"})),
+    TextNode(text=TEXTS["b"]),
+]
+
+
+def chatted(prompt: str) -> list[ChatMessage]:
+    system = ChatMessage(role=MessageRole.SYSTEM, content="Be brief.")
+    return [system, ChatMessage(role=MessageRole.USER, content=prompt)]
+
+
+async def last_of(stream: Any) -> Any:
+    pieces = [piece async for piece in await stream]
+    return pieces[-1]
+
+
+async def asked(llm: RagAccelLLM, call: str, prompt: str, **options: Any) -> Any:
+    given = prompt if "complete" in call else chatted(prompt)
+    found = getattr(llm, call)(given, **options)
+    if call.startswith("astream"):
+        return await last_of(found)
+    if call.startswith("a"):
+        return await found
+    return list(found)[-1] if call.startswith("stream") else found
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    with Accelerator() as made:
+        yield made
+
+
+def model(accelerator: Accelerator, kv_reuse: Any = "full") -> RagAccelLLM:
+    return RagAccelLLM(
+        tiny_chat.model(),
+        tokenizer=tokenizer(),
+        max_tokens=4,
+        kv_reuse=kv_reuse,
+        accelerator=accelerator,
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("chat", "achat", "stream_chat", "astream_chat"),
+        *("complete", "acomplete", "stream_complete", "astream_complete"),
+    ],
+)
+async def test_a_call_may_name_its_documents(accelerator: Accelerator, call: str) -> None:
+    llm = model(accelerator)
+    await asked(llm, call, PROMPTS[0], documents=NODES)
+    second = await asked(llm, call, PROMPTS[1], documents=[TEXTS["b"], NODES[0]])
+    assert second.raw.use.from_chunks == sum(
+        len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in TEXTS.values()
+    )
+
+
+def test_without_reuse_named_documents_change_nothing(accelerator: Accelerator) -> None:
+    exact = model(accelerator, "exact")
+    plain = exact.chat(chatted(PROMPTS[0]))
+    assert exact.chat(chatted(PROMPTS[0]), documents=NODES).message == plain.message
+
+
+@pytest.mark.parametrize("kv_reuse", ["full", "exact"])
+def test_what_is_no_document_is_refused(accelerator: Accelerator, kv_reuse: str) -> None:
+    with pytest.raises(ConfigError, match=r"documents\[1\].*int"):
+        model(accelerator, kv_reuse).complete("Well?", documents=["a", 3])
+
+
 def counters(accelerator: Accelerator) -> list[dict[str, Any]]:
     return list(accelerator.metrics.snapshot()["engines"].values())
+
+
+def test_fused_without_a_check_is_warned_of_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    with Accelerator() as accelerator:
+        llm = RagAccelLLM(
+            tiny_chat.model(),
+            tokenizer=tokenizer(),
+            max_tokens=4,
+            kv_reuse="fused",
+            accelerator=accelerator,
+        )
+        with pytest.warns(UncheckedReuseWarning, match="check_reuse"):
+            assert llm.complete("Which document says it?").raw is not None

@@ -21,8 +21,11 @@ from rag_accel.engines.llm.local.rows import SequenceRows
 
 #: The name of the function among those of transformers.
 NAME = "rag_accel_rows"
-#: Rows of a prompt that look at their lane together.
-BLOCK = 32
+#: Rows of a prompt that look at their lane together: at least so many, and more while the
+#: positions of all lie this close, since each row of a block is multiplied with all that its last
+#: row sees. Blocks this size are enough for two threads to share out evenly.
+LEAST_BLOCK = 32
+BLOCK_SPAN = 256
 #: A product of several lanes may compute so many times the scores that are needed.
 MOST_PADDING = 2.0
 
@@ -91,11 +94,20 @@ class Block:
 
 def prompt_blocks(rows: SequenceRows, start: int, pool: TensorPool) -> Iterator[Block]:
     """Yield blocks of the rows of one sequence, which begin at row ``start`` of the forward."""
-    for first in range(0, len(rows), BLOCK):
-        count = min(BLOCK, len(rows) - first)
-        reach = pool.reach(rows.lane, max(rows.positions[first : first + count]))
-        at = start + first
-        yield Block((rows.lane, rows.lane + 1), reach, range(at, at + count))
+    first = 0
+    while first < len(rows):
+        behind = _block_end(rows.positions, first)
+        reach = pool.reach(rows.lane, max(rows.positions[first:behind]))
+        yield Block((rows.lane, rows.lane + 1), reach, range(start + first, start + behind))
+        first = behind
+
+
+def _block_end(positions: Sequence[int], first: int) -> int:
+    near = positions[first] + BLOCK_SPAN
+    behind = min(first + LEAST_BLOCK, len(positions))
+    while behind < len(positions) and positions[behind] < near:
+        behind += 1
+    return behind
 
 
 def decoding_blocks(rows: Sequence[tuple[int, int, int]]) -> Iterator[Block]:

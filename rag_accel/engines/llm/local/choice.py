@@ -69,16 +69,27 @@ class LocalModel:
     def make(self, options: Options) -> Engine:
         """Load the model and return its engine. Takes long.
 
+        Warns once if prompts are fused without a check that passed for this model.
+
         Raises:
             ConfigError: the model is not supported, or was not proved equal.
         """
         from rag_accel.engines.llm.local.engine import LocalLLMEngine
         from rag_accel.engines.llm.local.loading import load
+        from rag_accel.engines.llm.local.unchecked import warn_if_unchecked
 
         loaded = load(
             self.model, self.tokenizer, dtype=self.dtype, pool_bytes=self.bounds.pool_bytes
         )
         self._watches.append(loaded.is_same)
+        warn_if_unchecked(
+            self.model,
+            loaded.name,
+            loaded.runner.identity,
+            dtype=self.dtype,
+            template=self.template,
+            bounds=self.bounds,
+        )
         return LocalLLMEngine(
             loaded.runner,
             loaded.tokenizer,

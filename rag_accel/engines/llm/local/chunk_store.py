@@ -8,6 +8,7 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.rows import Runner
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
+from rag_accel.kv.preferred import PreferredStates
 from rag_accel.kv.store import ChunkStore, HostStore
 from rag_accel.kv.tiers import TieredStore
 
@@ -22,11 +23,21 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
     """
     if options.kv_folder is None or options.kv_reuse == "exact":
         return HostStore(options.chunk_bytes), ""  # no other engine ever sees it
+    disk, identity = disk_store(runner, options, Path(options.kv_folder))
+    way = PreferredStates(disk) if options.kv_recipe == "neighbours" else None
+    return TieredStore(options.chunk_bytes, disk, way=way), identity
+
+
+def disk_store(runner: Runner, options: LocalOptions, folder: Path) -> tuple[DiskStore, str]:
+    """Return the states of a model in a folder, and what identifies the model; reads all weights.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
     identity = runner.identity()
-    folder = Path(options.kv_folder).expanduser()
     try:
         disk = DiskStore(
-            folder,
+            folder.expanduser(),
             limit_bytes=options.kv_disk_bytes,
             model=identity,
             dtype=runner.pool.dtype,
@@ -39,4 +50,4 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
             found=str(error),
             valid="a folder that can be written",
         ) from error
-    return TieredStore(options.chunk_bytes, disk), identity
+    return disk, identity

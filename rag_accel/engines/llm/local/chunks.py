@@ -17,6 +17,7 @@ from rag_accel.engines.llm.local.rows import LanePool
 from rag_accel.engines.llm.local.sequence import Probing, TokenSequence
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.locate import parts_of
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 from rag_accel.kv.selection import TokenSelector, without
 from rag_accel.kv.store import ChunkStore
@@ -80,9 +81,23 @@ class PromptChunks:
     own: set[bytes] = field(default_factory=set[bytes])
 
     @property
+    def keys(self) -> frozenset[bytes]:
+        """Return what its texts are kept under."""
+        return frozenset(key for key, _ in self.chunks)
+
+    @property
     def places(self) -> tuple[range, ...]:
         """Return where its texts stand."""
         return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
+
+    @property
+    def num_preprocessed(self) -> int:
+        """Return the tokens of texts whose state has seen similar ones."""
+        return sum(
+            len(segment.ids)
+            for key, segment in self.chunks
+            if getattr(self.states[key], "preprocessed", False)
+        )
 
     def num_reused(self, chosen: Collection[int] = ()) -> int:
         """Return the tokens that were neither computed in the prompt nor encoded for it."""
@@ -130,11 +145,26 @@ class ChunkReuse:
         """Return the bytes of what is kept."""
         return self._store.held_bytes
 
-    def begin(self, sequence: TokenSequence, prompt: SegmentedPrompt) -> Iterator[TokenSequence]:
-        """Take a prompt; yield the sequences that are to be computed before it begins."""
+    def begin(
+        self,
+        sequence: TokenSequence,
+        prompt: SegmentedPrompt,
+        neighbours: Sequence[Segment] = (),
+    ) -> Iterator[TokenSequence]:
+        """Take a prompt; yield the sequences that are to be computed before it begins.
+
+        Args:
+            sequence: its tokens.
+            prompt: its segments.
+            neighbours: texts that each of its texts is encoded behind, too, as they are behind the
+                head alone (FusionRAG equation 10).
+        """
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
+        if neighbours:
+            source = source.behind(one.ids for one in neighbours)
         chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
         found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
+        self._store.hold(found.keys)
         sequence.exact = len(prompt.head)
         sequence.skipped = found.places
         for key, segment in chunks:
@@ -146,11 +176,11 @@ class ChunkReuse:
             found.missing.add(key)
             encoding = self._encodings.get(key)
             if encoding is None:
-                if self._lookups.begin(key, prompt.head, segment, found):
+                if not neighbours and self._lookups.begin(key, prompt.head, segment, found):
                     continue
                 found.own.add(key)
-                encoding = self._encode(key, prompt.head, segment, sequence)
-                yield encoding.sequence
+                encoding = self._encode(key, prompt.head, segment, sequence, neighbours)
+                yield from self._first(encoding, prompt.head, neighbours)
             encoding.readers[found] = None
 
     def rows(self, prompt: SegmentedPrompt) -> list[int]:
@@ -198,6 +228,7 @@ class ChunkReuse:
         """Keep the text that a sequence has encoded; yield the prompts that may begin now."""
         assert sequence.lane is not None
         encoding = self._forget_encoding(sequence)
+        self._prompts.pop(sequence, None)
         state = self._pool.read(sequence.lane.number, encoding.slots)
         self._store.put(encoding.key, state, encoding.label)
         yield from self._hand_out(encoding.key, state, encoding.readers)
@@ -211,7 +242,8 @@ class ChunkReuse:
         for key, segment in found.chunks:
             self._pool.write(sequence.lane.number, segment.start, found.states[key])
         sequence.from_chunks = found.num_reused()
-        if self._recompute is not None:
+        sequence.preprocessed = found.num_preprocessed
+        if self._recompute is not None and not self.is_encoding(sequence):
             self._begin_choosing(found, self._recompute)
 
     def choose(self, sequence: TokenSequence) -> None:
@@ -247,22 +279,33 @@ class ChunkReuse:
         found = self._prompts.pop(sequence, None)
         if found is None:
             return
+        self._store.let_go(found.keys)
         for key in found.missing:
             if self._lookups.forget(key, found):
                 continue
             encoding = self._encodings[key]
             del encoding.readers[found]
             if not encoding.readers:
+                yield from self.forget(encoding.sequence)
                 yield self._forget_encoding(encoding.sequence).sequence
 
     def readers(self, sequence: TokenSequence) -> list[TokenSequence]:
-        """Return the prompts that wait for what a sequence encodes."""
-        return [reader.sequence for reader in self._by_sequence[sequence].readers]
+        """Return the prompts that wait for what a sequence encodes, directly or not."""
+        waiting = [reader.sequence for reader in self._by_sequence[sequence].readers]
+        return [
+            prompt
+            for one in waiting
+            for prompt in (self.readers(one) if self.is_encoding(one) else [one])
+        ]
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Return what the store has counted; from any thread."""
         return self._store.counts
+
+    def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove what is kept of texts of a namespace and of their parts; from any thread."""
+        self._store.forget((part for text in texts for part in parts_of(text)), namespace)
 
     def close(self) -> None:
         """Forget all that is kept in memory."""
@@ -278,15 +321,32 @@ class ChunkReuse:
             if not reader.missing:
                 yield reader.sequence
 
+    def _first(
+        self, encoding: Encoding, head: tuple[int, ...], neighbours: Sequence[Segment]
+    ) -> Iterator[TokenSequence]:
+        """Yield what is to be computed first of an encoding: itself, or what it stands behind."""
+        if neighbours:
+            last = encoding.sequence.prompt[encoding.slots.start :]
+            yield from self.begin(encoding.sequence, _joined(head, neighbours, last))
+        if self.is_ready(encoding.sequence):
+            yield encoding.sequence
+
     def _encode(
-        self, key: bytes, head: tuple[int, ...], segment: Segment, reader: TokenSequence
+        self,
+        key: bytes,
+        head: tuple[int, ...],
+        segment: Segment,
+        reader: TokenSequence,
+        neighbours: Sequence[Segment] = (),
     ) -> Encoding:
-        ids = (*head, *segment.ids)
+        before = (*head, *(token for one in neighbours for token in one.ids))
+        ids = (*before, *segment.ids)
         sequence = TokenSequence(
             ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
         )
-        label = ChunkLabel(reader.namespace, segment.text)
-        encoding = Encoding(key, sequence, range(len(head), len(ids)), label)
+        seen = tuple(one.text for one in neighbours)
+        label = ChunkLabel(reader.namespace, segment.text, seen, self._store.purges)
+        encoding = Encoding(key, sequence, range(len(before), len(ids)), label)
         self._encodings[key] = self._by_sequence[sequence] = encoding
         return encoding
 
@@ -294,3 +354,14 @@ class ChunkReuse:
         encoding = self._by_sequence.pop(sequence)
         del self._encodings[encoding.key]
         return encoding
+
+
+def _joined(
+    head: tuple[int, ...], texts: Sequence[Segment], last: tuple[int, ...]
+) -> SegmentedPrompt:
+    """Return the segments of a head, texts and what is computed behind them."""
+    segments = [Segment("head", head, 0)] if head else []
+    for one in texts:
+        start = segments[-1].end if segments else 0
+        segments.append(Segment("chunk", one.ids, start, one.document, one.text))
+    return SegmentedPrompt((*segments, Segment("glue", last, segments[-1].end)))

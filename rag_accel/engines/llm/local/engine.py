@@ -26,6 +26,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.llm.local.chunk_store import chunk_store
 from rag_accel.engines.llm.local.chunks import ChunkReuse, Recompute
+from rag_accel.engines.llm.local.hints import Hints
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.pace import Pace
 from rag_accel.engines.llm.local.prefix import PrefixCache
@@ -35,10 +36,12 @@ from rag_accel.engines.llm.local.sampling import choose
 from rag_accel.engines.llm.local.schedule import Planned, Schedule
 from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
 from rag_accel.engines.llm.local.stopping import end_tokens
+from rag_accel.engines.llm.local.tokens import EncodingInput
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
 from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.store import ChunkStore
 from rag_accel.system.processor import usable_cores
 
 #: Seconds of waiting for kept texts after which a step looks for an interrupt and at its time.
@@ -61,6 +64,9 @@ class LocalLLMEngine(EngineBase):
     PREFILLING kind computes a prompt and ends with a handle; its state is given up only if a
     sequence needs the room, and is then computed again.
 
+    With a folder of retrieved texts' states, those of texts that are hinted at are read into memory
+    before a prompt asks for them.
+
     Final value: ``GenerationOutput``, with ``use``, and for a ``TokenInput`` a ``TokenOutput``;
     where ``stream`` is set, text comes as ``partial`` first. Without options, the most probable
     token is chosen. ``max_tokens`` beyond the model's context end there. Work ends in ``error``
@@ -79,6 +85,8 @@ class LocalLLMEngine(EngineBase):
         sampling: options of the model's own, such as ``repetition_penalty``, where a request does
             not name them.
         clock: measures ``StepBudget.time_s``.
+        kept: where the state of retrieved texts is kept, and what identifies the model there, in
+            place of what the options say.
 
     Raises ConfigError where there is no chat template.
     """
@@ -94,6 +102,7 @@ class LocalLLMEngine(EngineBase):
         options: LocalOptions | None = None,
         sampling: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
+        kept: tuple[ChunkStore, str] | None = None,
     ) -> None:
         self._options = options or LocalOptions()
         self._runner = runner
@@ -106,9 +115,8 @@ class LocalLLMEngine(EngineBase):
             )
         self._reader = WorkReader(runner, tokenizer, prompting, ends, self._options, sampling or {})
         self._clock = clock or MonotonicClock()
-        self._profile = _profile(self._options)
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
-        store, identity = chunk_store(runner, self._options)
+        store, identity = kept or chunk_store(runner, self._options)
         self._chunks = ChunkReuse(
             runner.pool,
             store,
@@ -116,6 +124,12 @@ class LocalLLMEngine(EngineBase):
             recompute=_recompute(self._options, runner.layers),
             clock=self._clock,
         )
+        self._hints = None
+        if prompting is not None and self._options.reads_ahead:
+            # Of a tokenizer of its own: the store's thread uses it beside this engine's.
+            apart = Prompting(copy.deepcopy(tokenizer), template=template)
+            self._hints = Hints(store, identity, apart.alone, self._options.least_chunk_tokens)
+        self._profile = _profile(self._options, hinted=self._hints is not None)
         self._schedule = Schedule(self._admit)
         self._pace = Pace(self._options.step_tokens, self._options.stall_s)
         self._works: dict[WorkId, LocalWork] = {}
@@ -160,16 +174,17 @@ class LocalLLMEngine(EngineBase):
         now = self._clock.now()
         ends_at = math.inf if budget.time_s is None else now + budget.time_s
         with thread_count(min(budget.threads, self._profile.max_threads)):
-            while self._works and not outputs:
+            while self._works and not outputs and not self._ready:
                 self._take_looked()
                 if len(self._schedule):
-                    outputs = self._forward(self._pace.rows)
+                    outputs = self._forward(self._pace.rows(decodes=self._schedule.decodes))
                 now = self._clock.now()
                 if now >= ends_at or self._interrupted.is_set():
                     break
         # Not before the step: an interrupt that came just then is meant for it.
         self._interrupted.clear()
-        return outputs
+        encoded, self._ready = self._ready, []
+        return [*outputs, *encoded]
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work and free its room; handles stay."""
@@ -189,6 +204,16 @@ class LocalLLMEngine(EngineBase):
             if prefilled is not None and prefilled.lane is not None:
                 self._prefixes.unpin(prefilled.lane)
 
+    def hint(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Begin to read what a folder keeps of texts behind the heads of late prompts."""
+        if self._hints is not None:
+            self._hints.take(documents, namespace)
+
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove what is kept of texts of a namespace, in memory and in the folder."""
+        if self._options.kv_reuse != "exact":
+            self._chunks.forget_texts(documents, namespace)
+
     def interrupt(self) -> None:
         """Make a running step return after its forward."""
         self._interrupted.set()
@@ -203,7 +228,9 @@ class LocalLLMEngine(EngineBase):
 
     def _accept(self, request: EngineRequest) -> None:
         payload = self._checked_payload(request)
-        if KINDS[request.kind].prefills:
+        if isinstance(payload, EncodingInput):
+            work = self._reader.encoding(request, payload)
+        elif KINDS[request.kind].prefills:
             work = self._reader.prompt(request, payload)
         else:
             work = self._reader.generation(request, payload)
@@ -214,10 +241,22 @@ class LocalLLMEngine(EngineBase):
             return
         self._works[request.id] = self._running[work.sequence] = work
         if work.segments is not None:
-            for encoding in self._chunks.begin(work.sequence, work.segments):
+            if self._hints is not None:
+                self._hints.heads.note(request.namespace, work.segments.head)
+            neighbours = payload.neighbours if isinstance(payload, EncodingInput) else ()
+            for encoding in self._chunks.begin(work.sequence, work.segments, neighbours):
                 self._schedule.add(encoding)
         if self._chunks.is_ready(work.sequence):
-            self._schedule.add(work.sequence)
+            self._start(work.sequence)
+
+    def _start(self, sequence: TokenSequence) -> None:
+        """Queue a sequence whose texts are there; with them, work to encode texts ends."""
+        work = self._running.get(sequence)
+        if work is not None and isinstance(work.request.payload, EncodingInput):
+            self._forget(work)
+            self._ready.append(work.report("final"))
+        else:
+            self._schedule.add(sequence)
 
     def _pays(self, prompt: SegmentedPrompt) -> bool:
         """Tell whether a prompt takes less time if its texts need not be computed."""
@@ -255,7 +294,7 @@ class LocalLLMEngine(EngineBase):
         """Queue what waited for kept texts; wait for those only if there is nothing else to do."""
         if self._chunks.is_looking:
             for sequence in self._chunks.looked(0.0 if len(self._schedule) else _LOOK_S):
-                self._schedule.add(sequence)
+                self._start(sequence)
 
     def _forward(self, most_rows: int) -> list[EngineOutput]:
         plan = self._schedule.next(most_rows)
@@ -307,7 +346,7 @@ class LocalLLMEngine(EngineBase):
             if sequence.pending or not self._chunks.is_encoding(sequence):
                 continue
             for ready in self._chunks.encoded(sequence):
-                self._schedule.add(ready)
+                self._start(ready)
             self._schedule.drop(sequence)
             if sequence.lane is not None:  # its head is what the next text is encoded behind
                 self._prefixes.keep(sequence.lane)
@@ -368,7 +407,8 @@ def _recompute(options: LocalOptions, layers: int) -> Recompute | None:
     return Recompute(options.recompute_ratio, min(layer, layers - 1), options.selector)
 
 
-def _profile(options: LocalOptions) -> EngineProfile:
+def _profile(options: LocalOptions, *, hinted: bool) -> EngineProfile:
+    capabilities = {Capability.STREAM, Capability.ENDS_IN_TIME, Capability.SHARES_CORES}
     return EngineProfile(
         kinds=_KINDS,
         max_batch=options.max_works,
@@ -376,9 +416,7 @@ def _profile(options: LocalOptions) -> EngineProfile:
         stepped=True,
         interruptible=True,
         speculatable=True,
-        capabilities=frozenset(
-            {Capability.STREAM, Capability.ENDS_IN_TIME, Capability.SHARES_CORES}
-        ),
+        capabilities=frozenset({*capabilities, Capability.HINT} if hinted else capabilities),
     )
 
 

@@ -9,6 +9,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.kv.selection import QuestionGuided, TokenSelector
 
 KvReuse = Literal["exact", "fused", "full"]
+KvRecipe = Literal["alone", "neighbours"]
 #: The bytes of keys and values, if none are given.
 POOL_BYTES = 1 << 30
 #: The bytes kept of retrieved texts, if none are given.
@@ -29,8 +30,9 @@ class LocalOptions:
         max_tokens_default: most tokens of a completion whose request does not say.
         step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
             computed in pieces of what is left. An interrupt is obeyed between forwards.
-        stall_s: seconds a forward may take, about, by those before it: for so long nothing else
-            comes of the engine. Pieces of prompts are cut smaller to keep to it.
+        stall_s: seconds that decoding may be held up by a forward, about, by those before it.
+            Pieces of prompts are cut smaller to keep to it; where nothing decodes, a forward may
+            take four times as long.
         max_works: works worth handing over at once; the pool bounds how many of them run.
         prefix_lanes: most lanes kept of ended sequences for prompts that begin alike.
         max_threads: most threads a forward can use; None for all cores this process may use.
@@ -47,6 +49,9 @@ class LocalOptions:
             trust each other; made with mode 0700. None for memory only.
         kv_disk_bytes: most bytes of its files; the least lately used go first.
         kv_max_age_s: older files are not used and removed, in seconds; None for any age.
+        kv_recipe: which state of a text is read from the folder: ``alone``, that behind the
+            prompt's head; ``neighbours``, where ``cache fill`` has put one, that behind the texts
+            most similar to it, too (FusionRAG section 3.1), which is approximate like reuse itself.
         least_chunk_tokens: shorter texts are always computed.
 
     Raises ConfigError on a value out of range.
@@ -67,6 +72,7 @@ class LocalOptions:
     kv_folder: str | None = None
     kv_disk_bytes: int = DISK_BYTES
     kv_max_age_s: float | None = None
+    kv_recipe: KvRecipe = "alone"
     least_chunk_tokens: int = 8
 
     def __post_init__(self) -> None:
@@ -79,8 +85,14 @@ class LocalOptions:
         check_least("LocalOptions.kv_disk_bytes", self.kv_disk_bytes, 0)
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
         check_reuse("LocalOptions.kv_reuse", self.kv_reuse)
+        check_recipe("LocalOptions.kv_recipe", self.kv_recipe)
         check_share("LocalOptions.recompute_ratio", self.recompute_ratio)
         check_least("LocalOptions.recompute_layer", self.recompute_layer, 0)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Tell whether states of texts may be where reading them takes long."""
+        return self.kv_reuse != "exact" and self.kv_folder is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,7 @@ class LocalBounds:
         kv_folder: where they are kept between processes, see ``LocalOptions``.
         kv_disk_bytes: most bytes of its files.
         kv_max_age_s: how old they become, in seconds.
+        kv_recipe: which state of a text is read from there, see ``LocalOptions``.
 
     Raises ConfigError on a value out of range.
     """
@@ -108,6 +121,7 @@ class LocalBounds:
     kv_folder: str | None = None
     kv_disk_bytes: int = DISK_BYTES
     kv_max_age_s: float | None = None
+    kv_recipe: KvRecipe = "alone"
 
     def __post_init__(self) -> None:
         check_least("pool_bytes", self.pool_bytes, 1)
@@ -116,6 +130,7 @@ class LocalBounds:
         check_least("kv_disk_bytes", self.kv_disk_bytes, 0)
         check_least("kv_max_age_s", self.kv_max_age_s, 0)
         check_reuse("kv_reuse", self.kv_reuse)
+        check_recipe("kv_recipe", self.kv_recipe)
         check_share("recompute_ratio", self.recompute_ratio)
 
     @classmethod
@@ -139,6 +154,7 @@ class LocalBounds:
             kv_folder=self.kv_folder,
             kv_disk_bytes=self.kv_disk_bytes,
             kv_max_age_s=self.kv_max_age_s,
+            kv_recipe=self.kv_recipe,
         )
 
 
@@ -154,6 +170,13 @@ def check_reuse(where: str, kv_reuse: str) -> None:
     if kv_reuse not in get_args(KvReuse):
         valid = " | ".join(get_args(KvReuse))
         raise ConfigError("unknown way of reuse", where=where, found=kv_reuse, valid=valid)
+
+
+def check_recipe(where: str, kv_recipe: str) -> None:
+    """Raise ConfigError where a way of encoding texts is not known."""
+    if kv_recipe not in get_args(KvRecipe):
+        valid = " | ".join(get_args(KvRecipe))
+        raise ConfigError("unknown recipe", where=where, found=kv_recipe, valid=valid)
 
 
 def check_share(where: str, value: float) -> None:

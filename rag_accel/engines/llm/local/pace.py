@@ -6,6 +6,8 @@ import math
 
 from rag_accel.engines.llm.local.schedule import LEAST_CHUNK
 
+#: How many times as long a forward may take that holds up no decoding.
+ALONE = 4
 _WEIGHT = 0.5  # of the last forward against all before it
 
 
@@ -26,9 +28,11 @@ class Pace:
         self._least_s: float | None = None
         self._row_s: float | None = None
 
-    @property
-    def rows(self) -> int:
-        """Return how many rows a forward may have.
+    def rows(self, *, decodes: bool) -> int:
+        """Return how many rows a forward may have, beside sequences that decode or alone.
+
+        Where nothing decodes, there is nothing that a long forward holds up but an interrupt, since
+        prompts are computed in the order they came in.
 
         What is left of a step's time has no part in it. A prompt cut into pieces for steps that are
         shorter than the least forward takes several times as long, and the work that such steps are
@@ -36,7 +40,8 @@ class Pace:
         """
         if self._row_s is None:
             return self._most_rows
-        fitting = int((self._most_s - (self._least_s or 0.0)) / self._row_s)
+        most_s = self._most_s if decodes else ALONE * self._most_s
+        fitting = int((most_s - (self._least_s or 0.0)) / self._row_s)
         return min(self._most_rows, max(LEAST_CHUNK, fitting))
 
     def seconds(self, rows: int) -> float:
@@ -46,7 +51,9 @@ class Pace:
         """
         if self._row_s is None:
             return float(rows)
-        return rows * self._row_s + math.ceil(rows / self.rows) * (self._least_s or 0.0)
+        return rows * self._row_s + math.ceil(rows / self.rows(decodes=False)) * (
+            self._least_s or 0.0
+        )
 
     def ran(self, rows: int, seconds: float) -> None:
         """Learn from a forward."""

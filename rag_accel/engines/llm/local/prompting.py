@@ -113,6 +113,10 @@ class Prompting:
         spans = [contents[one.message].span(one) for one in used]
         return split_prompt(text, head_stop, spans, self._encode, least_tokens)
 
+    def alone(self, text: str) -> tuple[int, ...]:
+        """Return the ids that a text has as a segment."""
+        return self._encode(text)
+
     def _ids(self, messages: Sequence[Message], *, whole: bool) -> tuple[int, ...]:
         mark = _unused(message.content for message in messages)
         turns = [{"role": one.role, "content": self._marked(one.content, mark)} for one in messages]

@@ -54,6 +54,11 @@ class Schedule:
     def __iter__(self) -> Iterator[TokenSequence]:
         return iter(sorted(self._order, key=self._order.__getitem__))
 
+    @property
+    def decodes(self) -> bool:
+        """Tell whether a completion is under way."""
+        return any(sequence.is_decoding for sequence in self._order)
+
     def add(self, sequence: TokenSequence) -> None:
         """Take a sequence that has no lane yet."""
         number = next(self._numbers)

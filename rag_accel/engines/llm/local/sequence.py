@@ -72,6 +72,7 @@ class TokenSequence:
             all. No other sequence takes over more.
         from_chunks: tokens whose state texts have that were encoded for other prompts.
         recomputed: tokens of texts that are computed again.
+        preprocessed: tokens of texts that were encoded behind similar ones.
         skipped: places of the prompt that are not computed, ranges in order, whose state is
             put into the lane when it is taken; the last token is never among them.
         probing: while the prompt is computed to learn where it looks: at which layer, and from
@@ -91,6 +92,7 @@ class TokenSequence:
     exact: int | None = None
     from_chunks: int = 0
     recomputed: int = 0
+    preprocessed: int = 0
     skipped: tuple[range, ...] = ()
     probing: Probing | None = None
 

@@ -1,4 +1,4 @@
-"""Prompts that are token ids already, and completions as tokens."""
+"""Prompts that are token ids already, completions as tokens, and texts that are only encoded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from rag_accel.engine_api import GenerationInput, GenerationOutput
+from rag_accel.kv.segments import Segment, SegmentedPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,20 @@ class TokenInput(GenerationInput):
     ids: tuple[int, ...]
     ends: frozenset[int]
     most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingInput(GenerationInput):
+    """Texts that are encoded and kept; nothing is generated, and there is no final value.
+
+    Args:
+        prompt: one in which they stand; its messages are not looked at.
+        neighbours: the texts that each is encoded behind, too, in their order.
+    """
+
+    messages: tuple[()] = ()
+    prompt: SegmentedPrompt
+    neighbours: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,12 @@ from rag_accel.engines.llm.local.rows import Runner
 from rag_accel.engines.llm.local.sampling import Choice, Sampler, read_options
 from rag_accel.engines.llm.local.sequence import TokenSequence
 from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer
-from rag_accel.engines.llm.local.tokens import CompletionTokens, TokenInput, TokenOutput
+from rag_accel.engines.llm.local.tokens import (
+    CompletionTokens,
+    EncodingInput,
+    TokenInput,
+    TokenOutput,
+)
 from rag_accel.errors import EngineError
 from rag_accel.kv.segments import SegmentedPrompt
 
@@ -76,7 +81,9 @@ class LocalWork:
     def _result(self, completion: CompletionText | CompletionTokens) -> GenerationOutput:
         sequence = self.sequence
         size, prefix, chunks = len(sequence.prompt), sequence.from_prefix, sequence.from_chunks
-        use = PromptUse(size - prefix - chunks, prefix, chunks, sequence.recomputed)
+        use = PromptUse(
+            size - prefix - chunks, prefix, chunks, sequence.recomputed, sequence.preprocessed
+        )
         if isinstance(completion, CompletionTokens):
             return TokenOutput(
                 prompt_tokens=size,
@@ -167,6 +174,19 @@ class WorkReader:
         )
         work = self._work(request, prompt, max_new, Sampler(sampling, prompt), completion)
         work.segments = segments
+        return work
+
+    def encoding(self, request: EngineRequest, payload: EncodingInput) -> LocalWork:
+        """Read a request to encode texts.
+
+        Raises EngineError where one has no room, with its neighbours, in the context or the pool.
+        """
+        before = payload.prompt.head + tuple(id for one in payload.neighbours for id in one.ids)
+        longest = max((one.ids for one in payload.prompt.chunks), key=len)
+        ids = (*before, *longest)
+        check_room(len(ids), 1, self._runner.context)
+        work = self._work(request, ids, 0, Sampler(read_options({})), None)
+        work.segments = payload.prompt
         return work
 
     def _continuation(self, request: EngineRequest, payload: TokenInput) -> LocalWork:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engines.llm.local.attention import (
-    BLOCK,
+    BLOCK_SPAN,
+    LEAST_BLOCK,
     MOST_PADDING,
     Block,
     attention,
@@ -74,16 +75,33 @@ def test_neighbours_of_like_length_are_taken_together(
     assert [block.lanes for block in blocks_of(lanes)] == expected
 
 
-@pytest.mark.parametrize("count", [2, BLOCK, BLOCK + 1, 3 * BLOCK])
-def test_rows_of_a_prompt_reach_as_far_as_their_positions(count: int) -> None:
-    pool = TensorPool(layers=1, heads=1, dim=1, context=256, limit_bytes=1 << 16)
-    lane = pool.take(200)
+def pool_of_one_lane() -> tuple[TensorPool, int]:
+    pool = TensorPool(layers=1, heads=1, dim=1, context=1024, limit_bytes=1 << 16)
+    lane = pool.take(1000)
     assert lane is not None
+    return pool, lane
+
+
+@pytest.mark.parametrize("count", [2, BLOCK_SPAN, BLOCK_SPAN + 1, 3 * BLOCK_SPAN])
+def test_rows_of_a_prompt_reach_as_far_as_their_positions(count: int) -> None:
+    pool, lane = pool_of_one_lane()
     pool.mark(lane, 10 + count, False)
     span = range(10, 10 + count)
     blocks = list(prompt_blocks(SequenceRows(lane, [0] * count, span, span), 5, pool))
     assert [row for block in blocks for row in block.rows] == list(range(5, 5 + count))
     assert [block.reach for block in blocks] == [block.rows[-1] - 5 + 11 for block in blocks]
+
+
+def test_rows_that_lie_far_apart_are_in_blocks_of_the_least_size() -> None:
+    pool, lane = pool_of_one_lane()
+    pool.mark(lane, 960, False)
+    places = [*range(40), *range(100, 960, 8)]
+    rows = SequenceRows(lane, [0] * len(places), places, places)
+    blocks = list(prompt_blocks(rows, 0, pool))
+    assert [len(block.rows) for block in blocks[:2]] == [
+        len([place for place in places if place < BLOCK_SPAN]),
+        LEAST_BLOCK,
+    ]
 
 
 def test_rows_that_come_without_their_runner_are_refused() -> None:

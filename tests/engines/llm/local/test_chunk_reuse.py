@@ -120,12 +120,17 @@ def test_a_cancelled_prompt_leaves_those_that_wait_for_the_same(engine: LocalLLM
     assert value(finish(engine, "two"), "two").completion_tokens == 6
 
 
-def test_texts_beyond_the_bytes_are_given_up_the_oldest_first(runner: FakeRunner) -> None:
+def test_a_text_beyond_the_bytes_is_kept_at_its_second_prompt(runner: FakeRunner) -> None:
     engine = make(runner, chunk_bytes=tokens(B) + tokens(C))
-    answer(engine, asked("one", A, B, C))
-    done = answer(engine, asked("two", C, B, A))
-    assert done.use is not None
-    assert done.use.from_chunks == tokens(B) + tokens(C)
+    first, second, third = [
+        answer(engine, asked(name, *texts)).use
+        for name, texts in (("one", (A, B, C)), ("two", (C, B, A)), ("three", (C, A)))
+    ]
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert (first.from_chunks, second.from_chunks) == (0, tokens(A) + tokens(B))
+    assert third.from_chunks == tokens(C) + tokens(A)  # B went: A was used after it
 
 
 def test_exactly_nothing_is_kept(runner: FakeRunner) -> None:

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fake_runner import finish, tokenizer, value
+from fake_runner import finish, value
+from kept_engines import TEXTS, Make, answer, asked, engine_over, reused, tokens
 from tiny_chat import model
 
-from rag_accel.engine_api import (
-    EngineRequest,
-    GenerationInput,
-    GenerationOutput,
-    Message,
-    Passage,
-    PrimitiveKind,
-    StepBudget,
-    WorkId,
-)
+from rag_accel.engine_api import GenerationOutput, StepBudget, WorkId
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
-from rag_accel.engines.llm.local.loading import load
 from rag_accel.engines.llm.local.lookups import PATIENCE_S
 from rag_accel.engines.llm.local.options import LocalBounds, LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
 from rag_accel.testing import ManualClock
-
-TEXTS = ("The height of Mount Fuji is 3776 metres.", "A lane holds keys and values.")
-Make = Callable[..., LocalLLMEngine]
 
 
 @pytest.fixture
@@ -40,45 +28,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
     """Return a function that makes an engine over one folder; all are closed at the end."""
     made: list[LocalLLMEngine] = []
 
-    def engine(source: Any = None, clock: Any = None, **options: Any) -> LocalLLMEngine:
-        loaded = load(source or model(), tokenizer(), pool_bytes=1 << 24)
-        chosen = {"kv_reuse": "full", "kv_folder": str(tmp_path / "kept"), **options}
-        made.append(
-            LocalLLMEngine(
-                loaded.runner,
-                loaded.tokenizer,
-                eos=(),
-                options=LocalOptions(**chosen),
-                clock=clock,
-            )
-        )
+    def engine(*given: Any, **options: Any) -> LocalLLMEngine:
+        made.append(engine_over(tmp_path / "kept", *given, **options))
         return made[-1]
 
     yield engine
     for one in made:
         one.close()
-
-
-def asked(id: str, *texts: str, **fields: Any) -> EngineRequest:
-    content = "\n\n".join(texts) + "\n\nHow high is it?"
-    places = [content.index(text) for text in texts]
-    passages = [Passage(0, at, at + len(text)) for at, text in zip(places, texts, strict=True)]
-    payload = GenerationInput((Message("user", content),), max_tokens=6, passages=tuple(passages))
-    return EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload, **fields)
-
-
-def answer(engine: LocalLLMEngine, *texts: str, **fields: Any) -> GenerationOutput:
-    engine.submit([asked("one", *texts, **fields)])
-    return value(finish(engine, "one"), "one")
-
-
-def reused(output: GenerationOutput) -> int:
-    assert output.use is not None
-    return output.use.from_chunks
-
-
-def tokens(*texts: str) -> int:
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
 
 
 def filled(make: Make, **options: Any) -> GenerationOutput:

@@ -32,6 +32,8 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.pace import ALONE
+from rag_accel.engines.llm.local.schedule import LEAST_CHUNK
 from rag_accel.errors import ClosedError, ConfigError, EngineError, EngineOutputError
 from rag_accel.testing import EngineContract, ManualClock
 
@@ -461,17 +463,34 @@ def test_no_forward_begins_once_the_time_is_over(runner: FakeRunner) -> None:
     assert len(runner.forwards) == 3
 
 
-@pytest.mark.parametrize(("stall_s", "rows"), [(0.25, 32), (0.375, 48), (1000.0, 64), (0.001, 16)])
+@pytest.mark.parametrize(("stall_s", "rows"), [(0.25, 32), (0.375, 48), (1000.0, 64), (0.004, 16)])
 def test_pieces_of_prompts_take_about_the_time_that_a_forward_may(
     runner: FakeRunner, stall_s: float, rows: int
 ) -> None:
-    _at_128_rows_a_second(runner, stall_s, StepBudget())
+    _at_128_rows_a_second(runner, stall_s / ALONE, StepBudget())
     assert [len(forward[0]) for forward in runner.forwards] == [64, rows]
 
 
 def test_pieces_of_prompts_are_not_cut_for_steps_that_are_shorter(runner: FakeRunner) -> None:
-    _at_128_rows_a_second(runner, 0.25, StepBudget(0.02))
+    _at_128_rows_a_second(runner, 0.25 / ALONE, StepBudget(0.02))
     assert [len(forward[0]) for forward in runner.forwards] == [64, 32]
+
+
+def test_pieces_beside_a_completion_are_as_short_as_its_tokens_may_wait(runner: FakeRunner) -> None:
+    clock = ManualClock()
+    engine = make(runner, step_tokens=64, stall_s=0.25, clock=clock)
+    engine.submit([work("a", HEAD)])
+    runner.before = lambda: clock.advance(0.5)
+    while len(runner.forwards) < 2:  # its prompt, and the first token after it
+        engine.interrupt()
+        engine.step(StepBudget())
+    runner.before = lambda: clock.advance(0.0)
+    engine.submit([work("b", "another text " * 20)])
+    engine.interrupt()
+    engine.step(StepBudget())
+    decoded, piece = runner.forwards[-1]
+    assert len(decoded) == 1
+    assert len(piece) == LEAST_CHUNK
 
 
 def _at_128_rows_a_second(runner: FakeRunner, stall_s: float, budget: StepBudget) -> None:

@@ -25,10 +25,17 @@ _BROKEN = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A user's turn of retrieved texts and then a question, behind a system's turn."""
+    """A user's turn of retrieved texts and then a question, behind a system's turn.
+
+    Args:
+        texts: the retrieved texts.
+        question: what is asked behind them.
+        system: the system's turn; without text there is none.
+    """
 
     texts: tuple[str, ...]
     question: str
+    system: str = SYSTEM
 
     @property
     def content(self) -> str:
@@ -37,23 +44,35 @@ class TextPrompt:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Return both turns."""
-        return Message("system", SYSTEM), Message("user", self.content)
+        """Return the turns."""
+        user = Message("user", self.content)
+        return (Message("system", self.system), user) if self.system else (user,)
 
     def asked(self, max_tokens: int) -> GenerationInput:
         """Return what an engine is asked, with the places of the texts, as drop-ins ask it."""
         named = [(str(at), text) for at, text in enumerate(self.texts)]
         return with_passages(GenerationInput(self.messages, max_tokens=max_tokens), named)
 
-    def segmented(self, tokenizer: Any) -> SegmentedPrompt:
+    def segmented(self, tokenizer: Any, template: str | None = None) -> SegmentedPrompt:
         """Return its tokens, range by range, as an engine that reuses texts has them.
 
-        Raises ConfigError where no text has a range of its own.
+        Args:
+            tokenizer: the model's.
+            template: a chat template in place of the tokenizer's.
+
+        Raises:
+            EngineError: the template refuses the messages.
+            ConfigError: no text has a range of its own.
         """
-        asked = self.asked(1)
-        found = Prompting(tokenizer).segmented(asked.messages, asked.passages, LEAST_TOKENS)
-        if found is None or len(found.chunks) != len(self.texts):
-            raise ConfigError("a prompt whose texts are not found in it", found=self.question)
+        asked, prompting = self.asked(1), Prompting(tokenizer, template=template)
+        found = prompting.segmented(asked.messages, asked.passages, LEAST_TOKENS)
+        if found is None:
+            prompting.whole(asked.messages)  # says why, if it is refused
+            raise ConfigError(
+                "no text of a prompt can be told apart in it",
+                found=self.question,
+                valid=f"texts of {LEAST_TOKENS} tokens or more",
+            )
         return found
 
 

@@ -62,17 +62,22 @@ class ForcedEngine:
     """An engine of its own, asked for one answer at a time.
 
     Args:
-        loaded: a model as the engine's loader gives it; no other engine has its pool.
+        loaded: a model as the engine's loader gives it; while this engine works, it has the pool.
         options: of the engine.
         threads: of each step.
+        template: a chat template in place of the tokenizer's.
     """
 
-    def __init__(self, loaded: Any, options: Any, threads: int) -> None:
+    def __init__(
+        self, loaded: Any, options: Any, threads: int, template: str | None = None
+    ) -> None:
         self._runner = ForcedRunner(loaded.runner)
         self._threads = threads
         self._number = 0
         runner: Any = self._runner
-        self.engine = LocalLLMEngine(runner, loaded.tokenizer, eos=loaded.ends, options=options)
+        self.engine = LocalLLMEngine(
+            runner, loaded.tokenizer, eos=loaded.ends, template=template, options=options
+        )
 
     def answer(
         self, asked: GenerationInput, size: int, tokens: Sequence[int] | None = None

@@ -1,0 +1,42 @@
+"""What is known of objects of the user's, kept as long as they live."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+T = TypeVar("T")
+
+
+class ByIdentity(Generic[T]):
+    """Values by the identity of their owners, which need be neither hashable nor unequal."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[ref[Any], T]] = {}
+
+    def __contains__(self, owner: Any) -> bool:
+        return self.get(owner) is not None
+
+    def get(self, owner: Any) -> T | None:
+        """Return the value of an owner."""
+        known = self._of.get(id(owner))
+        return known[1] if known is not None and known[0]() is owner else None
+
+    def add(self, owner: Any, value: T) -> T:
+        """Keep a value as long as its owner lives; return the one that another thread kept."""
+        key = id(owner)
+
+        def forget(gone: ref[Any]) -> None:
+            known = self._of.get(key)
+            if known is not None and known[0] is gone:
+                del self._of[key]
+
+        known = self._of.get(key)
+        if known is not None and known[0]() is not owner:
+            del self._of[key]
+        return self._of.setdefault(key, (ref(owner, forget), value))[1]
+
+    def forget(self, owner: Any) -> None:
+        """Forget the value of an owner."""
+        if self._of and owner in self:
+            self._of.pop(id(owner), None)

@@ -1,0 +1,180 @@
+"""``rag-accel cache fill``: the states of a corpus, computed before any question is asked."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_accel.cli.corpus import read_corpus, read_messages, read_text
+from rag_accel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rag_accel.engine_api import Message
+    from rag_accel.engines.llm.local.filling import FillReport, Progress
+
+#: Options of the command that ``FillOptions`` has by the same names.
+_BOUNDS = (
+    "neighbours",
+    "neighbour_order",
+    "neighbour_tokens",
+    "namespace",
+    "batch",
+    "pool_bytes",
+    "disk_bytes",
+)
+#: A line of progress stands for at least this share of all.
+_LINES = 20
+_SHOWN = 60
+
+
+def add_fill_verb(verbs: Any) -> None:
+    """Add the verb to those of ``cache``."""
+    fill = verbs.add_parser(
+        "fill", help="keep the states of texts in a kv_folder before they are asked for"
+    )
+    fill.add_argument("folder", metavar="FOLDER", type=Path, help="the programs' kv_folder")
+    fill.add_argument("--model", required=True, help="a folder, or a name on the hub")
+    fill.add_argument("--dtype", help="float32 | bfloat16; by default that of the checkpoint")
+    fill.add_argument(
+        "--texts", required=True, type=Path, help="a .jsonl file, or a folder with *.txt"
+    )
+    fill.add_argument("--metadata", action="store_true", help="put metadata before texts")
+    fill.add_argument("--strip", action="store_true", help="leave out white space around texts")
+    fill.add_argument("--system", metavar="FILE", type=Path, help="the system's message")
+    fill.add_argument(
+        "--prompt",
+        metavar="FILE",
+        type=Path,
+        help="the user's message up to the texts; .json: messages with {context} for the texts",
+    )
+    fill.add_argument(
+        "--chat-template", metavar="FILE", type=Path, help="in place of the tokenizer's"
+    )
+    fill.add_argument(
+        "--neighbours", metavar="N", type=int, help="encode each behind the N most similar texts"
+    )
+    fill.add_argument("--neighbour-order", help="nearest_last (default) | nearest_first")
+    fill.add_argument("--neighbour-tokens", metavar="N", type=int, help="most tokens of them")
+    fill.add_argument("--embedder", help="chooses neighbours; by default MiniLM of rag-accel[demo]")
+    fill.add_argument("--namespace", help="tenant of the programs")
+    fill.add_argument("--batch", metavar="N", type=int, help="texts that are encoded together")
+    fill.add_argument("--pool-bytes", metavar="N", type=int, help="most bytes while computing")
+    fill.add_argument("--disk-bytes", metavar="N", type=int, help="most bytes of the folder")
+    fill.set_defaults(run=_fill)
+
+
+def _fill(arguments: argparse.Namespace) -> int:
+    # They need torch, which other commands do without.
+    from rag_accel.engines.llm.local.filling import FillOptions, fill_folder
+
+    given = {name: getattr(arguments, name) for name in _BOUNDS}
+    options = FillOptions(**{name: one for name, one in given.items() if one is not None})
+    texts = read_corpus(arguments.texts, metadata=arguments.metadata, strip=arguments.strip)
+    template = arguments.chat_template and read_text(arguments.chat_template)
+    report = fill_folder(
+        arguments.folder,
+        arguments.model,
+        texts,
+        prompt=_prompt(arguments),
+        options=options,
+        dtype=arguments.dtype,
+        template=template,
+        embed=_embedder(arguments.embedder) if options.neighbours else None,
+        progress=_progress(),
+    )
+    print("\n".join(_lines(report)))
+    return 0
+
+
+def _prompt(arguments: argparse.Namespace) -> Sequence[Message]:
+    from rag_accel.engines.llm.local.fill_prompt import prompt_of
+
+    system = None if arguments.system is None else _unended(arguments.system)
+    if arguments.prompt is None:
+        return prompt_of(system)
+    if arguments.prompt.suffix != ".json":
+        return prompt_of(system, _unended(arguments.prompt))
+    if system is not None:
+        raise ConfigError(
+            "the system's message is given twice",
+            where="--system",
+            found="--prompt FILE.json",
+            valid="one of them",
+        )
+    return read_messages(arguments.prompt)
+
+
+def _unended(path: Path) -> str:
+    """Return what a file holds without the line's end that editors put behind it."""
+    return read_text(path).removesuffix("\n")
+
+
+def _embedder(name: str | None) -> Callable[[Sequence[str]], Any]:
+    from rag_accel.engines.embedding.models import load_model
+
+    def embed(texts: Sequence[str]) -> Any:
+        try:
+            model = load_model(name)
+        except ImportError:
+            raise
+        except Exception as error:  # of a name that cannot be one, and of damaged files
+            raise ConfigError(
+                "the embedding model cannot be loaded",
+                where="--embedder",
+                found=f"{type(error).__name__}: {error}",
+                valid="a folder or name that sentence-transformers loads",
+            ) from error
+        return model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
+
+    return embed
+
+
+def _progress() -> Progress:
+    """Return what shows how far it is: a bar, or lines where there is no terminal or tqdm."""
+    try:
+        tqdm = importlib.import_module("tqdm").tqdm if sys.stderr.isatty() else None
+    except ImportError:
+        tqdm = None
+    return _bar(tqdm) if tqdm is not None else _print_line
+
+
+def _print_line(done: int, total: int) -> None:
+    step = max(1, total // _LINES)
+    if not total or done == total or done % step == 0:
+        print(f"{done} of {total} states", file=sys.stderr, flush=True)
+
+
+def _bar(tqdm: Any) -> Progress:
+    bars: list[Any] = []
+
+    def show(done: int, total: int) -> None:
+        if not bars:
+            bars.append(tqdm(total=total, unit="state"))
+        bars[0].update(done - bars[0].n)
+        if done == total:
+            bars[0].close()
+
+    return show
+
+
+def _lines(report: FillReport) -> list[str]:
+    head = report.head if len(report.head) <= _SHOWN else f"...{report.head[-_SHOWN:]}"
+    computed = report.encoded + report.preprocessed
+    lines = [
+        f"behind {head!r}",
+        f"{report.texts} texts, {report.left_out} left out (empty, short or there twice)",
+        f"{report.encoded} states encoded alone, {report.preprocessed} behind neighbours, "
+        f"{report.found} there already",
+    ]
+    if computed:
+        each = report.seconds / computed * 1000
+        size = report.nbytes / computed / 1024
+        lines.append(
+            f"{each:.1f} ms and {size:.1f} KiB a state, {report.tokens} tokens, "
+            f"{report.nbytes / 2**20:.1f} MiB in {report.seconds:.1f} s"
+        )
+    return lines

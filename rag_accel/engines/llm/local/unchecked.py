@@ -1,0 +1,83 @@
+"""The warning about fused prompts of a model that no check has passed for."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rag_accel.engines.llm.local.options import LocalBounds
+from rag_accel.errors import UncheckedReuseWarning
+from rag_accel.kv.verdict import ReuseVerdict, default_folder, find_verdict
+
+_lock = threading.Lock()
+_warned: set[str] = set()
+
+
+def warn_if_unchecked(
+    model: Any,
+    name: str,
+    identity: Callable[[], str],
+    *,
+    dtype: str | None,
+    template: str | None,
+    bounds: LocalBounds,
+) -> None:
+    """Warn if prompts are fused at a ratio that no check of the model has found to be enough.
+
+    It is said once for each model of a process. All weights are read if there is any verdict.
+
+    Args:
+        model: a folder or a name, or a model object.
+        name: what the model is called.
+        identity: returns the model's identity.
+        dtype: as the model was asked for.
+        template: as the model was asked for.
+        bounds: how texts are reused, and where their states are kept.
+    """
+    if bounds.kv_reuse != "fused" or name in _warned:
+        return
+    verdict = find_verdict(identity, _folders(bounds))
+    if verdict is not None and verdict.passes(bounds.recompute_ratio):
+        return
+    with _lock:
+        if name in _warned:
+            return
+        _warned.add(name)
+    named = isinstance(model, str | Path)
+    how = _command(name, dtype, template, bounds) if named else _call(bounds)
+    found = _found(verdict, bounds.recompute_ratio)
+    warnings.warn(UncheckedReuseWarning(f"{name}: {found} Run: {how}"), stacklevel=2)
+
+
+def _folders(bounds: LocalBounds) -> Iterator[Path]:
+    if bounds.kv_folder is not None:
+        yield Path(bounds.kv_folder).expanduser()
+    yield default_folder()
+
+
+def _found(verdict: ReuseVerdict | None, ratio: float) -> str:
+    if verdict is None:
+        return 'kv_reuse="fused" was not checked on this model, whose answers it may change.'
+    if verdict.ratio is None:
+        return 'a check found that kv_reuse="fused" does not pay on this model.'
+    return (
+        f'kv_reuse="fused" passed its check from recompute_ratio={verdict.ratio:g} on, and is '
+        f"used with {ratio:g}."
+    )
+
+
+def _command(name: str, dtype: str | None, template: str | None, bounds: LocalBounds) -> str:
+    words = ["rag-accel", "cache", "check", name]
+    for option, value in (("--folder", bounds.kv_folder), ("--dtype", dtype)):
+        words += [option, value] if value is not None else []
+    said = shlex.join(words)
+    return said if template is None else f"{said} --template FILE"
+
+
+def _call(bounds: LocalBounds) -> str:
+    folder = "" if bounds.kv_folder is None else f", folder={bounds.kv_folder!r}"
+    return f"rag_accel.fidelity.check_reuse(model, tokenizer{folder})"

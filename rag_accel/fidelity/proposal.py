@@ -1,0 +1,54 @@
+"""The ratio that a check proposes, from what was measured of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rag_accel.fidelity.divergence import Divergence, mean_and_error
+
+#: Recomputing so much or more saves too little to be proposed.
+PROPOSED_BELOW = 0.5
+#: Standard errors by which a target must be met.
+ERRORS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RatioFidelity:
+    """How far fused prompts of one ratio are from computed ones: means over prompts.
+
+    Args:
+        ratio: the share of the texts' tokens that are computed again.
+        top1: share of an answer's tokens that are the most probable ones here, too.
+        top1_error: its standard error.
+        kl: Kullback-Leibler divergence from full attention a token, in nats.
+        kl_error: its standard error.
+    """
+
+    ratio: float
+    top1: float
+    top1_error: float
+    kl: float
+    kl_error: float
+
+    @classmethod
+    def of(cls, ratio: float, found: Sequence[Divergence]) -> RatioFidelity:
+        """Return the means of what was found prompt by prompt."""
+        top1 = mean_and_error([one.top1 for one in found])
+        return cls(ratio, *top1, *mean_and_error([one.kl_mean for one in found]))
+
+    @property
+    def least_top1(self) -> float:
+        """Return the agreement less two standard errors."""
+        return self.top1 - ERRORS * self.top1_error
+
+
+def proposed_ratio(measured: Sequence[RatioFidelity], target: float) -> float | None:
+    """Return the smallest ratio below 0.5 that meets a target of agreement; None for none.
+
+    It is met by what is left of the mean without two standard errors.
+    """
+    enough = (
+        one.ratio for one in measured if one.ratio < PROPOSED_BELOW and one.least_top1 >= target
+    )
+    return min(enough, default=None)

@@ -1,0 +1,110 @@
+"""States of texts that are in a folder as soon as they are kept, for what fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from rag_accel.kv.disk import DiskStore
+from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
+from rag_accel.kv.store import CHUNK_COUNTS, NO_LABEL, HostStore
+
+
+class WrittenStore:
+    """States in a folder, the latest of them in memory, too. Used by one thread.
+
+    Nothing is looked for beside other work: a state is read where it is asked for, and written
+    before ``put`` returns.
+
+    Args:
+        limit_bytes: most bytes in memory.
+        disk: the folder.
+    """
+
+    def __init__(self, limit_bytes: int, disk: DiskStore) -> None:
+        self._host = HostStore(limit_bytes)
+        self._disk = disk
+        #: bytes of keys and values that were written
+        self.written_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of what is kept in memory."""
+        return self._host.held_bytes
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what was counted so far, by the names in ``CHUNK_COUNTS``."""
+        disk = self._disk.counts
+        return {
+            **dict.fromkeys(CHUNK_COUNTS, 0),
+            **self._host.counts,
+            "chunk_files_refused": sum(disk.refused.values()),
+            "chunk_files_unkept": disk.unkept,
+            "chunk_disk_bytes": self._disk.held_bytes,
+        }
+
+    @property
+    def purges(self) -> Purges:
+        """Return what was purged so far, by any process."""
+        return self._disk.folder.purges
+
+    def forget(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove the states of texts of a namespace.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        folder, wanted = self._disk.folder, tuple(texts)
+        tenant = folder.namespace_digest(namespace)
+        self._disk.forget({(tenant, folder.text_digest(text)) for text in wanted})
+        self._host.forget(wanted, namespace)
+
+    def find(self, key: bytes) -> LaneState | None:
+        """Return what is kept under a key."""
+        found = self._host.find(key)
+        if found is None:
+            found = self._disk.find(key)
+            if found is not None:
+                self._host.put(key, found)
+        return found
+
+    def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
+        """Write a state; return whether it is in memory, too."""
+        assert isinstance(state, KeyValues)
+        if label.purges not in (None, self.purges):
+            return False
+        if self._disk.put(key, state, label):
+            self.written_bytes += state.nbytes
+        return self._host.put(key, state, replace(label, purges=None))
+
+    def want(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: ``find`` has looked."""
+
+    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
+        """Do nothing: ``find`` looks."""
+
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: no hint pushes anything out."""
+
+    def let_go(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: no hint pushes anything out."""
+
+    def is_looked_for(self, key: bytes) -> bool:
+        """Return False: ``find`` has looked."""
+        return False
+
+    def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
+        """Return nothing: ``find`` has looked."""
+        return ()
+
+    def wait(self, timeout_s: float) -> None:
+        """Return at once: nothing is looked for."""
+
+    def clear(self) -> None:
+        """Forget what is in memory; files stay."""
+        self._host.clear()
+
+    def close(self) -> None:
+        """Forget what is in memory; files stay."""
+        self.clear()

@@ -1,0 +1,165 @@
+"""Critical layers are found and looked at as their definition says."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import tiny_chat
+import torch
+from fake_runner import tokenizer
+
+from bench.baselines import chunk_reuse
+from bench.baselines.critical_layers import (
+    Answered,
+    CriticalLayers,
+    profiled,
+    question_attention,
+)
+from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.rows import SequenceRows
+from rag_accel.fidelity.forced import ForcedEngine
+from rag_accel.fidelity.prompts import TextPrompt
+from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.selection import QuestionGuided
+
+PROMPT = TextPrompt(
+    (
+        "The height of Mount Fuji is 3776 metres.",
+        "A lane holds keys and values of one sequence.",
+        "The guide said which of the documents it is.",
+    ),
+    "How high is it?",
+)
+SHARE = 0.15
+
+
+def loaded() -> Any:
+    return load(tiny_chat.model(), tokenizer(), context=512, pool_bytes=1 << 24)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    return loaded().runner
+
+
+@pytest.fixture(scope="module")
+def prompt() -> SegmentedPrompt:
+    return PROMPT.segmented(tokenizer())
+
+
+def places_of(prompt: SegmentedPrompt) -> list[int]:
+    return [place for one in prompt.chunks for place in range(one.start, one.end)]
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_one_layer_is_the_choice_of_the_engine_at_that_layer(
+    runner: Any, prompt: SegmentedPrompt, layer: int
+) -> None:
+    options = LocalOptions(
+        kv_reuse="fused",
+        reuse_always=True,
+        recompute_ratio=SHARE,
+        recompute_layer=layer,
+        selector=QuestionGuided("question"),
+    )
+    engine = ForcedEngine(loaded(), options, threads=1)
+    _, theirs = engine.answer(PROMPT.asked(3), len(prompt.ids), [7, 8, 9])
+    engine.close()
+    states = chunk_reuse.encoded(runner, prompt)
+    again = CriticalLayers([layer]).chosen(runner, prompt, states, SHARE)
+    ours = chunk_reuse.reuse(runner, prompt, states, [7, 8], again)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_layers_are_looked_at_together(runner: Any, prompt: SegmentedPrompt) -> None:
+    states = chunk_reuse.encoded(runner, prompt)
+    each = torch.tensor(question_attention(runner, prompt, states, [0, 1]))
+    places = torch.tensor(places_of(prompt))
+    count = math.ceil(SHARE * len(places))
+    best = places[each.sum(0)[places].topk(count).indices]
+    found = CriticalLayers([0, 1]).chosen(runner, prompt, states, SHARE)
+    assert list(found) == sorted(best.tolist())
+
+
+def test_attention_of_a_question_over_exact_states_is_that_of_the_model(
+    runner: Any, prompt: SegmentedPrompt
+) -> None:
+    lane = runner.pool.take(len(prompt.ids))
+    places = range(len(prompt.ids))
+    runner.run([SequenceRows(lane, prompt.ids, places, places, places[-1:])])
+    states = {one.ids: runner.pool.read(lane, range(one.start, one.end)) for one in prompt.chunks}
+    runner.pool.free(lane)
+    model = copy.deepcopy(tiny_chat.model())
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        looks = model(torch.tensor([prompt.ids]), output_attentions=True).attentions
+    end = prompt.chunks[-1].end
+    found = question_attention(runner, prompt, states, range(runner.layers))
+    for layer, scores in enumerate(found):
+        theirs = looks[layer][0].mean(0)[end:].sum(0)
+        torch.testing.assert_close(torch.tensor(scores), theirs, atol=1e-4, rtol=1e-4)
+
+
+class ToldRunner:
+    """A runner whose layers look where a table says, other tables for question and answer."""
+
+    def __init__(self, question: Sequence[Any], answer: Sequence[Any], size: int) -> None:
+        self.pool = self
+        self.layers = len(question)
+        self._tables = (question, answer)
+        self._size = size
+
+    def take(self, tokens: int) -> int:
+        return 0
+
+    def write(self, lane: int, slot: int, state: Any) -> None:
+        pass
+
+    def free(self, lane: int) -> None:
+        pass
+
+    def run(self, rows: Sequence[SequenceRows]) -> None:
+        (one,) = rows
+        if one.probe is not None:
+            table = self._tables[one.slots[0] >= self._size]
+            one.probe.scores = table[one.probe.layer]
+
+
+def peak(size: int, *at: int) -> torch.Tensor:
+    found = torch.zeros(size)
+    found[list(at)] = 1.0
+    return found
+
+
+def test_critical_are_the_layers_that_choose_what_the_answer_looks_at(
+    prompt: SegmentedPrompt,
+) -> None:
+    size, places = len(prompt.ids), places_of(prompt)
+    right, wrong = places[:4], places[-4:]
+    question = [
+        peak(size, *wrong),
+        peak(size, *right),
+        peak(size, *right[:2], *wrong[:2]),
+        peak(size, *wrong),
+    ]
+    answer = [peak(size + 2, *right)] * 4
+    told: Any = ToldRunner(question, answer, size)
+    states: Any = {one.ids: None for one in prompt.chunks}
+    case = Answered(prompt, states, (1, 2))
+    share = 4 / len(places)
+    assert profiled(told, [case], share, count=1).layers == (1,)
+    assert profiled(told, [case, case], share, count=2).layers == (1, 2)
+
+
+def test_no_lane_is_left(runner: Any, prompt: SegmentedPrompt) -> None:
+    states = chunk_reuse.encoded(runner, prompt)
+    profiled(runner, [Answered(prompt, states, (7, 8))], SHARE)
+    assert runner.pool.held_bytes == 0

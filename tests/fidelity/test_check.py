@@ -1,0 +1,195 @@
+"""A check measures what fused prompts change, keeps its verdict and says what is wrong by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from fake_runner import TEMPLATE, tokenizer
+from tiny_chat import model
+
+from rag_accel.cli import main
+from rag_accel.config import Options
+from rag_accel.engines.llm.local import unchecked
+from rag_accel.engines.llm.local.choice import local_model
+from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.options import LocalBounds
+from rag_accel.errors import ConfigError
+from rag_accel.fidelity import ReuseCheck, TextPrompt, check_reuse
+from rag_accel.kv.verdict import default_folder, read_verdict
+from rag_accel.testing.clock import ManualClock
+
+TEXTS = (
+    "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
+    "A crane lifts loads by a rope over a pulley, and lets them down by it.",
+    "The filter of the pump is cleaned every month, or when the water is no more.",
+)
+PROMPTS = [
+    TextPrompt((TEXTS[at % 3], TEXTS[(at + 1) % 3]), f"What is said of number {at}?")
+    for at in range(8)
+]
+SMALL: dict[str, Any] = {"prompts": PROMPTS, "tokens": 4, "ratios": (0.0, 1.0)}
+
+
+def check(**given: Any) -> ReuseCheck:
+    return check_reuse(model(), tokenizer(), **{**SMALL, **given})
+
+
+def test_recomputing_all_is_what_full_attention_gives() -> None:
+    none, everything = check().measured
+    assert (everything.ratio, everything.top1) == (1.0, 1.0)
+    assert everything.kl < 1e-8
+    assert none.kl > 100 * everything.kl
+
+
+def test_what_is_proposed_meets_the_target_and_is_kept() -> None:
+    found = check(target=0.0)
+    assert (found.ratio, found.prompts, found.complete) == (0.0, 8, True)
+    kept = read_verdict(default_folder(), load(model(), tokenizer()).runner.identity())
+    assert kept is not None
+    assert (kept.ratio, kept.target, kept.prompts, kept.tokens) == (0.0, 0.0, 8, 4)
+    assert (kept.top1, kept.top1_error) == (found.measured[0].top1, found.measured[0].top1_error)
+    assert set(kept.versions) == {"rag-accel", "transformers", "torch"}
+
+
+def test_a_model_that_misses_the_target_is_told(tmp_path: Path) -> None:
+    found = check(target=1.0, folder=tmp_path / "kept")
+    assert found.measured[0].least_top1 < 1.0
+    assert found.ratio is None
+    assert "fused does not pay on this model" in str(found)
+    assert found.file.parent == tmp_path / "kept"
+
+
+def test_the_time_ends_it_between_prompts() -> None:
+    clock = ManualClock()
+    done: list[tuple[int, int]] = []
+
+    def tick(*seen: int) -> None:
+        done.append((seen[0], seen[1]))
+        clock.advance(1.0)
+
+    prompts = [*PROMPTS, *PROMPTS]
+    found = check(prompts=prompts, limit_s=9.5, clock=clock, progress=tick)
+    assert (found.prompts, found.complete) == (10, False)
+    assert done == [(at, 16) for at in range(1, 11)]
+    assert "as many as the time allowed" in str(found)
+
+
+def test_too_little_time_keeps_no_verdict() -> None:
+    clock = ManualClock()
+    with pytest.raises(ConfigError, match=r"the time was over.*found 7 prompts"):
+        check(limit_s=6.5, clock=clock, progress=lambda *_: clock.advance(1.0))
+    assert not default_folder().exists()
+
+
+def test_a_date_in_the_head_is_named() -> None:
+    found = check(template="Today: {{ strftime_now('%d %b %Y') }}\n" + TEMPLATE)
+    assert "the chat template writes the day" in found.heads[0]
+    assert found.heads[0] in str(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"target": 1.5}, "target"),
+        ({"target": float("nan")}, "target"),
+        ({"ratios": (0.1, -0.1)}, "ratios"),
+        ({"ratios": (0.5, 1.0)}, "no ratio to propose"),
+        ({"ratios": ()}, "no ratio to propose"),
+        ({"tokens": 0}, "tokens"),
+        ({"limit_s": -1}, "limit_s"),
+        ({"prompts": PROMPTS[:7]}, "too few prompts"),
+        ({"prompts": None, "count": 7}, "too few prompts"),
+        ({"prompts": [*PROMPTS, TextPrompt(("Short.",), "Why?")]}, "can be told apart"),
+        ({"prompts": [*PROMPTS, TextPrompt(TEXTS * 40, "Why?")]}, "no room; at prompt 9"),
+        ({"pool_bytes": 1 << 15}, "no room; at prompt 1"),
+    ],
+)
+def test_bad_input_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check(**given)
+    assert not default_folder().exists()
+
+
+# The command
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    model().save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    lines = [{"question": one.question, "documents": list(one.texts)} for one in PROMPTS]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def test_the_command_prints_figures_and_proposes(
+    checkpoint: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["cache", "check", str(checkpoint), "--prompts", str(prompts), "--target", "0"]
+    assert main(line) == 0
+    shown, progress = capsys.readouterr()
+    assert 'proposed: kv_reuse="fused", recompute_ratio=0\n' in shown
+    assert [f"{ratio}%" in shown for ratio in (0, 5, 15, 30, 50)] == [True] * 5
+    assert "8 of 8 prompts" in progress
+
+
+def test_what_it_kept_ends_the_warning(
+    checkpoint: Path,
+    prompts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    kept = str(tmp_path / "kept")
+    line = ["cache", "check", str(checkpoint), "--prompts", str(prompts), "--target", "0"]
+    assert main([*line, "--folder", kept]) == 0
+    bounds = LocalBounds(kv_reuse="fused", kv_folder=kept)
+    local_model(str(checkpoint), bounds=bounds).make(Options()).close()
+    assert not recwarn.list
+
+
+def test_it_is_there_for_machines_and_says_by_its_status_that_fused_does_not_pay(
+    checkpoint: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["cache", "check", str(checkpoint), "--prompts", str(prompts), "--target", "1"]
+    assert main([*line, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["ratio"] is None
+    assert [one["ratio"] for one in found["measured"]] == [0.0, 0.05, 0.15, 0.3, 0.5]
+
+
+def test_prompts_are_made_where_none_are_given(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", "check", str(checkpoint), "--target", "0", "--count", "8"]) == 0
+    assert "8 prompts, up to 10 tokens each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--prompts", "none.jsonl"], "cannot read prompts"),
+        (["--template", "none.jinja"], "cannot read a template"),
+        (["--target", "2"], "at target"),
+        (["--count", "3"], "too few prompts"),
+        (["--dtype", "int3"], "dtype"),
+    ],
+)
+def test_the_command_names_what_is_wrong(
+    checkpoint: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", "check", str(checkpoint), *options]) == 2
+    assert said in capsys.readouterr().err

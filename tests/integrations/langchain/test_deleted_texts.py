@@ -1,0 +1,120 @@
+"""What is deleted from a store of ours is gone from what engines keep of its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_chat
+from fake_runner import tokenizer
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.messages import HumanMessage, SystemMessage
+
+from langchain_rag_accel import ChatRagAccel, RagAccelVectorStore
+from rag_accel import Accelerator
+
+TEXTS = {
+    "a": "The height of Mount Fuji is 3776 metres.",
+    "b": "A lane holds keys and values of one sequence.",
+}
+MESSAGES = [SystemMessage("Be brief."), HumanMessage(f"{TEXTS['a']} {TEXTS['b']} Well?")]
+Make = Callable[..., Accelerator]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[Accelerator] = []
+
+    def accelerator(**options: Any) -> Accelerator:
+        made.append(Accelerator(**options))
+        return made[-1]
+
+    yield accelerator
+    for one in made:
+        one.close()
+
+
+def chat(accelerator: Accelerator, folder: Path | None = None) -> ChatRagAccel:
+    return ChatRagAccel(
+        model=tiny_chat.model(),
+        tokenizer=tokenizer(),
+        max_tokens=4,
+        accelerator=accelerator,
+        kv_reuse="full",
+        kv_folder=None if folder is None else str(folder),
+    )
+
+
+def filled_store(accelerator: Accelerator | None) -> RagAccelVectorStore:
+    store = RagAccelVectorStore(DeterministicFakeEmbedding(size=8), accelerator=accelerator)
+    store.add_texts(list(TEXTS.values()), ids=list(TEXTS))
+    return store
+
+
+def reused(model: ChatRagAccel) -> int:
+    message = model.invoke(MESSAGES, documents=list(TEXTS.values()))
+    return message.response_metadata["kv_reuse"]["reused_tokens"]
+
+
+def tokens(*names: str) -> int:
+    texts = [TEXTS[name] for name in names]
+    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+
+
+def test_a_deleted_text_is_computed_again(make: Make) -> None:
+    accelerator = make()
+    model, store = chat(accelerator), filled_store(accelerator)
+    reused(model)
+    store.delete(["a"])
+    assert reused(model) == tokens("b")
+
+
+async def test_a_text_deleted_on_a_loop_is_computed_again(make: Make) -> None:
+    accelerator = make()
+    model, store = chat(accelerator), filled_store(accelerator)
+    reused(model)
+    await store.adelete(["b"])
+    assert reused(model) == tokens("a")
+
+
+def test_a_deleted_text_is_removed_from_the_folder(make: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    accelerator = make()
+    model, store = chat(accelerator, folder), filled_store(accelerator)
+    reused(model)
+    store.delete(["a"])
+    accelerator.close()  # writes what waits, and forgets what is to be forgotten
+    assert len(list(folder.glob("*.kv"))) == 1
+
+
+def test_a_text_of_another_namespace_stays(make: Make) -> None:
+    mine, theirs = make(namespace="mine"), make(namespace="theirs")
+    model = chat(theirs)
+    reused(model)
+    filled_store(mine).delete(["a"])
+    assert reused(model) == tokens("a", "b")
+
+
+def test_a_store_without_an_accelerator_has_every_engine_forget(make: Make) -> None:
+    model, store = chat(make()), filled_store(None)
+    reused(model)
+    store.delete(["a", "b"])
+    assert reused(model) == 0
+
+
+def test_texts_of_any_store_are_forgotten_by_name(make: Make) -> None:
+    accelerator = make()
+    model = chat(accelerator)
+    reused(model)
+    accelerator.forget_texts([f"{TEXTS['a']}\n\n{TEXTS['b']}"])
+    assert reused(model) == 0
+
+
+def test_where_nothing_is_kept_nothing_is_read(make: Make) -> None:
+    accelerator = make()
+    store = filled_store(accelerator)
+    assert not accelerator.keeps_texts
+    store.delete(["a"])
+    assert [one.id for one in store.get_by_ids(["a", "b"])] == ["b"]
