@@ -158,6 +158,22 @@ class Options:
         "installed, `torch` never does; `bf16` and `int8` compile them with fewer bits: "
         "vectors are near, not the same, and `explain()` names the smallest cosine",
     )
+    embedding_slo_s: float | None = _option(
+        None,
+        "by when an embedding should have ended, counted from when it is asked for, where an "
+        "embedder of several members decides which of them computes it; a request's own deadline "
+        "goes before. Without either it goes where it ends soonest",
+        0.001,
+    )
+    member_tolerance: float | None = _option(
+        None,
+        "how far a vector of a member of such an embedder may be from the first member's, in any "
+        "component, for texts tried at the beginning; such a member also needs a cosine of 0.9999 "
+        "and the same five nearest in the same order, and `explain()` tells how near it is. Within "
+        "1e-6 members join without it",
+        0.0,
+        1.0,
+    )
     adopt_llm: AdoptLLM = _option(  # noqa: RUF009 - a dataclass field, never shared
         "exact",
         "which of the program's Hugging Face language models share steps here: `exact` those in "

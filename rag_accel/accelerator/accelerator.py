@@ -14,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from rag_accel.accelerator.device_groups import device_group
 from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
@@ -72,7 +73,8 @@ class Accelerator:
     Args:
         llm, embedder, index, reranker, graph: engines of the stages that name no other; each an
             ``Engine``, a ``DocumentIndex``, a ``MemoryGraph`` or a callable, see
-            ``requests.engines``.
+            ``requests.engines``; ``embedder`` may list several engines of one model, each on a
+            device of its own.
         engines: more of them, by the names that stages use.
         options: an ``Options``; or give single options as keyword arguments.
 
@@ -149,12 +151,15 @@ class Accelerator:
 
         Args:
             name: what stages call it.
-            engine: an ``Engine``, a ``DocumentIndex`` or a callable.
+            engine: an ``Engine``, a ``DocumentIndex`` or a callable; a list of engines that embed,
+                the most preferred first, is one embedder on several devices.
             kind: what a callable does; known from the name for the standard ones.
 
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
+        if isinstance(engine, list | tuple):
+            engine = device_group(name, engine, self.options, self.cores)
         taken = role_engine(name, engine)
         if is_engine(taken):
             self._keep_engine(name, owned(self._driver.add_engine(name, taken), taken))
@@ -243,7 +248,8 @@ class Accelerator:
         ``e-graph`` also says what each static pass changed.
         """
         profiles = {name: bound.profile for name, bound in self._bound.items()}
-        return explain_graph(graph, profiles, stage, passes_named(self.options.passes))
+        parts = {name: bound.describe() for name, bound in self._bound.items() if bound.describe}
+        return explain_graph(graph, profiles, stage, passes_named(self.options.passes), parts)
 
     def own(
         self,

@@ -9,6 +9,7 @@ Nothing here executes anything, and nothing here imports the scheduler or an eng
 """
 
 from rag_accel.engine_api.engine import (
+    CompositeEngine,
     CountingEngine,
     Engine,
     EngineBase,
@@ -51,6 +52,7 @@ __all__ = [
     "ROLES",
     "BorrowedEngine",
     "Capability",
+    "CompositeEngine",
     "CountingEngine",
     "Direction",
     "Document",

@@ -159,6 +159,15 @@ class ForgettingEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class CompositeEngine(Protocol):
+    """An engine made of several parts, for ``Accelerator.explain``."""
+
+    def describe_parts(self) -> Sequence[str]:
+        """Return a line for each part; from any thread."""
+        ...
+
+
 class EngineBase:
     """A base of owned engines whose optional methods do nothing."""
 

@@ -6,6 +6,7 @@ mentioned here, since none is known without a profile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, get_args
 
 from rag_accel.engine_api import BorrowedEngine, EngineProfile
@@ -29,6 +30,7 @@ def explain_graph(
     engines: Engines,
     stage: PlanStage = "ragraph",
     passes: frozenset[str] | None = None,
+    parts: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """Return the graph at a stage of lowering, and how each engine it uses is driven.
 
@@ -36,6 +38,7 @@ def explain_graph(
         stage: ``ragraph`` shows the stages as written, ``p-graph`` the primitives they become,
             ``e-graph`` these after the passes, and what each pass changed.
         passes: names of the passes that are on; by default all there are.
+        parts: what engines are made of, a line for each part.
 
     Raises:
         ConfigError: on another stage, or on a pass that does not exist (``e-graph`` only).
@@ -52,7 +55,12 @@ def explain_graph(
         raise ConfigError(
             "no such stage to explain", found=repr(stage), valid=" | ".join(get_args(PlanStage))
         )
-    used = [f"{name}: {_driven(engines.get(name))}" for name in _used(frozen, engines)]
+    used: list[str] = []
+    for name in _used(frozen, engines):
+        used += [
+            f"{name}: {_driven(engines.get(name))}",
+            *_indented([*(parts or {}).get(name, ())]),
+        ]
     return "\n".join([*plan, "engines:", *_indented(used or ["none"])])
 
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from rag_accel.engine_api import (
     BorrowedEngine,
+    CompositeEngine,
     Document,
     Engine,
     EngineProfile,
@@ -50,6 +51,8 @@ class NamedEngine:
     call: Callable[..., Any] | None = None
     #: tells the metadata fields of the documents it searches; None while there are none
     fields: Callable[[], frozenset[str] | None] | None = None
+    #: tells what it is made of, a line for each part
+    describe: Callable[[], Sequence[str]] | None = None
 
 
 Engines: TypeAlias = Mapping[str, NamedEngine]
@@ -122,7 +125,8 @@ def owned(name: EngineName, engine: Engine) -> NamedEngine:
     profile = engine.profile
     index: Any = getattr(engine, "index", None)
     if not isinstance(getattr(index, "fields", None), frozenset):
-        return NamedEngine(name, profile)
+        describe = engine.describe_parts if isinstance(engine, CompositeEngine) else None
+        return NamedEngine(name, profile, describe=describe)
     return NamedEngine(name, profile, fields=lambda: index.fields if len(index) else None)
 
 

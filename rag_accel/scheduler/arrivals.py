@@ -53,8 +53,8 @@ def owned_added(
     state: SchedulerState, event: OwnedEngineAdded, now: float, out: list[Command]
 ) -> None:
     """Take in an engine that is stepped by us."""
-    # One that computes elsewhere, on a device or server of its own, knows best what that takes.
-    is_here = event.max_threads > 0
+    # One that bounds its work, on a device or server of its own or on several, knows what it takes.
+    is_here = event.max_threads > 0 and not event.bounds_its_work
     most = state.options.max_batch if is_here else event.max_batch
     engine = EngineState(
         name=event.engine,

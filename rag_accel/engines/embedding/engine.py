@@ -139,6 +139,15 @@ class EmbeddingEngine(EngineBase):
         return self._kept.counts if self._kept is not None else {}
 
     @property
+    def limits(self) -> BatchLimits:
+        """Return the bounds of micro-batches and steps."""
+        return self._limits
+
+    def estimate(self, text: str) -> int:
+        """Return about how many tokens a text has, at least 1."""
+        return self._encoder.estimate(text)
+
+    @property
     def num_unfinished(self) -> int:
         """Return how much work the next steps have to end."""
         return len(self._pending)
@@ -146,7 +155,7 @@ class EmbeddingEngine(EngineBase):
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work; what is not a ``TextBatch`` of strings is reported by the next step."""
         for request in work:
-            fault = _fault(request.payload)
+            fault = payload_fault(request.payload)
             if fault is not None:
                 self._pending.fail(request.id, fault)
                 continue
@@ -354,7 +363,8 @@ class SentenceTransformerEngine(EmbeddingEngine):
         self.runtime = encoder.runtime
 
 
-def _fault(payload: object) -> EngineError | None:
+def payload_fault(payload: object) -> EngineError | None:
+    """Return why a payload is not one of texts, None if it is."""
     if not isinstance(payload, TextBatch):
         return EngineError(
             "an embedding engine got something else than texts",

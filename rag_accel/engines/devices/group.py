@@ -1,0 +1,375 @@
+"""One embedder on several devices: an engine with a worker for each member.
+
+The scheduler hands it works at once and sees one engine. A work is cut into pieces, and a piece is
+bound to a member when that member is free (``placement.py``), whichever thread notices: the one
+that submits, or that of the member whose step has just ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    Capability,
+    EngineBase,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    LatencyModel,
+    PrimitiveKind,
+    StepBudget,
+    WorkId,
+)
+from rag_accel.engines.devices.joining import Joined, join
+from rag_accel.engines.devices.members import Member
+from rag_accel.engines.devices.pieces import Piece
+from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
+from rag_accel.engines.devices.plan import Batch
+from rag_accel.engines.devices.worker import MemberWorker, Part, Task
+from rag_accel.engines.embedding.engine import payload_fault
+from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.embedding.under_way import Vector
+from rag_accel.engines.outbox import Outbox
+from rag_accel.errors import ClosedError, EngineError, EngineLostError, ForkedError
+
+logger = logging.getLogger("rag_accel.engines")
+
+MOST_WORK = 1 << 20
+"""Texts that may be queued or computed at once."""
+
+CLOSE_S = 5.0
+"""How long closing waits for the members' running steps."""
+
+_MOST_WAIT_S = 3600.0
+_NO_WORD = re.compile(r"\W+")
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One submitted work until its end is reported. Equal only to itself."""
+
+    request: EngineRequest
+    role: Role
+    texts: tuple[str, ...]
+    vectors: Vector
+
+
+class DeviceGroup(EngineBase):
+    """An engine for EMBEDDING over several members that compute the same vectors.
+
+    Final value: ``[len(texts), dim], float32``, rows in the order of the texts. Work ends in
+    ``error`` with what its last member raised, where one of its pieces failed on all of them, and
+    with EngineLostError where no member is left.
+
+    Args:
+        members: the members, most preferred first, each with a name of its own.
+        slo_s: by when an embedding without a deadline should have ended, in seconds after it came.
+        tolerance: how far vectors of a member may be from the first's, in any component; members
+            within 1e-6 join without it.
+        reproducible: only the first member takes part.
+        hang_s: a step longer than this marks its member lost.
+        threads: with how many threads members here compute while they join.
+        clock: measures steps, and is that of ``EngineRequest.deadline``.
+
+    Raises:
+        ConfigError: no member, two of one name, or a first member that cannot embed.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        slo_s: float | None = None,
+        tolerance: float | None = None,
+        reproducible: bool = False,
+        hang_s: float = 120.0,
+        threads: int = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or MonotonicClock()
+        joining = join(
+            members,
+            self._clock,
+            tolerance=tolerance,
+            reproducible=reproducible,
+            threads=threads,
+        )
+        self._hang_s = hang_s
+        self._joined = {one.spec.name: one for one in joining.joined}
+        self._dimensions = joining.dimensions
+        #: why a member takes no part, by name
+        self._out = dict(joining.excluded)
+        self._estimate = joining.joined[0].member.estimate
+        self._workers = {
+            one.spec.name: MemberWorker(one.member, joining.dimensions, self._clock, self)
+            for one in joining.joined
+        }
+        self._placement = Placement([one.spec for one in joining.joined], slo_s)
+        self._profile = _profile(joining.joined)
+        self._outbox: Outbox[tuple[_Job, EngineOutput]] = Outbox()
+        self._rejected: list[EngineOutput] = []
+        self._jobs: dict[WorkId, _Job] = {}
+        self._counts: Counter[str] = Counter()
+        self._cores = 1
+        self._most_cores = 1
+        self._beside = False
+        self._closed = False
+        #: guards placement, jobs and counts against the members' threads
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Return what this engine does."""
+        return self._profile
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return steps, texts, tokens, busy milliseconds and failed steps of each member."""
+        with self._lock:
+            return dict(self._counts)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Return how much work has not been reported as ended."""
+        return len(self._jobs)
+
+    def describe_parts(self) -> tuple[str, ...]:
+        """Return a line for each member: how near its vectors are, or why it takes no part."""
+        with self._lock:
+            lines = [
+                f"{name}: {self._out.get(name) or joined}" for name, joined in self._joined.items()
+            ]
+            others = [name for name in self._out if name not in self._joined]
+            return (*lines, *(f"{name}: stays out: {self._out[name]}" for name in others))
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        """Take work and let free members begin."""
+        self._require_usable()
+        with self._lock:
+            for request in work:
+                try:
+                    self._add(request)
+                except Exception as error:  # one bad item must not reject its neighbours
+                    self._rejected.append(EngineOutput(request.id, "error", error=error))
+            self._bind()
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        """Wait up to ``budget.time_s`` for works that end, or until interrupted."""
+        self._require_usable()
+        outputs, self._rejected = self._rejected, []
+        if not self._jobs:
+            return outputs
+        with self._lock:
+            self._cores = budget.threads
+            self._most_cores = max(self._most_cores, budget.threads)
+            self._beside = budget.threads < self._most_cores
+            self._lose_what_hangs()
+            self._bind()
+            wait_s = self._wait_s(budget.time_s)
+        reports = self._outbox.take(0.0 if outputs else wait_s)
+        with self._lock:
+            for job, output in reports:
+                if self._jobs.get(output.id) is job:  # else it was cancelled after its end
+                    del self._jobs[output.id]
+                    outputs.append(output)
+        return outputs
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Forget work; what a member computes of it is dropped when it is done."""
+        gone = set(ids)
+        self._rejected = [output for output in self._rejected if output.id not in gone]
+        with self._lock:
+            for id in gone:
+                self._jobs.pop(id, None)
+            self._placement.cancel(gone)
+
+    def interrupt(self) -> None:
+        """Make a waiting step return at once."""
+        self._outbox.interrupt()
+
+    def close(self) -> None:
+        """Forget all work, close the members and end their threads; idempotent.
+
+        In a forked child there are no threads, and the members are the parent's.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        with self._lock:
+            self._jobs.clear()
+            self._placement.drop_all()
+        for worker in self._workers.values():
+            worker.stop()
+        end = self._clock.now() + CLOSE_S
+        for name, worker in self._workers.items():
+            is_left = name in self._out
+            if not worker.join(0.0 if is_left else max(0.0, end - self._clock.now())):
+                logger.warning("member %s still computes while its group is closed", name)
+
+    # What the members' threads report.
+
+    def ended(self, task: Task, vectors: list[Vector], seconds: float) -> None:
+        """Put the vectors of a step where they belong; the member's thread."""
+        with self._lock:
+            done = self._placement.ended(task.batch, seconds, self._clock.now())
+            self._count_step(task, seconds)
+            found = {part.piece: rows for part, rows in zip(task.parts, vectors, strict=True)}
+            for piece in done:
+                self._jobs[piece.work].vectors[list(piece.positions)] = found[piece]
+            self._report_ended({piece.work for piece in done})
+            self._bind()
+
+    def failed(self, task: Task, error: BaseException, is_sound: bool) -> None:
+        """Let another member try what failed, or end it; the member's thread."""
+        name = task.batch.member
+        with self._lock:
+            self._count(name, "failed_steps", 1)
+            if isinstance(error, EngineLostError):
+                self._lose(name, error)
+            else:
+                was = self._placement.members
+                final = self._placement.failed(task.batch, is_sound)
+                self._report_failed(final, error)
+                if name in was and name not in self._placement.members:
+                    self._leave(name, f"{MOST_FAILURES} failed steps in a row, the last: {error!r}")
+            self._bind()
+
+    def _add(self, request: EngineRequest) -> None:
+        if request.kind is not PrimitiveKind.EMBEDDING:
+            raise EngineError("kind not executed here", found=request.kind, valid="EMBEDDING")
+        fault = payload_fault(request.payload)
+        if fault is not None:
+            raise fault
+        if request.id in self._jobs:
+            raise EngineError("unfinished work was submitted again", found=request.id)
+        texts, role = request.payload.texts, request.payload.role
+        dimension = self._dimensions[role]
+        job = _Job(request, role, texts, np.empty((len(texts), dimension), dtype=np.float32))
+        self._jobs[request.id] = job
+        if not texts:
+            self._outbox.put([(job, EngineOutput(request.id, "final", job.vectors))])
+            return
+        self._placement.add(
+            request.id,
+            [self._estimate(text) for text in texts],
+            self._clock.now(),
+            request=request.request_id,
+            depth=request.depth,
+            arrived_at=request.arrived_at,
+            deadline=request.deadline,
+        )
+
+    def _bind(self) -> None:
+        """Let free members take what they should compute now."""
+        if not self._placement.members:
+            self._end_all()
+            return
+        now = self._clock.now()
+        for batch in self._placement.bind(now, self._cores, self._beside):
+            self._workers[batch.member].put(self._task(batch))
+
+    def _task(self, batch: Batch) -> Task:
+        parts: list[Part] = []
+        for piece in batch.pieces:
+            job = self._jobs[piece.work]
+            texts = tuple(job.texts[position] for position in piece.positions)
+            parts.append(Part(piece, texts, job.role))
+        return Task(batch, tuple(parts), self._placement.must_prove(batch.member))
+
+    def _wait_s(self, time_s: float | None) -> float:
+        """Return how long a step may wait before members are looked at again."""
+        now = self._clock.now()
+        running = [self._placement.running(name) for name in self._placement.members]
+        times = [batch.began + self._hang_s - now for batch in running if batch is not None]
+        again = self._placement.look_again_at(now)
+        if again is not None:
+            times.append(again - now)
+        if time_s is not None:
+            times.append(time_s)
+        return min(_MOST_WAIT_S, max(0.0, min(times, default=_MOST_WAIT_S)))
+
+    def _lose_what_hangs(self) -> None:
+        now = self._clock.now()
+        for name in self._placement.members:
+            batch = self._placement.running(name)
+            if batch is not None and now - batch.began >= self._hang_s:
+                self._lose(name, EngineLostError("a step did not end", where=f"member {name}"))
+
+    def _lose(self, name: str, error: BaseException) -> None:
+        if name in self._placement.members:
+            self._report_failed(self._placement.lose(name), error)
+            self._leave(name, f"lost: {error}")
+
+    def _leave(self, name: str, why: str) -> None:
+        self._out[name] = f"has left: {why}"
+        self._count(name, "left", 1)
+        logger.warning("member %s leaves its device group: %s", name, why)
+        self._workers[name].stop()
+
+    def _end_all(self) -> None:
+        """End all work: nothing computes any more."""
+        for id in self._placement.drop_all():
+            error = EngineLostError(
+                "no member of the device group is left",
+                found="; ".join(f"{name}: {why}" for name, why in self._out.items()),
+                hint="make another accelerator once a device is there again",
+            )
+            self._report(EngineOutput(id, "error", error=error))
+
+    def _report_ended(self, works: set[WorkId]) -> None:
+        for id in works:
+            if not self._placement.has(id):
+                self._report(EngineOutput(id, "final", self._jobs[id].vectors))
+
+    def _report_failed(self, pieces: Sequence[Piece], error: BaseException) -> None:
+        for id in dict.fromkeys(piece.work for piece in pieces):
+            self._report(EngineOutput(id, "error", error=error))
+
+    def _report(self, output: EngineOutput) -> None:
+        self._outbox.put([(self._jobs[output.id], output)])
+
+    def _count_step(self, task: Task, seconds: float) -> None:
+        name = task.batch.member
+        self._count(name, "steps", 1)
+        self._count(name, "texts", sum(len(part.texts) for part in task.parts))
+        self._count(name, "tokens", task.batch.cost)
+        self._count(name, "busy_ms", round(seconds * 1000))
+
+    def _count(self, member: str, what: str, number: int) -> None:
+        self._counts[f"{_NO_WORD.sub('_', member)}_{what}"] += number
+
+    def _require_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                "a device group made before fork() was used in the child",
+                hint="make the accelerator after the fork",
+            )
+        if self._closed:
+            raise ClosedError("the engine is closed", where="DeviceGroup")
+
+
+def _profile(joined: Sequence[Joined]) -> EngineProfile:
+    engines: list[Any] = [getattr(one.member, "engine", None) for one in joined]
+    known: list[EngineProfile] = [engine.profile for engine in engines if engine is not None]
+    return EngineProfile(
+        kinds=frozenset({PrimitiveKind.EMBEDDING}),
+        max_batch=MOST_WORK,
+        latency=LatencyModel(joined[0].spec.beta, joined[0].spec.alpha),
+        max_threads=sum(one.spec.max_threads for one in joined),
+        stepped=True,
+        interruptible=True,
+        speculatable=len(known) == len(joined) and all(one.speculatable for one in known),
+        pure=True,
+        capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
+    )

@@ -1,0 +1,100 @@
+"""How long a member's steps take: a line over tokens, refitted after every step."""
+
+from __future__ import annotations
+
+from collections import deque
+
+FORGETTING = 15 / 16
+"""The weight of all earlier steps after each new one; five steps then suffice to settle."""
+
+_NUM_OVERRUNS = 40
+_MOST_MARGIN = 1.0
+
+_LEAST_VARIATION = 1e-3  # of sizes, relative to their mean, from which a slope can be told
+
+
+class Line:
+    """Seconds of a step as ``alpha * tokens + beta``, both from 0.
+
+    Args:
+        alpha: first guess of the seconds a token.
+        beta: first guess of the seconds a step costs by itself.
+    """
+
+    __slots__ = ("_n", "_x", "_xx", "_xy", "_y", "alpha", "beta", "num_steps")
+
+    def __init__(self, alpha: float, beta: float) -> None:
+        self.alpha = alpha
+        self.beta = beta
+        self.num_steps = 0
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+
+    def predict_s(self, tokens: float) -> float:
+        """Return the predicted seconds of a step over ``tokens``."""
+        return self.alpha * tokens + self.beta
+
+    def add(self, tokens: float, seconds: float) -> None:
+        """Learn from one step."""
+        self._n = self._n * FORGETTING + 1.0
+        self._x = self._x * FORGETTING + tokens
+        self._y = self._y * FORGETTING + seconds
+        self._xx = self._xx * FORGETTING + tokens * tokens
+        self._xy = self._xy * FORGETTING + tokens * seconds
+        self.num_steps += 1
+        self._fit()
+
+    def _fit(self) -> None:
+        mean_x, mean_y = self._x / self._n, self._y / self._n
+        variance = self._xx / self._n - mean_x * mean_x
+        if variance <= (_LEAST_VARIATION * mean_x) ** 2:
+            self._scale(mean_x, mean_y)
+            return
+        alpha = (self._xy / self._n - mean_x * mean_y) / variance
+        beta = mean_y - alpha * mean_x
+        if alpha < 0.0:
+            alpha, beta = 0.0, mean_y
+        elif beta < 0.0:
+            alpha, beta = self._xy / self._xx, 0.0
+        self.alpha, self.beta = alpha, beta
+
+    def _scale(self, mean_x: float, mean_y: float) -> None:
+        """Keep the shape of the line: steps of one size tell its height only."""
+        expected = self.predict_s(mean_x)
+        if expected > 0.0:
+            self.alpha *= mean_y / expected
+            self.beta *= mean_y / expected
+        elif mean_x > 0.0:
+            self.alpha = mean_y / mean_x
+
+
+class MemberLines:
+    """The line of a member's steps, and another of those beside a neighbour on the same cores.
+
+    Until the second has a step it is the first.
+    """
+
+    __slots__ = ("_overruns", "alone", "beside", "margin")
+
+    def __init__(self, alpha: float, beta: float) -> None:
+        self.alone = Line(alpha, beta)
+        self.beside = Line(alpha, beta)
+        #: by how much steps exceed what was predicted, relative to it: of 95 % of them, no more
+        self.margin = 0.0
+        self._overruns: deque[float] = deque(maxlen=_NUM_OVERRUNS)
+
+    def predict_s(self, tokens: float, beside: bool) -> float:
+        """Return the predicted seconds of a step over ``tokens``."""
+        line = self.beside if beside and self.beside.num_steps else self.alone
+        return line.predict_s(tokens)
+
+    def add(self, tokens: float, seconds: float, beside: bool) -> None:
+        """Learn from one step."""
+        self._note(seconds, self.predict_s(tokens, beside))
+        if beside and not self.beside.num_steps:
+            self.beside.alpha, self.beside.beta = self.alone.alpha, self.alone.beta
+        (self.beside if beside else self.alone).add(tokens, seconds)
+
+    def _note(self, seconds: float, predicted_s: float) -> None:
+        if predicted_s > 0.0:
+            self._overruns.append(min(_MOST_MARGIN, max(0.0, seconds / predicted_s - 1.0)))
+            self.margin = sorted(self._overruns)[int(0.95 * (len(self._overruns) - 1))]

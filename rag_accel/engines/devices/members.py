@@ -1,0 +1,121 @@
+"""What a device group needs of each of its members, and an engine as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Protocol, runtime_checkable
+
+from rag_accel.engine_api import (
+    Engine,
+    EngineRequest,
+    PrimitiveKind,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
+from rag_accel.engines.batching import BatchLimits
+from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.errors import EngineOutputError
+
+_CHARACTERS_PER_TOKEN = 4
+_STEP_TOKENS = 4096
+
+
+@runtime_checkable
+class Member(Protocol):
+    """A place that computes vectors; its methods run on one thread, of its own once it has joined.
+
+    Attributes:
+        name: what it is called in reports, such as ``cpu`` or ``cuda:0``.
+        max_threads: most threads it computes with on this machine's cores; 0 if it computes
+            elsewhere.
+        max_texts: most texts of one call.
+        max_tokens: about the most tokens of one call.
+    """
+
+    name: str
+    max_threads: int
+    max_texts: int
+    max_tokens: int
+
+    def embed(self, texts: Sequence[str], role: Role, threads: int) -> Any:
+        """Return ``vectors: [len(texts), dim], float32``; may raise.
+
+        Args:
+            texts: from 1 to ``max_texts``.
+            role: what they are.
+            threads: with how many threads it may compute; 0 if it computes elsewhere.
+
+        Raises:
+            EngineLostError: this member is gone; it is asked nothing more.
+            Exception: these texts have failed, here.
+        """
+        ...
+
+    def estimate(self, text: str) -> int:
+        """Return about how many tokens a text has, at least 1; from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; called once."""
+        ...
+
+
+class EngineMember:
+    """An embedding engine of this process as a member of a group.
+
+    Args:
+        engine: an owned engine for EMBEDDING; it belongs to the member from now on.
+        name: what it is called; by default its model's device, or its class.
+        max_texts: most texts of one call, if it computes on this machine's cores.
+    """
+
+    def __init__(self, engine: Engine, name: str = "", max_texts: int = 64) -> None:
+        profile = engine.profile
+        self.engine = engine
+        self.name = name or _name_of(engine)
+        self.max_threads = profile.max_threads
+        self.max_texts = profile.max_batch
+        if self.max_threads:
+            self.max_texts = min(max_texts, profile.max_batch)
+        limits = getattr(engine, "limits", None)
+        self.max_tokens = limits.step if isinstance(limits, BatchLimits) else _STEP_TOKENS
+        self._numbers = count(1)
+
+    def embed(self, texts: Sequence[str], role: Role, threads: int) -> Any:
+        """Step the engine until these texts have ended. Raises what the work ended with."""
+        id = WorkId(f"{self.name}-{next(self._numbers)}")
+        payload = TextBatch(tuple(texts), role)
+        request = EngineRequest(id, id, PrimitiveKind.EMBEDDING, payload, size=len(texts))
+        try:
+            self.engine.submit([request])
+            return self._ended(id, StepBudget(None, max(1, threads)))
+        except BaseException:
+            self.engine.cancel([id])
+            raise
+
+    def estimate(self, text: str) -> int:
+        """Return the engine's estimate, where it has one."""
+        own = getattr(self.engine, "estimate", None)
+        return max(1, own(text)) if own else len(text) // _CHARACTERS_PER_TOKEN + 2
+
+    def close(self) -> None:
+        """Close the engine."""
+        self.engine.close()
+
+    def _ended(self, id: WorkId, budget: StepBudget) -> Any:
+        while True:
+            outputs = self.engine.step(budget)
+            for output in outputs:
+                if output.id == id and output.kind == "final":
+                    return output.value
+                if output.id == id and output.kind == "error":
+                    raise output.error or EngineOutputError("an error without an exception")
+            if not outputs and not self.engine.profile.stepped:
+                raise EngineOutputError("the engine ended a step without a result", where=self.name)
+
+
+def _name_of(engine: Engine) -> str:
+    device = getattr(getattr(engine, "model", None), "device", None)
+    return type(engine).__name__ if device is None else str(device)

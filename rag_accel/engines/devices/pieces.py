@@ -1,0 +1,153 @@
+"""The work of a device group, cut into pieces, and the order in which pieces start."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import floor
+
+from rag_accel.engine_api import WorkId
+
+PIECE_TOKENS = 1024
+"""About the most tokens of a piece: from here on a token costs a CPU no less in a larger batch."""
+
+AGEING_S = 2.0
+"""After so many seconds without service the work that has waited longest goes before all others."""
+
+EQUAL_S = 0.05
+"""Works whose latest ends differ by less are equally urgent; the shorter one goes first."""
+
+NOMINAL_S = 1.0
+"""The time from arrival to latest end that orders work which has none."""
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Some texts of one work that are computed together. Compared by identity.
+
+    Args:
+        work: the id of the work.
+        positions: which of its texts.
+        cost: their estimated tokens.
+    """
+
+    work: WorkId
+    positions: tuple[int, ...]
+    cost: int
+    #: names of members on which it failed
+    tried: set[str] = field(default_factory=set[str])
+    #: it was in a step that failed, so nothing else joins it
+    alone: bool = False
+    #: how many members were lost with it
+    losses: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class DeviceWork:
+    """One work of the group while it lives.
+
+    Args:
+        id: unique among live works.
+        request: the request it belongs to.
+        depth: the longest remaining path to the request's end.
+        arrived_at: when the request arrived.
+        latest_end: when the work must have ended, if ever.
+        served_at: when it came, later when a member last took of it.
+        number: the order in which works came.
+    """
+
+    id: WorkId
+    request: str
+    depth: int
+    arrived_at: float
+    latest_end: float | None
+    served_at: float
+    number: int
+    cost: int = 0
+    #: a member has taken a piece of it
+    is_begun: bool = False
+    todo: deque[Piece] = field(default_factory=deque[Piece])
+    #: pieces without a result, those that members have included
+    left: set[Piece] = field(default_factory=set[Piece])
+
+
+def cut(work: WorkId, costs: Sequence[int], most_texts: int) -> list[Piece]:
+    """Return the pieces of a work, the one with its longest texts first; each text is in one.
+
+    Args:
+        work: the work's id.
+        costs: estimated tokens of each text.
+        most_texts: most texts of a piece.
+    """
+    pieces: list[Piece] = []
+    positions: list[int] = []
+    total = 0
+    for position in sorted(range(len(costs)), key=lambda at: (-costs[at], at)):
+        cost = costs[position]
+        if positions and (total + cost > PIECE_TOKENS or len(positions) >= most_texts):
+            pieces.append(Piece(work, tuple(positions), total))
+            positions, total = [], 0
+        positions.append(position)
+        total += cost
+    if positions:
+        pieces.append(Piece(work, tuple(positions), total))
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A queued piece whose turn it is; ``goes_on`` says that its work has been begun before."""
+
+    work: DeviceWork
+    piece: Piece
+    goes_on: bool
+
+
+def by_urgency(works: Iterable[DeviceWork], now: float, soonest_s: float) -> Iterator[Turn]:
+    """Yield the queued pieces, most urgent first.
+
+    First the one work that has waited longest without service, if that is ``AGEING_S`` or more.
+    Then the first piece of each work, by latest end; of equally urgent works the deeper one, then
+    the shorter one. Works that are too late whatever is done come behind those that are not. The
+    further pieces of works that have been begun come last, in turns, so that a bulk load never
+    holds up a query.
+
+    Args:
+        works: the live works.
+        now: the time.
+        soonest_s: the seconds of the shortest possible step.
+    """
+    waiting = [work for work in works if work.todo]
+    if not waiting:
+        return
+    overdue = min(waiting, key=lambda work: (work.served_at, work.number))
+    if now - overdue.served_at < AGEING_S:
+        overdue = None
+    else:
+        yield Turn(overdue, overdue.todo[0], False)
+    going_on: list[tuple[int, float, int, DeviceWork]] = []
+    for work in sorted(waiting, key=lambda work: _urgency(work, now + soonest_s)):
+        if work is overdue or work.is_begun:
+            going_on.append((int(work is overdue), work.served_at, work.number, work))
+        else:
+            yield Turn(work, work.todo[0], False)
+            if len(work.todo) > 1:
+                going_on.append((1, work.served_at, work.number, work))
+    yield from _in_turns(going_on)
+
+
+def _in_turns(works: list[tuple[int, float, int, DeviceWork]]) -> Iterator[Turn]:
+    """Yield a piece of each work, then another of each, from place ``start`` of each on."""
+    lines = [(deque(list(work.todo)[start:]), work) for start, _, _, work in sorted(works)]
+    while lines:
+        for line, work in lines:
+            if line:
+                yield Turn(work, line.popleft(), True)
+        lines = [(line, work) for line, work in lines if line]
+
+
+def _urgency(work: DeviceWork, soonest_end: float) -> tuple[bool, int, int, int, int]:
+    latest = work.arrived_at + NOMINAL_S if work.latest_end is None else work.latest_end
+    is_late = work.latest_end is not None and work.latest_end < soonest_end
+    return is_late, floor(latest / EQUAL_S), -work.depth, work.cost, work.number

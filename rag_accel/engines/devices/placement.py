@@ -1,0 +1,321 @@
+"""Which member of a device group computes what, and when: pure, with the time passed in.
+
+Work is cut into pieces when it comes. A piece is bound only when a member that is free takes it:
+until then each event decides anew, so whatever a lost, slow or late member would have computed goes
+to another without further ado, and an idle member takes over what would end sooner there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from rag_accel.engine_api import WorkId
+from rag_accel.engines.devices.line import MemberLines
+from rag_accel.engines.devices.pieces import DeviceWork, Piece, by_urgency, cut
+from rag_accel.engines.devices.plan import Batch, MemberSpec, MemberState, Plan, choose
+from rag_accel.engines.devices.rest import RestOfRequest
+
+MOST_FAILURES = 3
+"""Failed steps in a row after which a member leaves."""
+
+MOST_LOSSES = 2
+"""Members that may be lost with the same piece before it ends with an error."""
+
+GOES_ON_S = 0.125
+"""Predicted seconds to which further pieces of begun works may extend a step."""
+
+LOOK_AGAIN_S = 0.01
+"""The least time until a member that is late is looked at again."""
+
+_MOST_LOOKED_AT = 4096  # queued pieces, at each event
+
+
+class Placement:
+    """The queue, the members and what each of them computes.
+
+    Args:
+        members: the members, the most preferred one first.
+        slo_s: by when a work without a deadline should have ended, in seconds after it came.
+    """
+
+    def __init__(self, members: Sequence[MemberSpec], slo_s: float | None = None) -> None:
+        self._slo_s = slo_s
+        self._members = {
+            spec.name: MemberState(spec, MemberLines(spec.alpha, spec.beta)) for spec in members
+        }
+        self._most_texts = max(1, min((spec.max_texts for spec in members), default=1))
+        self._works: dict[WorkId, DeviceWork] = {}
+        self._num_works = 0
+        self._rest = RestOfRequest()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Return the names of the members that are left, in order of preference."""
+        return tuple(self._members)
+
+    @property
+    def num_works(self) -> int:
+        """Return how many works live."""
+        return len(self._works)
+
+    def has(self, id: WorkId) -> bool:
+        """Tell whether a work lives."""
+        return id in self._works
+
+    @property
+    def num_queued(self) -> int:
+        """Return how many pieces no member has taken."""
+        return sum(len(work.todo) for work in self._works.values())
+
+    def running(self, member: str) -> Batch | None:
+        """Return what a member computes now."""
+        state = self._members.get(member)
+        return None if state is None else state.running
+
+    def predict_s(self, member: str, tokens: int, beside: bool = False) -> float:
+        """Return the predicted seconds of a member's step over ``tokens``."""
+        return self._members[member].lines.predict_s(tokens, beside)
+
+    def add(
+        self,
+        id: WorkId,
+        costs: Sequence[int],
+        now: float,
+        *,
+        request: str = "",
+        depth: int = 1,
+        arrived_at: float | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Queue a work of one text or more.
+
+        Args:
+            id: unique among live works.
+            costs: estimated tokens of each text.
+            now: the time.
+            request: the request it belongs to.
+            depth: the longest remaining path to the request's end, in primitives.
+            arrived_at: when the request arrived; by default now.
+            deadline: when the request must have ended.
+        """
+        self._rest.arrived(request, depth, now)
+        latest = None if self._slo_s is None else now + self._slo_s
+        if deadline is not None:
+            latest = deadline - self._rest.after(depth)
+        arrived = now if arrived_at is None else arrived_at
+        self._num_works += 1
+        work = DeviceWork(id, request, depth, arrived, latest, now, self._num_works, sum(costs))
+        work.todo.extend(cut(id, costs, self._most_texts))
+        work.left.update(work.todo)
+        self._works[id] = work
+
+    def cancel(self, ids: Iterable[WorkId]) -> None:
+        """Forget works; what members have taken of them is dropped when it comes back."""
+        for id in ids:
+            self._works.pop(id, None)
+
+    def bind(self, now: float, cores: int = 1, beside: bool = False) -> list[Batch]:
+        """Let members that are free take what they should compute now.
+
+        Args:
+            now: the time.
+            cores: threads that members here may use together.
+            beside: whether a neighbour outside the group computes on the same cores.
+        """
+        batches: list[Batch] = []
+        while plan := self._next_plan(now, cores, beside):
+            batches.append(self._take(plan, now, cores, beside))
+        return batches
+
+    def ended(self, batch: Batch, seconds: float, now: float) -> tuple[Piece, ...]:
+        """Learn from a step; return its pieces whose works live, none if it comes too late."""
+        state = self._free(batch)
+        if state is None:
+            return ()
+        state.failures = 0
+        state.lines.add(batch.cost, seconds, batch.beside)
+        done = tuple(piece for piece in batch.pieces if self._owner(piece) is not None)
+        for piece in done:
+            self._settle(piece, now)
+        return done
+
+    def failed(self, batch: Batch, is_sound: bool = False) -> tuple[Piece, ...]:
+        """Put the pieces of a step that raised where another member finds them.
+
+        A piece that raised alone, with no member left to try it on, is returned: its work has
+        failed and is forgotten. After ``MOST_FAILURES`` steps in a row the member leaves, unless
+        it ``is_sound``: it has shown since that it still computes what it always could.
+        """
+        state = self._free(batch)
+        if state is None:
+            return ()
+        state.failures = 0 if is_sound else state.failures + 1
+        if state.failures >= MOST_FAILURES:
+            del self._members[batch.member]
+        final: list[Piece] = []
+        for piece in batch.pieces:
+            piece.tried.add(batch.member)
+            is_tried = piece.tried.issuperset(self._members)
+            if self._members and is_tried and len(batch.pieces) == 1:
+                final.append(piece)
+            else:
+                self._put_back(piece)
+        return self._drop(final)
+
+    def must_prove(self, member: str) -> bool:
+        """Tell whether one more failed step would be the last of a member."""
+        state = self._members.get(member)
+        return state is not None and state.failures >= MOST_FAILURES - 1
+
+    def lose(self, member: str) -> tuple[Piece, ...]:
+        """Forget a member; return pieces that were lost ``MOST_LOSSES`` times, whose works end."""
+        state = self._members.pop(member, None)
+        if state is None or state.running is None:
+            return ()
+        final: list[Piece] = []
+        for piece in state.running.pieces:
+            piece.losses += 1
+            piece.tried.add(member)
+            if piece.losses >= MOST_LOSSES:
+                final.append(piece)
+            else:
+                self._put_back(piece)
+        return self._drop(final)
+
+    def pause(self, member: str, until: float) -> None:
+        """Let a member take nothing before a time; what it computes goes on."""
+        state = self._members.get(member)
+        if state is not None:
+            state.paused_until = max(state.paused_until, until)
+
+    def drop_all(self) -> tuple[WorkId, ...]:
+        """Forget and return all works."""
+        ids = tuple(self._works)
+        self._works.clear()
+        return ids
+
+    def look_again_at(self, now: float) -> float | None:
+        """Return when to bind again if nothing happens, None if only an event can change it."""
+        if not any(work.todo for work in self._works.values()):
+            return None
+        is_free = any(state.is_free(now) for state in self._members.values())
+        times = [state.paused_until for state in self._members.values() if not state.running]
+        if is_free:
+            times = [s.running.ends_at(now) for s in self._members.values() if s.running]
+        return max(min(times), now + LOOK_AGAIN_S) if times else None
+
+    def check(self) -> None:
+        """Raise AssertionError unless each piece of a live work is in exactly one place."""
+        taken = [s.running.pieces for s in self._members.values() if s.running is not None]
+        held = [piece for pieces in taken for piece in pieces if self._owner(piece) is not None]
+        queued = [piece for work in self._works.values() for piece in work.todo]
+        left = sum(len(work.left) for work in self._works.values())
+        assert len(set(held)) + len(set(queued)) == len(held) + len(queued) == left
+        assert all(work.left for work in self._works.values())
+
+    def _next_plan(self, now: float, cores: int, beside: bool) -> Plan | None:
+        """Return the first step that a free member should begin, as much as is in it."""
+        plans = self._plans(now, cores, beside)
+        free = [plan for plan in plans if self._may_take(plan.member, now, cores)]
+        if not free:
+            return None
+        soonest_s = min(plan.member.lines.predict_s(1, beside) for plan in plans)
+        turns = by_urgency(self._works.values(), now, soonest_s)
+        for turn in islice(turns, _MOST_LOOKED_AT):
+            untried = [plan for plan in plans if plan.member.spec.name not in turn.piece.tried]
+            choose(turn, untried or plans).add(turn)
+            if not any(one.is_first for one in free):
+                break  # what is left joins no step that begins now
+        return next((plan for plan in free if plan.pieces), None)
+
+    def _plans(self, now: float, cores: int, beside: bool) -> list[Plan]:
+        plans: list[Plan] = []
+        for state in self._members.values():
+            at = state.free_at(now)
+            if state.is_free(now) and not self._may_take(state, now, cores):
+                ends = [one.free_at(now) for one in self._computing_here()]
+                at = max(at, min(ends, default=now))
+            goes_on_s = GOES_ON_S if self._slo_s is None else self._slo_s / 8
+            plans.append(Plan(state, self._is_beside(state, beside), at, goes_on_s))
+        return plans
+
+    def _may_take(self, state: MemberState, now: float, cores: int) -> bool:
+        if not state.is_free(now):
+            return False
+        held = self._held_threads()
+        return not state.spec.on_cores or not held or held < cores
+
+    def _computing_here(self) -> list[MemberState]:
+        return [s for s in self._members.values() if s.spec.on_cores and s.running is not None]
+
+    def _held_threads(self) -> int:
+        return sum(s.running.threads for s in self._members.values() if s.running is not None)
+
+    def _is_beside(self, state: MemberState, beside: bool) -> bool:
+        if not state.spec.on_cores:
+            return False
+        return beside or any(one is not state for one in self._computing_here())
+
+    def _take(self, plan: Plan, now: float, cores: int, beside: bool) -> Batch:
+        state = plan.member
+        turns = plan.pieces
+        for turn in turns:
+            turn.work.todo.remove(turn.piece)
+            turn.work.is_begun = True
+            turn.work.served_at = now
+        cost = sum(turn.piece.cost for turn in turns)
+        is_beside = self._is_beside(state, beside)
+        batch = Batch(
+            state.spec.name,
+            tuple(turn.piece for turn in turns),
+            cost,
+            now,
+            state.lines.predict_s(cost, is_beside),
+            is_beside,
+            self._threads(state, cores),
+        )
+        state.running = batch
+        return batch
+
+    def _threads(self, state: MemberState, cores: int) -> int:
+        """Return what a member gets of the cores: all, unless another one here has work too."""
+        if not state.spec.on_cores:
+            return 0
+        held = self._held_threads()
+        share = cores
+        if held or self.num_queued:
+            share = cores // sum(one.spec.on_cores for one in self._members.values())
+        return max(1, min(share, cores - held, state.spec.max_threads))
+
+    def _free(self, batch: Batch) -> MemberState | None:
+        """Return the member that ran a batch, free again; None if it is late."""
+        state = self._members.get(batch.member)
+        if state is None or state.running is not batch:
+            return None
+        state.running = None
+        return state
+
+    def _settle(self, piece: Piece, now: float) -> None:
+        work = self._works[piece.work]
+        work.left.discard(piece)
+        if not work.left:
+            del self._works[work.id]
+            self._rest.ended(work.request, work.depth, now)
+
+    def _owner(self, piece: Piece) -> DeviceWork | None:
+        """Return the live work of a piece; the id of one that is gone may live again."""
+        work = self._works.get(piece.work)
+        return work if work is not None and piece in work.left else None
+
+    def _put_back(self, piece: Piece) -> None:
+        work = self._owner(piece)
+        piece.alone = True
+        if work is not None:
+            work.todo.appendleft(piece)
+            work.is_begun = False
+
+    def _drop(self, pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+        found = tuple(piece for piece in pieces if self._owner(piece) is not None)
+        self.cancel(piece.work for piece in found)
+        return found

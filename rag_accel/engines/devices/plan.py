@@ -1,0 +1,167 @@
+"""The next batch of each member as it is put together, and when it would end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from rag_accel.engines.devices.line import MemberLines
+from rag_accel.engines.devices.pieces import Piece, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """What placement knows of a member from the beginning.
+
+    Args:
+        name: unique in its group.
+        alpha: first guess of its seconds a token.
+        beta: first guess of the seconds its steps cost by themselves.
+        max_texts: most texts of one step.
+        max_tokens: about the most tokens of one step; one longer text runs alone.
+        max_threads: most threads it computes with on this machine's cores; 0 if it computes
+            elsewhere.
+    """
+
+    name: str
+    alpha: float = 1e-4
+    beta: float = 4e-3
+    max_texts: int = 64
+    max_tokens: int = 4096
+    max_threads: int = 1
+
+    @property
+    def on_cores(self) -> bool:
+        """Tell whether it computes on this machine's cores."""
+        return self.max_threads > 0
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What one step of a member computes. Compared by identity.
+
+    Args:
+        member: the member's name.
+        pieces: what it computes.
+        cost: estimated tokens.
+        began: when it was bound.
+        predicted_s: how long it was expected to take.
+        beside: whether it began beside a neighbour on the same cores.
+        threads: how many threads it may compute with; 0 off the cores.
+    """
+
+    member: str
+    pieces: tuple[Piece, ...]
+    cost: int
+    began: float
+    predicted_s: float
+    beside: bool
+    threads: int
+
+    def ends_at(self, now: float) -> float:
+        """Return when it is expected to end: one that is late is expected to be twice as late."""
+        expected = self.began + self.predicted_s
+        return expected if now <= expected else now + (now - expected)
+
+
+@dataclass(slots=True, eq=False)
+class MemberState:
+    """A member as placement sees it."""
+
+    spec: MemberSpec
+    lines: MemberLines
+    running: Batch | None = None
+    #: steps in a row that failed
+    failures: int = 0
+    #: takes nothing before this time
+    paused_until: float = 0.0
+
+    def is_free(self, now: float) -> bool:
+        """Tell whether it can take a batch."""
+        return self.running is None and self.paused_until <= now
+
+    def free_at(self, now: float) -> float:
+        """Return when it is expected to be free."""
+        at = now if self.running is None else self.running.ends_at(now)
+        return max(at, self.paused_until)
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """The next steps of one member: those that are full, and the one that pieces still join."""
+
+    member: MemberState
+    beside: bool
+    #: when the step that pieces join would begin
+    starts_at: float
+    #: predicted seconds to which further pieces of begun works may extend a step
+    goes_on_s: float
+    texts: int = 0
+    cost: int = 0
+    earliest: float = inf
+    is_closed: bool = False
+    #: of the first step only
+    pieces: list[Turn] = field(default_factory=list[Turn])
+    is_first: bool = True
+
+    def end_with(self, turn: Turn) -> float:
+        """Return when the step that this piece would be in ends."""
+        if self._must_follow(turn):
+            start = self.starts_at + self._seconds(self.cost)
+            return start + self._seconds(turn.piece.cost)
+        return self.starts_at + self._seconds(self.cost + turn.piece.cost)
+
+    def add(self, turn: Turn) -> None:
+        """Put a piece into the step it fits in."""
+        if self._must_follow(turn):
+            self.starts_at += self._seconds(self.cost)
+            self.texts = self.cost = 0
+            self.earliest = inf
+            self.is_first = self.is_closed = False
+        self.cost += turn.piece.cost
+        self.texts += len(turn.piece.positions)
+        if turn.work.latest_end is not None:
+            self.earliest = min(self.earliest, turn.work.latest_end)
+        self.is_closed = turn.piece.alone
+        if self.is_first:
+            self.pieces.append(turn)
+
+    def _must_follow(self, turn: Turn) -> bool:
+        """Tell whether a piece belongs into the step after this one.
+
+        That is where this one is full, or would end too late for what is in it.
+        """
+        if not self.texts:
+            return False
+        if self.is_closed or turn.piece.alone:
+            return True
+        spec, cost = self.member.spec, self.cost + turn.piece.cost
+        if self.texts + len(turn.piece.positions) > spec.max_texts or cost > spec.max_tokens:
+            return True
+        seconds = self._seconds(cost)
+        return self.starts_at + seconds > self.earliest or (
+            turn.goes_on and seconds > self.goes_on_s
+        )
+
+    def _seconds(self, tokens: int) -> float:
+        """Return the seconds that a step will take at most, as far as can be told."""
+        lines = self.member.lines
+        return lines.predict_s(tokens, self.beside) * (1.0 + lines.margin) if tokens else 0.0
+
+
+def choose(turn: Turn, plans: list[Plan]) -> Plan:
+    """Return the plan a piece belongs to.
+
+    Plans come in order of preference. The first one wins on which the whole step still ends before
+    the earliest latest-end in it, the piece's own included. Where there is none, or the work has no
+    latest end, that on which the piece ends soonest without making others late.
+    """
+    best, best_end = plans[0], inf
+    latest = turn.work.latest_end
+    for plan in plans:
+        end = plan.end_with(turn)
+        if latest is not None and end <= latest:
+            return plan
+        if end < best_end:
+            best, best_end = plan, end
+    return best

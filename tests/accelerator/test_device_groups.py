@@ -1,0 +1,229 @@
+"""One embedder on several devices, as the requests of an accelerator see it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from accel_harness import PATIENCE_S, become_idle, opened
+
+from rag_accel import END, START, Accelerator, ConfigError, EngineLostError, RAGraph
+from rag_accel.accelerator import Work
+from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.engines import CallableEmbeddingEngine, DocumentIndex, IndexSpec
+from rag_accel.scheduler.messages import EngineName
+from rag_accel.testing import FakeEngine
+from rag_accel.testing.members import FakeMember, plain_vectors
+
+CALLERS = 64
+
+
+def embed(acc: Accelerator, *texts: str) -> Any:
+    """Embed texts as one caller."""
+    work = Work(EngineName("embedder"), PrimitiveKind.EMBEDDING, TextBatch(texts), len(texts))
+    return acc.leaves.compute(acc.anonymous(), work)
+
+
+def counts(acc: Accelerator) -> dict[str, Any]:
+    """Return what was counted of the embedder."""
+    snapshot: Any = acc.metrics.snapshot()
+    return snapshot["engines"]["embedder"]
+
+
+def forget_joining(*members: FakeMember) -> None:
+    """Forget the calls by which members joined."""
+    for member in members:
+        member.calls.clear()
+        member.is_asked.clear()
+
+
+def test_64_callers_get_the_vectors_of_one_device_though_one_of_two_is_slow() -> None:
+    fast, slow = FakeMember("fast"), FakeMember("slow")
+    texts = [f"question {number}" for number in range(CALLERS)]
+    with opened(embedder=[fast, slow]) as acc:
+        forget_joining(fast, slow)
+        fast.may_go.clear()
+        slow.may_go.clear()
+        with ThreadPoolExecutor(CALLERS) as callers:
+            asked = [callers.submit(embed, acc, text) for text in texts]
+            assert fast.is_asked.wait(PATIENCE_S)
+            assert slow.is_asked.wait(PATIENCE_S)
+            fast.may_go.set()  # ends all the others while the slow one holds its own
+            slow_texts = {text for call in slow.calls for text in call}
+            for text, one in zip(texts, asked, strict=True):
+                if text not in slow_texts:
+                    one.result(PATIENCE_S)
+            slow.may_go.set()
+            found = np.concatenate([one.result(PATIENCE_S) for one in asked])
+    np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
+
+
+def test_one_call_of_a_thousand_texts_uses_both_members() -> None:
+    texts = [f"{number} " + "word " * (number % 40) for number in range(1000)]
+    first, second = FakeMember("first"), FakeMember("second")
+    with opened(embedder=[first, second]) as acc:
+        forget_joining(first, second)
+        first.may_go.clear()
+        second.may_go.clear()
+        with ThreadPoolExecutor(1) as callers:
+            asked = callers.submit(embed, acc, *texts)
+            assert first.is_asked.wait(PATIENCE_S)
+            assert second.is_asked.wait(PATIENCE_S)
+            first.may_go.set()
+            second.may_go.set()
+            found = asked.result(PATIENCE_S)
+        seen = counts(acc)
+    np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
+    assert seen["first_texts"] + seen["second_texts"] == 1000
+    assert min(seen["first_texts"], seen["second_texts"]) > 0
+
+
+def test_one_member_dies_midway_and_nobody_notices() -> None:
+    texts = [f"{number}" for number in range(1000)]
+    dying, other = FakeMember("dying"), FakeMember("other")
+    with opened(embedder=[dying, other]) as acc:
+        forget_joining(dying, other)
+        dying.may_go.clear()
+        with ThreadPoolExecutor(1) as callers:
+            asked = callers.submit(embed, acc, *texts)
+            assert dying.is_asked.wait(PATIENCE_S)
+            dying.error = EngineLostError("device gone")
+            dying.may_go.set()
+            found = asked.result(PATIENCE_S)
+        assert counts(acc)["dying_left"] == 1
+    np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
+
+
+def test_without_any_member_left_each_caller_is_told() -> None:
+    member = FakeMember("only")
+    with opened(embedder=[member]) as acc:
+        member.error = EngineLostError("device gone")
+        for _ in range(2):
+            with pytest.raises(EngineLostError, match="no member of the device group is left"):
+                embed(acc, "x")
+
+
+def test_a_caller_that_leaves_frees_its_place() -> None:
+    member = FakeMember("only")
+    with opened(embedder=[member], deadline_s=0.05) as acc:
+        forget_joining(member)
+        member.may_go.clear()
+        with pytest.raises(TimeoutError):
+            embed(acc, "x")
+        member.may_go.set()
+        become_idle(acc)
+
+
+# What joins.
+
+
+def near(difference: float) -> Callable[[Sequence[str], str], Any]:
+    """Return what computes vectors a little off."""
+
+    def vectors(texts: Sequence[str], role: str) -> Any:
+        return plain_vectors(texts, role) + np.float32(difference)
+
+    return vectors
+
+
+def searching() -> RAGraph:
+    graph = RAGraph().add_retrieval("search", top_k=1)
+    return graph.add_edge(START, "search").add_edge("search", END)
+
+
+def explained(*members: FakeMember, **options: Any) -> str:
+    """Return what is said of a group's members."""
+    index = DocumentIndex(IndexSpec(8))
+    with opened(embedder=list(members), index=index, **options) as acc:
+        return acc.explain(searching())
+
+
+@pytest.mark.parametrize(
+    ("vectors", "reason"),
+    [
+        (lambda texts, role: plain_vectors(texts, role)[:, :4], "wrong dimension: 4, not 8"),
+        (lambda texts, role: plain_vectors(texts, role) * np.nan, "not finite"),
+        (lambda texts, role: plain_vectors(texts, role)[:-1], "wrong number of vectors"),
+        (lambda texts, role: plain_vectors([text + "!" for text in texts], role), "other vectors"),
+        (near(1e-4), "other vectors"),
+        (lambda texts, role: 1 / 0, "it raised ZeroDivisionError"),
+    ],
+)
+def test_a_member_with_other_vectors_stays_out_and_the_reason_is_said(
+    vectors: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = FakeMember("other", vectors=vectors)
+    with caplog.at_level(logging.WARNING, "rag_accel.engines"):
+        text = explained(FakeMember("first"), other)
+    assert "other: stays out: " in text
+    assert reason in text
+    assert reason in caplog.text
+    assert other.is_closed
+
+
+def test_a_looser_member_joins_where_the_user_allows_it_and_its_fidelity_is_said() -> None:
+    text = explained(
+        FakeMember("first"), FakeMember("near", vectors=near(1e-4)), member_tolerance=1e-3
+    )
+    assert "first: the first member" in text
+    assert "near: near vectors on the probes: largest difference 0.0001, " in text
+    assert "equal top 5" in text
+
+
+def test_no_tolerance_lets_in_a_member_of_another_model() -> None:
+    def others(texts: Sequence[str], role: str) -> Any:
+        return plain_vectors([text + "!" for text in texts], role)
+
+    text = explained(FakeMember("first"), FakeMember("other", vectors=others), member_tolerance=1.0)
+    assert "other: stays out: other vectors" in text
+
+
+def test_equal_members_join_by_themselves() -> None:
+    text = explained(FakeMember("first"), FakeMember("second"))
+    assert "second: equal vectors on all probes" in text
+
+
+def test_reproducible_keeps_one_member() -> None:
+    text = explained(FakeMember("first"), FakeMember("second"), reproducible=True)
+    assert "second: stays out: reproducible: one member computes all vectors" in text
+
+
+def test_a_first_member_that_cannot_embed_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="the first member of a device group cannot embed"):
+        Accelerator(embedder=[FakeMember("a", vectors=lambda texts, role: None), FakeMember("b")])
+
+
+def test_an_empty_list_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="no member"):
+        Accelerator(embedder=[])
+
+
+def test_what_embeds_nothing_cannot_be_listed() -> None:
+    with pytest.raises(ConfigError, match="cannot be a member"):
+        Accelerator(embedder=[FakeMember("a"), len])
+
+
+def test_an_engine_listed_twice_is_an_error() -> None:
+    engine = FakeEngine()
+    with pytest.raises(ConfigError, match="listed twice"):
+        Accelerator(embedder=[engine, engine])
+
+
+def test_members_of_one_name_are_told_apart() -> None:
+    text = explained(FakeMember("cpu"), FakeMember("cpu"))
+    assert "cpu-2: equal vectors" in text
+
+
+def test_engines_over_functions_are_members() -> None:
+    def vectors(texts: list[str]) -> Any:
+        return plain_vectors(texts, "query")
+
+    engines = [CallableEmbeddingEngine(vectors, pure=True) for _ in range(2)]
+    texts = [f"{number}" for number in range(200)]
+    with opened(embedder=engines) as acc:
+        found = embed(acc, *texts)
+    np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)

@@ -1,0 +1,116 @@
+"""Random arrivals, ends, failures, losses, cancels and refits: nothing is lost, nothing stays."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rag_accel.engine_api import WorkId
+from rag_accel.engines.devices.placement import Placement
+from rag_accel.engines.devices.plan import Batch, MemberSpec
+
+EVENTS = 20_000
+GROUPS = 40  # a group has few members, and losses use them up
+
+
+class Play:
+    """A group and all that was given to it and came back, in virtual time."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now = 0.0
+        self.names = [f"m{number}" for number in range(rng.randint(1, 5))]
+        self.placement = Placement([self._spec(name) for name in self.names], self._maybe(0.5))
+        self.running: list[Batch] = []
+        self.open: dict[WorkId, int] = {}
+        self.done: dict[WorkId, list[int]] = {}
+        self.number = 0
+
+    def _spec(self, name: str) -> MemberSpec:
+        rng = self.rng
+        return MemberSpec(name, rng.random() / 500, rng.random() / 5, 16, 2048, rng.randrange(3))
+
+    def _maybe(self, value: float) -> float | None:
+        return value if self.rng.random() < 0.5 else None
+
+    def step(self) -> None:
+        self.now += self.rng.expovariate(20.0)
+        kind = self.rng.choices(
+            (self.arrive, self.end, self.fail, self.cancel, self.lose, self.pause),
+            (30, 60, 4, 5, 0.3, 1),
+        )[0]
+        kind()
+        self.running += self.placement.bind(self.now, cores=self.rng.randint(1, 4))
+        self.placement.check()
+
+    def arrive(self) -> None:
+        self.number += 1
+        # Some ids live again while members still compute what they meant before.
+        work = WorkId(f"w{self.number if self.rng.random() < 0.8 else self.number % 7}")
+        if work in self.open:
+            return
+        size = self.rng.choice((1, 1, 1, 2, 5, 200))
+        self.open[work], self.done[work] = size, []
+        self.placement.add(
+            work,
+            [self.rng.randint(1, 300) for _ in range(size)],
+            self.now,
+            request=f"r{self.number % 9}",
+            depth=self.rng.randint(1, 6),
+            deadline=self._maybe(self.now + self.rng.random() * 2),
+        )
+
+    def end(self) -> None:
+        if self.running:
+            batch = self.running.pop(self.rng.randrange(len(self.running)))
+            for piece in self.placement.ended(batch, self.rng.random(), self.now):
+                self.done[piece.work] += piece.positions
+                if len(self.done[piece.work]) == self.open[piece.work]:
+                    self.close(piece.work)
+
+    def close(self, work: WorkId) -> None:
+        size = self.open.pop(work)
+        assert sorted(self.done.pop(work)) == list(range(size))
+
+    def fail(self) -> None:
+        if self.running:
+            batch = self.running.pop(self.rng.randrange(len(self.running)))
+            final = self.placement.failed(batch, is_sound=self.rng.random() < 0.3)
+            self.forget({piece.work for piece in final})
+
+    def cancel(self) -> None:
+        if self.open:
+            work = self.rng.choice(list(self.open))
+            self.placement.cancel([work])
+            self.forget({work})
+
+    def lose(self) -> None:
+        self.forget({piece.work for piece in self.placement.lose(self.rng.choice(self.names))})
+
+    def pause(self) -> None:
+        self.placement.pause(self.rng.choice(self.names), self.now + self.rng.random())
+
+    def forget(self, works: set[WorkId]) -> None:
+        for work in works:
+            del self.open[work], self.done[work]
+
+    def finish(self) -> None:
+        """End all that runs or waits, as long as there are members."""
+        while self.placement.members and self.placement.num_works:
+            self.now += 1.0
+            self.running += self.placement.bind(self.now)
+            while self.running:
+                self.end()
+        self.forget(set(self.placement.drop_all()))
+
+
+@pytest.mark.parametrize("seed", range(GROUPS))
+def test_every_text_of_every_work_comes_back_once_and_nothing_stays(seed: int) -> None:
+    play = Play(random.Random(seed))
+    for _ in range(EVENTS // GROUPS):
+        play.step()
+    play.finish()
+    assert play.open == {}
+    assert play.placement.num_works == play.placement.num_queued == 0
+    assert all(play.placement.running(name) is None for name in play.placement.members)
