@@ -32,9 +32,9 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.devices.joining import Joined, join
 from rag_accel.engines.devices.members import Member
-from rag_accel.engines.devices.pieces import Piece
+from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
-from rag_accel.engines.devices.plan import Batch
+from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.devices.worker import MemberWorker, Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
 from rag_accel.engines.embedding.sentence_encoder import Role
@@ -55,7 +55,7 @@ _NO_WORD = re.compile(r"\W+")
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _MemberJob:
     """One submitted work until its end is reported. Equal only to itself."""
 
     request: EngineRequest
@@ -116,9 +116,9 @@ class DeviceGroup(EngineBase):
         }
         self._placement = Placement([one.spec for one in joining.joined], slo_s)
         self._profile = _profile(joining.joined)
-        self._outbox: Outbox[tuple[_Job, EngineOutput]] = Outbox()
+        self._outbox: Outbox[tuple[_MemberJob, EngineOutput]] = Outbox()
         self._rejected: list[EngineOutput] = []
-        self._jobs: dict[WorkId, _Job] = {}
+        self._jobs: dict[WorkId, _MemberJob] = {}
         self._counts: Counter[str] = Counter()
         self._cores = 1
         self._most_cores = 1
@@ -255,7 +255,7 @@ class DeviceGroup(EngineBase):
             raise EngineError("unfinished work was submitted again", found=request.id)
         texts, role = request.payload.texts, request.payload.role
         dimension = self._dimensions[role]
-        job = _Job(request, role, texts, np.empty((len(texts), dimension), dtype=np.float32))
+        job = _MemberJob(request, role, texts, np.empty((len(texts), dimension), dtype=np.float32))
         self._jobs[request.id] = job
         if not texts:
             self._outbox.put([(job, EngineOutput(request.id, "final", job.vectors))])
@@ -279,7 +279,7 @@ class DeviceGroup(EngineBase):
         for batch in self._placement.bind(now, self._cores, self._beside):
             self._workers[batch.member].put(self._task(batch))
 
-    def _task(self, batch: Batch) -> Task:
+    def _task(self, batch: MemberBatch) -> Task:
         parts: list[Part] = []
         for piece in batch.pieces:
             job = self._jobs[piece.work]
@@ -332,7 +332,7 @@ class DeviceGroup(EngineBase):
             if not self._placement.has(id):
                 self._report(EngineOutput(id, "final", self._jobs[id].vectors))
 
-    def _report_failed(self, pieces: Sequence[Piece], error: BaseException) -> None:
+    def _report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
         for id in dict.fromkeys(piece.work for piece in pieces):
             self._report(EngineOutput(id, "error", error=error))
 

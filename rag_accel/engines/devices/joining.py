@@ -10,7 +10,7 @@ import numpy as np
 
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.fidelity import ROLES, Fidelity, compare, embedded, probe_texts
-from rag_accel.engines.devices.line import Line
+from rag_accel.engines.devices.line import CostLine
 from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.plan import MemberSpec
 from rag_accel.engines.embedding.sentence_encoder import Role
@@ -174,7 +174,7 @@ def _probe(member: Member, threads: int) -> dict[Role, Vector]:
 def _spec(member: Member, clock: Clock, threads: int) -> MemberSpec:
     """Measure a short step and a long one, now that the member is warm."""
     texts = probe_texts()
-    line = Line(0.0, 0.0)
+    line = CostLine(0.0, 0.0)
     for some in (texts[:1], texts[-min(_NUM_LONG, member.max_texts) :]):
         began = clock.now()
         embedded(member, some, "query", _threads(member, threads))

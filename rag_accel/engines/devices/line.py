@@ -13,7 +13,7 @@ _MOST_MARGIN = 1.0
 _LEAST_VARIATION = 1e-3  # of sizes, relative to their mean, from which a slope can be told
 
 
-class Line:
+class CostLine:
     """Seconds of a step as ``alpha * tokens + beta``, both from 0.
 
     Args:
@@ -76,8 +76,8 @@ class MemberLines:
     __slots__ = ("_overruns", "alone", "beside", "margin")
 
     def __init__(self, alpha: float, beta: float) -> None:
-        self.alone = Line(alpha, beta)
-        self.beside = Line(alpha, beta)
+        self.alone = CostLine(alpha, beta)
+        self.beside = CostLine(alpha, beta)
         #: by how much steps exceed what was predicted, relative to it: of 95 % of them, no more
         self.margin = 0.0
         self._overruns: deque[float] = deque(maxlen=_NUM_OVERRUNS)

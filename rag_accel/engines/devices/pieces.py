@@ -23,7 +23,7 @@ NOMINAL_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class WorkPiece:
     """Some texts of one work that are computed together. Compared by identity.
 
     Args:
@@ -67,12 +67,12 @@ class DeviceWork:
     cost: int = 0
     #: a member has taken a piece of it
     is_begun: bool = False
-    todo: deque[Piece] = field(default_factory=deque[Piece])
+    todo: deque[WorkPiece] = field(default_factory=deque[WorkPiece])
     #: pieces without a result, those that members have included
-    left: set[Piece] = field(default_factory=set[Piece])
+    left: set[WorkPiece] = field(default_factory=set[WorkPiece])
 
 
-def cut(work: WorkId, costs: Sequence[int], most_texts: int) -> list[Piece]:
+def cut(work: WorkId, costs: Sequence[int], most_texts: int) -> list[WorkPiece]:
     """Return the pieces of a work, the one with its longest texts first; each text is in one.
 
     Args:
@@ -80,18 +80,18 @@ def cut(work: WorkId, costs: Sequence[int], most_texts: int) -> list[Piece]:
         costs: estimated tokens of each text.
         most_texts: most texts of a piece.
     """
-    pieces: list[Piece] = []
+    pieces: list[WorkPiece] = []
     positions: list[int] = []
     total = 0
     for position in sorted(range(len(costs)), key=lambda at: (-costs[at], at)):
         cost = costs[position]
         if positions and (total + cost > PIECE_TOKENS or len(positions) >= most_texts):
-            pieces.append(Piece(work, tuple(positions), total))
+            pieces.append(WorkPiece(work, tuple(positions), total))
             positions, total = [], 0
         positions.append(position)
         total += cost
     if positions:
-        pieces.append(Piece(work, tuple(positions), total))
+        pieces.append(WorkPiece(work, tuple(positions), total))
     return pieces
 
 
@@ -100,7 +100,7 @@ class Turn:
     """A queued piece whose turn it is; ``goes_on`` says that its work has been begun before."""
 
     work: DeviceWork
-    piece: Piece
+    piece: WorkPiece
     goes_on: bool
 
 

@@ -12,8 +12,8 @@ from itertools import islice
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.line import MemberLines
-from rag_accel.engines.devices.pieces import DeviceWork, Piece, by_urgency, cut
-from rag_accel.engines.devices.plan import Batch, MemberSpec, MemberState, Plan, choose
+from rag_accel.engines.devices.pieces import DeviceWork, WorkPiece, by_urgency, cut
+from rag_accel.engines.devices.plan import MemberBatch, MemberPlan, MemberSpec, MemberState, choose
 from rag_accel.engines.devices.rest import RestOfRequest
 
 MOST_FAILURES = 3
@@ -68,7 +68,7 @@ class Placement:
         """Return how many pieces no member has taken."""
         return sum(len(work.todo) for work in self._works.values())
 
-    def running(self, member: str) -> Batch | None:
+    def running(self, member: str) -> MemberBatch | None:
         """Return what a member computes now."""
         state = self._members.get(member)
         return None if state is None else state.running
@@ -115,7 +115,7 @@ class Placement:
         for id in ids:
             self._works.pop(id, None)
 
-    def bind(self, now: float, cores: int = 1, beside: bool = False) -> list[Batch]:
+    def bind(self, now: float, cores: int = 1, beside: bool = False) -> list[MemberBatch]:
         """Let members that are free take what they should compute now.
 
         Args:
@@ -123,12 +123,12 @@ class Placement:
             cores: threads that members here may use together.
             beside: whether a neighbour outside the group computes on the same cores.
         """
-        batches: list[Batch] = []
+        batches: list[MemberBatch] = []
         while plan := self._next_plan(now, cores, beside):
             batches.append(self._take(plan, now, cores, beside))
         return batches
 
-    def ended(self, batch: Batch, seconds: float, now: float) -> tuple[Piece, ...]:
+    def ended(self, batch: MemberBatch, seconds: float, now: float) -> tuple[WorkPiece, ...]:
         """Learn from a step; return its pieces whose works live, none if it comes too late."""
         state = self._free(batch)
         if state is None:
@@ -140,7 +140,7 @@ class Placement:
             self._settle(piece, now)
         return done
 
-    def failed(self, batch: Batch, is_sound: bool = False) -> tuple[Piece, ...]:
+    def failed(self, batch: MemberBatch, is_sound: bool = False) -> tuple[WorkPiece, ...]:
         """Put the pieces of a step that raised where another member finds them.
 
         A piece that raised alone, with no member left to try it on, is returned: its work has
@@ -153,7 +153,7 @@ class Placement:
         state.failures = 0 if is_sound else state.failures + 1
         if state.failures >= MOST_FAILURES:
             del self._members[batch.member]
-        final: list[Piece] = []
+        final: list[WorkPiece] = []
         for piece in batch.pieces:
             piece.tried.add(batch.member)
             is_tried = piece.tried.issuperset(self._members)
@@ -168,12 +168,12 @@ class Placement:
         state = self._members.get(member)
         return state is not None and state.failures >= MOST_FAILURES - 1
 
-    def lose(self, member: str) -> tuple[Piece, ...]:
+    def lose(self, member: str) -> tuple[WorkPiece, ...]:
         """Forget a member; return pieces that were lost ``MOST_LOSSES`` times, whose works end."""
         state = self._members.pop(member, None)
         if state is None or state.running is None:
             return ()
-        final: list[Piece] = []
+        final: list[WorkPiece] = []
         for piece in state.running.pieces:
             piece.losses += 1
             piece.tried.add(member)
@@ -214,7 +214,7 @@ class Placement:
         assert len(set(held)) + len(set(queued)) == len(held) + len(queued) == left
         assert all(work.left for work in self._works.values())
 
-    def _next_plan(self, now: float, cores: int, beside: bool) -> Plan | None:
+    def _next_plan(self, now: float, cores: int, beside: bool) -> MemberPlan | None:
         """Return the first step that a free member should begin, as much as is in it."""
         plans = self._plans(now, cores, beside)
         free = [plan for plan in plans if self._may_take(plan.member, now, cores)]
@@ -229,15 +229,15 @@ class Placement:
                 break  # what is left joins no step that begins now
         return next((plan for plan in free if plan.pieces), None)
 
-    def _plans(self, now: float, cores: int, beside: bool) -> list[Plan]:
-        plans: list[Plan] = []
+    def _plans(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
+        plans: list[MemberPlan] = []
         for state in self._members.values():
             at = state.free_at(now)
             if state.is_free(now) and not self._may_take(state, now, cores):
                 ends = [one.free_at(now) for one in self._computing_here()]
                 at = max(at, min(ends, default=now))
             goes_on_s = GOES_ON_S if self._slo_s is None else self._slo_s / 8
-            plans.append(Plan(state, self._is_beside(state, beside), at, goes_on_s))
+            plans.append(MemberPlan(state, self._is_beside(state, beside), at, goes_on_s))
         return plans
 
     def _may_take(self, state: MemberState, now: float, cores: int) -> bool:
@@ -257,7 +257,7 @@ class Placement:
             return False
         return beside or any(one is not state for one in self._computing_here())
 
-    def _take(self, plan: Plan, now: float, cores: int, beside: bool) -> Batch:
+    def _take(self, plan: MemberPlan, now: float, cores: int, beside: bool) -> MemberBatch:
         state = plan.member
         turns = plan.pieces
         for turn in turns:
@@ -266,7 +266,7 @@ class Placement:
             turn.work.served_at = now
         cost = sum(turn.piece.cost for turn in turns)
         is_beside = self._is_beside(state, beside)
-        batch = Batch(
+        batch = MemberBatch(
             state.spec.name,
             tuple(turn.piece for turn in turns),
             cost,
@@ -288,7 +288,7 @@ class Placement:
             share = cores // sum(one.spec.on_cores for one in self._members.values())
         return max(1, min(share, cores - held, state.spec.max_threads))
 
-    def _free(self, batch: Batch) -> MemberState | None:
+    def _free(self, batch: MemberBatch) -> MemberState | None:
         """Return the member that ran a batch, free again; None if it is late."""
         state = self._members.get(batch.member)
         if state is None or state.running is not batch:
@@ -296,26 +296,26 @@ class Placement:
         state.running = None
         return state
 
-    def _settle(self, piece: Piece, now: float) -> None:
+    def _settle(self, piece: WorkPiece, now: float) -> None:
         work = self._works[piece.work]
         work.left.discard(piece)
         if not work.left:
             del self._works[work.id]
             self._rest.ended(work.request, work.depth, now)
 
-    def _owner(self, piece: Piece) -> DeviceWork | None:
+    def _owner(self, piece: WorkPiece) -> DeviceWork | None:
         """Return the live work of a piece; the id of one that is gone may live again."""
         work = self._works.get(piece.work)
         return work if work is not None and piece in work.left else None
 
-    def _put_back(self, piece: Piece) -> None:
+    def _put_back(self, piece: WorkPiece) -> None:
         work = self._owner(piece)
         piece.alone = True
         if work is not None:
             work.todo.appendleft(piece)
             work.is_begun = False
 
-    def _drop(self, pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    def _drop(self, pieces: Iterable[WorkPiece]) -> tuple[WorkPiece, ...]:
         found = tuple(piece for piece in pieces if self._owner(piece) is not None)
         self.cancel(piece.work for piece in found)
         return found

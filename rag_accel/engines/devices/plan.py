@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from rag_accel.engines.devices.line import MemberLines
-from rag_accel.engines.devices.pieces import Piece, Turn
+from rag_accel.engines.devices.pieces import Turn, WorkPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class MemberSpec:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class MemberBatch:
     """What one step of a member computes. Compared by identity.
 
     Args:
@@ -51,7 +51,7 @@ class Batch:
     """
 
     member: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WorkPiece, ...]
     cost: int
     began: float
     predicted_s: float
@@ -70,7 +70,7 @@ class MemberState:
 
     spec: MemberSpec
     lines: MemberLines
-    running: Batch | None = None
+    running: MemberBatch | None = None
     #: steps in a row that failed
     failures: int = 0
     #: takes nothing before this time
@@ -87,7 +87,7 @@ class MemberState:
 
 
 @dataclass(slots=True, eq=False)
-class Plan:
+class MemberPlan:
     """The next steps of one member: those that are full, and the one that pieces still join."""
 
     member: MemberState
@@ -149,7 +149,7 @@ class Plan:
         return lines.predict_s(tokens, self.beside) * (1.0 + lines.margin) if tokens else 0.0
 
 
-def choose(turn: Turn, plans: list[Plan]) -> Plan:
+def choose(turn: Turn, plans: list[MemberPlan]) -> MemberPlan:
     """Return the plan a piece belongs to.
 
     Plans come in order of preference. The first one wins on which the whole step still ends before

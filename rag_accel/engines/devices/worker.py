@@ -11,8 +11,8 @@ from rag_accel.clock import Clock
 from rag_accel.engines.devices.fidelity import ROLES, checked, probe_texts
 from rag_accel.engines.devices.joining import close
 from rag_accel.engines.devices.members import Member
-from rag_accel.engines.devices.pieces import Piece
-from rag_accel.engines.devices.plan import Batch
+from rag_accel.engines.devices.pieces import WorkPiece
+from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
 
@@ -27,7 +27,7 @@ class Part:
         role: what they are.
     """
 
-    piece: Piece
+    piece: WorkPiece
     texts: tuple[str, ...]
     role: Role
 
@@ -42,7 +42,7 @@ class Task:
         must_prove: on an error, embed a probe, to show whether the member or a text is at fault.
     """
 
-    batch: Batch
+    batch: MemberBatch
     parts: tuple[Part, ...]
     must_prove: bool
 

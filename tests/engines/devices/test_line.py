@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from rag_accel.engines.devices.line import Line, MemberLines
+from rag_accel.engines.devices.line import CostLine, MemberLines
 
 
 def test_steps_of_two_sizes_give_the_line() -> None:
-    line = Line(1.0, 1.0)
+    line = CostLine(1.0, 1.0)
     line.add(100, 0.5)
     line.add(300, 0.9)
     assert line.alpha == pytest.approx(0.002)
@@ -18,7 +18,7 @@ def test_steps_of_two_sizes_give_the_line() -> None:
 
 
 def test_five_steps_of_a_changed_device_move_the_line_most_of_the_way() -> None:
-    line = Line(0.001, 0.0)
+    line = CostLine(0.001, 0.0)
     rng = random.Random(0)
     for size in rng.sample(range(10, 1000), 50):
         line.add(size, 0.001 * size)
@@ -28,7 +28,7 @@ def test_five_steps_of_a_changed_device_move_the_line_most_of_the_way() -> None:
 
 
 def test_steps_of_one_size_move_the_line_without_turning_it() -> None:
-    line = Line(0.001, 0.1)
+    line = CostLine(0.001, 0.1)
     for _ in range(3):
         line.add(100, 0.4)
     assert line.predict_s(100) == pytest.approx(0.4)
@@ -36,14 +36,14 @@ def test_steps_of_one_size_move_the_line_without_turning_it() -> None:
 
 
 def test_a_line_without_a_guess_learns_from_one_step() -> None:
-    line = Line(0.0, 0.0)
+    line = CostLine(0.0, 0.0)
     line.add(100, 0.4)
     assert line.predict_s(50) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("steps", [((10, 1.0), (100, 0.5)), ((10, 0.001), (100, 1.0))])
 def test_no_fit_predicts_less_for_more_or_below_zero(steps: tuple[tuple[int, float], ...]) -> None:
-    line = Line(0.0, 0.0)
+    line = CostLine(0.0, 0.0)
     for tokens, seconds in steps:
         line.add(tokens, seconds)
     assert line.alpha >= 0.0

@@ -9,7 +9,7 @@ import pytest
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.pieces import AGEING_S, PIECE_TOKENS
 from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
-from rag_accel.engines.devices.plan import Batch, MemberSpec
+from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
 
 FAST = MemberSpec("fast", alpha=0.001, beta=0.1, max_threads=0)
 SLOW = MemberSpec("slow", alpha=0.004, beta=0.0, max_threads=0)
@@ -24,11 +24,11 @@ def add(placement: Placement, *works: str, cost: int = 100, now: float = 0.0, **
         placement.add(WorkId(work), [cost], now, **more)
 
 
-def bound(batches: list[Batch]) -> dict[str, list[str]]:
+def bound(batches: list[MemberBatch]) -> dict[str, list[str]]:
     return {batch.member: [piece.work for piece in batch.pieces] for batch in batches}
 
 
-def only(batches: list[Batch]) -> Batch:
+def only(batches: list[MemberBatch]) -> MemberBatch:
     assert len(batches) == 1
     return batches[0]
 

@@ -8,7 +8,7 @@ import pytest
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.placement import Placement
-from rag_accel.engines.devices.plan import Batch, MemberSpec
+from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
 
 EVENTS = 20_000
 GROUPS = 40  # a group has few members, and losses use them up
@@ -22,7 +22,7 @@ class Play:
         self.now = 0.0
         self.names = [f"m{number}" for number in range(rng.randint(1, 5))]
         self.placement = Placement([self._spec(name) for name in self.names], self._maybe(0.5))
-        self.running: list[Batch] = []
+        self.running: list[MemberBatch] = []
         self.open: dict[WorkId, int] = {}
         self.done: dict[WorkId, list[int]] = {}
         self.number = 0
