@@ -287,14 +287,9 @@ class ChatRagAccel(BaseChatModel):
             "model_name": self._local.name,
             "finish_reason": output.finish_reason,
         }
-        if self.kv_reuse != "exact" and output.use is not None:
-            found["kv_reuse"] = {
-                "way": self.kv_reuse,
-                "recipe": self.kv_recipe,
-                "reused_tokens": output.use.from_chunks,
-                "recomputed_tokens": output.use.recomputed,
-                "preprocessed_tokens": output.use.preprocessed,
-            }
+        report = LocalBounds.named_by(self).report(output)
+        if report is not None:
+            found["kv_reuse"] = report
         if output.logprobs:
             found["logprobs"] = [
                 {"token": one.token, "logprob": one.logprob} for one in output.logprobs

@@ -162,17 +162,17 @@ class RagAccelLLM(LLM):
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Answer a chat."""
-        return _chat_response(self._calls.generate(self._asked(messages, kwargs)))
+        return self._chat_response(self._calls.generate(self._asked(messages, kwargs)))
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Answer a chat without blocking the loop."""
-        return _chat_response(await self._calls.agenerate(self._asked(messages, kwargs)))
+        return self._chat_response(await self._calls.agenerate(self._asked(messages, kwargs)))
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """Answer a chat, as the text comes."""
-        return _read(self._calls.stream(self._asked(messages, kwargs)), _chat_piece)
+        return _read(self._calls.stream(self._asked(messages, kwargs)), self._chat_piece)
 
     @llm_chat_callback()
     async def astream_chat(
@@ -180,26 +180,26 @@ class RagAccelLLM(LLM):
     ) -> ChatResponseAsyncGen:
         """Answer a chat, as the text comes, without blocking the loop."""
         stream = await self._calls.astream(self._asked(messages, kwargs))
-        return _aread(stream, _chat_piece)
+        return _aread(stream, self._chat_piece)
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Answer a prompt."""
-        return _completion(self._calls.generate(self._prompted(prompt, kwargs)))
+        return self._completion(self._calls.generate(self._prompted(prompt, kwargs)))
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> CompletionResponse:
         """Answer a prompt without blocking the loop."""
-        return _completion(await self._calls.agenerate(self._prompted(prompt, kwargs)))
+        return self._completion(await self._calls.agenerate(self._prompted(prompt, kwargs)))
 
     @llm_completion_callback()
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> CompletionResponseGen:
         """Answer a prompt, as the text comes."""
-        return _read(self._calls.stream(self._prompted(prompt, kwargs)), _completion_piece)
+        return _read(self._calls.stream(self._prompted(prompt, kwargs)), self._completion_piece)
 
     @llm_completion_callback()
     async def astream_complete(
@@ -207,7 +207,7 @@ class RagAccelLLM(LLM):
     ) -> CompletionResponseAsyncGen:
         """Answer a prompt, as the text comes, without blocking the loop."""
         stream = await self._calls.astream(self._prompted(prompt, kwargs))
-        return _aread(stream, _completion_piece)
+        return _aread(stream, self._completion_piece)
 
     @property
     def _calls(self) -> LocalCalls:
@@ -236,6 +236,38 @@ class RagAccelLLM(LLM):
         )
         # Computed exactly, a prompt has no use for where they stand.
         return asked if self.kv_reuse == "exact" else with_passages(asked, documents)
+
+    def _chat_response(self, output: GenerationOutput) -> ChatResponse:
+        message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)
+        return ChatResponse(message=message, additional_kwargs=self._notes(output), raw=output)
+
+    def _chat_piece(self, piece: str | GenerationOutput, text: str) -> ChatResponse:
+        message = ChatMessage(role=MessageRole.ASSISTANT, content=text)
+        if isinstance(piece, str):
+            return ChatResponse(message=message, delta=piece)
+        notes = self._notes(piece)
+        return ChatResponse(message=message, delta="", additional_kwargs=notes, raw=piece)
+
+    def _completion(self, output: GenerationOutput) -> CompletionResponse:
+        notes = self._notes(output)
+        return CompletionResponse(text=output.text, additional_kwargs=notes, raw=output)
+
+    def _completion_piece(self, piece: str | GenerationOutput, text: str) -> CompletionResponse:
+        if isinstance(piece, str):
+            return CompletionResponse(text=text, delta=piece)
+        notes = self._notes(piece)
+        return CompletionResponse(text=text, delta="", additional_kwargs=notes, raw=piece)
+
+    def _notes(self, output: GenerationOutput) -> dict[str, Any]:
+        """Return token counts as LlamaIndex's own models name them, and how texts were reused."""
+        prompt, completion = output.prompt_tokens, output.completion_tokens
+        report = LocalBounds.named_by(self).report(output)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            **({} if report is None else {"kv_reuse": report}),
+        }
 
 
 def _turn(message: ChatMessage, at: int) -> Message:
@@ -272,35 +304,3 @@ async def _aread(
         async for piece in stream:
             text += piece if isinstance(piece, str) else ""
             yield read(piece, text)
-
-
-def _chat_response(output: GenerationOutput) -> ChatResponse:
-    message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)
-    return ChatResponse(message=message, additional_kwargs=_counts(output), raw=output)
-
-
-def _chat_piece(piece: str | GenerationOutput, text: str) -> ChatResponse:
-    message = ChatMessage(role=MessageRole.ASSISTANT, content=text)
-    if isinstance(piece, str):
-        return ChatResponse(message=message, delta=piece)
-    return ChatResponse(message=message, delta="", additional_kwargs=_counts(piece), raw=piece)
-
-
-def _completion(output: GenerationOutput) -> CompletionResponse:
-    return CompletionResponse(text=output.text, additional_kwargs=_counts(output), raw=output)
-
-
-def _completion_piece(piece: str | GenerationOutput, text: str) -> CompletionResponse:
-    if isinstance(piece, str):
-        return CompletionResponse(text=text, delta=piece)
-    return CompletionResponse(text=text, delta="", additional_kwargs=_counts(piece), raw=piece)
-
-
-def _counts(output: GenerationOutput) -> dict[str, Any]:
-    """Return token counts under the names by which LlamaIndex's own models give them."""
-    prompt, completion = output.prompt_tokens, output.completion_tokens
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }

@@ -109,6 +109,7 @@ def test_the_first_question_computes_no_token_of_the_documents(
     assert used == {
         "way": "full",
         "recipe": "alone",
+        "ratio": 0.0,
         "reused_tokens": tokens(),
         "recomputed_tokens": 0,
         "preprocessed_tokens": 0,

@@ -139,15 +139,26 @@ async def test_a_call_may_name_its_documents(accelerator: Accelerator, call: str
     llm = model(accelerator)
     await asked(llm, call, PROMPTS[0], documents=NODES)
     second = await asked(llm, call, PROMPTS[1], documents=[TEXTS["b"], NODES[0]])
-    assert second.raw.use.from_chunks == sum(
+    reused = sum(
         len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in TEXTS.values()
     )
+    assert second.raw.use.from_chunks == reused
+    assert second.additional_kwargs["kv_reuse"] == {
+        "way": "full",
+        "recipe": "alone",
+        "ratio": 0.0,
+        "reused_tokens": reused,
+        "recomputed_tokens": 0,
+        "preprocessed_tokens": 0,
+    }
 
 
 def test_without_reuse_named_documents_change_nothing(accelerator: Accelerator) -> None:
     exact = model(accelerator, "exact")
     plain = exact.chat(chatted(PROMPTS[0]))
-    assert exact.chat(chatted(PROMPTS[0]), documents=NODES).message == plain.message
+    named = exact.chat(chatted(PROMPTS[0]), documents=NODES)
+    assert named.message == plain.message
+    assert "kv_reuse" not in named.additional_kwargs
 
 
 @pytest.mark.parametrize("kv_reuse", ["full", "exact"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from rag_accel.engine_api import GenerationOutput
 from rag_accel.errors import ConfigError
 from rag_accel.kv.selection import QuestionGuided, TokenSelector
 
@@ -156,6 +157,25 @@ class LocalBounds:
             kv_max_age_s=self.kv_max_age_s,
             kv_recipe=self.kv_recipe,
         )
+
+    def report(self, output: GenerationOutput) -> dict[str, Any] | None:
+        """Return how the texts of an answer's prompt were computed; None where exactly.
+
+        ``way`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
+        of the texts' tokens that the way computes again, the rest are counts of tokens of this
+        prompt (``PromptUse``): a prompt too short for reuse to pay has none reused.
+        """
+        use = output.use
+        if self.kv_reuse == "exact" or use is None:
+            return None
+        return {
+            "way": self.kv_reuse,
+            "recipe": self.kv_recipe,
+            "ratio": self.recompute_ratio if self.kv_reuse == "fused" else 0.0,
+            "reused_tokens": use.from_chunks,
+            "recomputed_tokens": use.recomputed,
+            "preprocessed_tokens": use.preprocessed,
+        }
 
 
 def check_least(where: str, value: float | None, least: float) -> None:
