@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
     from rag_accel.engines.devices.emulated import EmulatedMember
     from rag_accel.engines.devices.members import EngineMember
+    from rag_accel.engines.devices.process import ProcessMember
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
     from rag_accel.engines.embedding.engine import SentenceTransformerEngine
     from rag_accel.engines.knowledge.bolt import BoltGraph
@@ -56,6 +57,7 @@ __all__ = [
     "MemoryGraph",
     "Metric",
     "OpenAICompatibleEngine",
+    "ProcessMember",
     "RemoteOptions",
     "RerankEngine",
     "RetrievalEngine",
@@ -80,6 +82,7 @@ _HOMES = {
     "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",
+    "ProcessMember": "devices.process",
     "RemoteOptions": "llm.remote.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",

@@ -67,6 +67,15 @@ class Member(Protocol):
         ...
 
 
+@runtime_checkable
+class AbortableMember(Protocol):
+    """A member whose running call can be ended."""
+
+    def abort(self) -> None:
+        """Make the running call, and later ones, raise soon; from any thread, more than once."""
+        ...
+
+
 class EngineMember:
     """An embedding engine of this process as a member of a group.
 
