@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rag_accel.engines.devices.emulated import EmulatedMember
     from rag_accel.engines.devices.members import EngineMember
     from rag_accel.engines.devices.process import ProcessMember
+    from rag_accel.engines.devices.remote import RemoteMember
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
     from rag_accel.engines.embedding.engine import SentenceTransformerEngine
     from rag_accel.engines.knowledge.bolt import BoltGraph
@@ -58,6 +59,7 @@ __all__ = [
     "Metric",
     "OpenAICompatibleEngine",
     "ProcessMember",
+    "RemoteMember",
     "RemoteOptions",
     "RerankEngine",
     "RetrievalEngine",
@@ -83,6 +85,7 @@ _HOMES = {
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",
     "ProcessMember": "devices.process",
+    "RemoteMember": "devices.remote",
     "RemoteOptions": "llm.remote.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
