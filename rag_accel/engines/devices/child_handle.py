@@ -61,8 +61,9 @@ class ChildHandle:
 
     def send(self, message: Any) -> None:
         """Send something that can be pickled. Raises EngineLostError if the child has ended."""
+        sent = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)  # all of it, or nothing
         try:
-            pickle.dump(message, self._requests, protocol=pickle.HIGHEST_PROTOCOL)
+            self._requests.write(sent)
             self._requests.flush()
         except (OSError, ValueError) as error:
             raise self._lost() from error

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from rag_accel.engine_api import (
     Engine,
     EngineRequest,
@@ -20,6 +22,7 @@ from rag_accel.errors import EngineOutputError, RemoteEngineError
 
 _CHARACTERS_PER_TOKEN = 4
 _STEP_TOKENS = 4096
+_OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
 def guess_tokens(text: str) -> int:
@@ -110,7 +113,21 @@ class EngineMember:
         self._numbers = count(1)
 
     def embed(self, texts: Sequence[str], role: Role, threads: int) -> Any:
-        """Step the engine until these texts have ended. Raises what the work ended with."""
+        """Step the engine until these texts have ended. Raises what the work ended with.
+
+        Texts that are too many for a device's memory are embedded in halves.
+        """
+        try:
+            return self._embedded(texts, role, threads)
+        except Exception as error:
+            if len(texts) < 2 or not is_out_of_memory(error):
+                raise
+        # Out of the handler: a traceback would keep tensors of the failed step.
+        middle = len(texts) // 2
+        halves = (texts[:middle], texts[middle:])
+        return np.concatenate([self.embed(half, role, threads) for half in halves])
+
+    def _embedded(self, texts: Sequence[str], role: Role, threads: int) -> Any:
         id = WorkId(f"{self.name}-{next(self._numbers)}")
         payload = TextBatch(tuple(texts), role)
         request = EngineRequest(id, id, PrimitiveKind.EMBEDDING, payload, size=len(texts))
@@ -140,6 +157,14 @@ class EngineMember:
                     raise output.error or EngineOutputError("an error without an exception")
             if not outputs and not self.engine.profile.stepped:
                 raise EngineOutputError("the engine ended a step without a result", where=self.name)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether a device had too little memory, whatever library says so."""
+    name = type(error).__name__
+    return name in _OUT_OF_MEMORY or (
+        name == "RuntimeError" and "out of memory" in str(error).lower()
+    )
 
 
 def _name_of(engine: Engine) -> str:

@@ -68,6 +68,8 @@ class ProcessMember:
         if device != "cpu":
             threads = 0
         self.name = name
+        #: the model's name, None for the packaged one, or the function that makes it
+        self.model = model
         self.max_threads = threads if max_threads is None else min(threads, max_threads)
         self.max_texts = max_texts
         self.max_tokens = max_tokens
@@ -102,8 +104,9 @@ class ProcessMember:
             Exception: what the model raised.
         """
         child = self._started()
-        child.send((list(texts), role, threads))
-        return answer_of(child.receive(self._step_timeout_s), self.name)
+        # Plain strings: the child may not know a class of the caller's.
+        request = ([str.__str__(text) for text in texts], role, threads)
+        return self._asked(child, request, self._step_timeout_s)
 
     def estimate(self, text: str) -> int:
         """Guess the tokens of a text from its length."""
@@ -135,8 +138,7 @@ class ProcessMember:
             if self._is_over:  # meanwhile, by another thread that saw no child yet
                 child.kill()
             try:
-                child.send(self._settings)
-                answer_of(child.receive(self._start_timeout_s), self.name)
+                self._asked(child, self._settings, self._start_timeout_s)
             except EngineLostError:
                 raise
             except Exception as error:
@@ -147,6 +149,16 @@ class ProcessMember:
                     hint="load the model in this process to see the whole error",
                 ) from error
         return self._child
+
+    def _asked(self, child: ChildHandle, message: Any, timeout_s: float) -> Any:
+        try:
+            child.send(message)
+            answer = child.receive(timeout_s)
+        except BaseException:
+            # An answer that comes after an interrupt would be taken for that to the next request.
+            self.abort()
+            raise
+        return answer_of(answer, self.name)
 
 
 def _require_interpreter() -> None:

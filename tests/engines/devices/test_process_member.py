@@ -20,6 +20,7 @@ import pytest
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import ProcessMember
+from rag_accel.engines.devices import child_handle
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import Member
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
@@ -216,6 +217,34 @@ def test_a_forked_process_is_told_and_ends_nothing() -> None:
         assert len(member.embed(["y"], "query", 1)) == 1
 
 
+def test_an_interrupt_ends_the_child_so_that_no_answer_comes_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with process() as member:
+        member.embed(["x"], "query", 1)
+        monkeypatch.setattr(child_handle, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            member.embed(["late"], "query", 1)
+        monkeypatch.undo()
+        with pytest.raises(EngineLostError):
+            member.embed(["next"], "query", 1)
+
+
+def test_a_text_of_a_class_of_the_callers_is_its_string() -> None:
+    class Text(str):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            return "something else"
+
+    with process() as member:
+        found = member.embed([Text("x"), "\ud800"], "query", 1)
+    np.testing.assert_array_equal(found[:1], plain_vectors(["x"], "query"))
+
+
 # In a group.
 
 
@@ -283,6 +312,14 @@ def test_a_model_of_other_vectors_stays_out_and_its_child_ends() -> None:
         assert not is_there(member.pid)
     finally:
         group.close()
+
+
+def test_a_first_member_without_a_model_is_refused_and_its_child_ends() -> None:
+    member = ProcessMember(child_models.broken)
+    with pytest.raises(ConfigError, match=r"cannot embed.*no such model"):
+        DeviceGroup([member])
+    assert member.pid is not None
+    assert not is_there(member.pid)
 
 
 # What is refused.
