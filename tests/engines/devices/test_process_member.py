@@ -27,6 +27,11 @@ from rag_accel.errors import ConfigError, EngineError, EngineLostError
 from rag_accel.testing import ManualClock
 from rag_accel.testing.members import FakeMember, plain_vectors
 
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc"),
+]
+
 
 @contextmanager
 def process(model: Any = child_models.plain, **more: Any) -> Iterator[ProcessMember]:
