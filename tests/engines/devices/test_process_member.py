@@ -27,10 +27,7 @@ from rag_accel.errors import ConfigError, EngineError, EngineLostError
 from rag_accel.testing import ManualClock
 from rag_accel.testing.members import FakeMember, plain_vectors
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc")
 
 
 @contextmanager
@@ -76,6 +73,7 @@ def test_its_vectors_are_those_of_the_model() -> None:
     np.testing.assert_array_equal(found, plain_vectors(texts, "query"))
 
 
+@pytest.mark.processes
 def test_a_real_model_computes_in_the_child_what_it_computes_here(minilm: Any) -> None:
     texts = ["one", "retrieval of vectors " * 20]
     with process(None, runtime="torch") as member:
@@ -189,6 +187,7 @@ print(member.pid, flush=True)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("end", ["", "sys.exit(0)", "os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_the_child_ends_with_the_interpreter_however_that_ends(end: str) -> None:
     script = _SCRIPT.format(end=end)
@@ -266,6 +265,7 @@ def test_pieces_of_a_killed_child_run_on_another_member() -> None:
             group.close()
 
 
+@pytest.mark.processes
 def test_twenty_kills_leave_no_process_no_file_and_no_thread() -> None:
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     pids: list[int] = []
