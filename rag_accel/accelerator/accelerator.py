@@ -74,7 +74,7 @@ class Accelerator:
         llm, embedder, index, reranker, graph: engines of the stages that name no other; each an
             ``Engine``, a ``DocumentIndex``, a ``MemoryGraph`` or a callable, see
             ``requests.engines``; ``embedder`` may list several engines of one model, each on a
-            device of its own.
+            device of its own: engines, models, devices such as ``"cuda:0"``, or members.
         engines: more of them, by the names that stages use.
         options: an ``Options``; or give single options as keyword arguments.
 
@@ -152,7 +152,8 @@ class Accelerator:
         Args:
             name: what stages call it.
             engine: an ``Engine``, a ``DocumentIndex`` or a callable; a list of engines that embed,
-                the most preferred first, is one embedder on several devices.
+                models, devices or members, the most preferred first, is one embedder on several
+                devices.
             kind: what a callable does; known from the name for the standard ones.
 
         Raises:

@@ -6,6 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.accelerator.listed_devices import (
+    device_name,
+    engine_on,
+    is_device,
+    is_sentence_transformer,
+)
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine, PrimitiveKind
 from rag_accel.errors import ConfigError
@@ -20,23 +26,19 @@ def device_group(name: str, given: Sequence[Any], options: Options, cores: int) 
 
     Args:
         name: what stages call it.
-        given: engines that embed, names of such, or members.
+        given: engines that embed or names of such, SentenceTransformer objects, devices (the model
+            of the others there is computed there too, else the packaged one), or members.
         options: ``embedding_slo_s``, ``member_tolerance``, ``reproducible`` and limits.
         cores: threads that members here may use.
 
     Raises:
-        ConfigError: nothing was listed, something twice or that embeds nothing, or the first
-            member cannot embed.
+        ConfigError: nothing was listed, something twice or that embeds nothing, a device that is
+            not there, or a first member that cannot embed.
     """
     from rag_accel.engines.devices.group import DeviceGroup
 
-    if len({id(one) for one in given if not isinstance(one, str)}) < sum(
-        not isinstance(one, str) for one in given
-    ):
-        raise ConfigError(
-            "an embedder was listed twice", where=f"{name}=", valid="an engine for each device"
-        )
-    members = [_member(name, one, options.max_batch) for one in given]
+    _require_apart(name, given)
+    members = _members(name, given, options)
     _name_apart(members)
     return DeviceGroup(
         members,
@@ -48,9 +50,30 @@ def device_group(name: str, given: Sequence[Any], options: Options, cores: int) 
     )
 
 
-def _member(name: str, given: Any, max_texts: int) -> Member:
-    from rag_accel.engines.devices.members import EngineMember, Member
+def _members(name: str, given: Sequence[Any], options: Options) -> list[Member]:
+    """Return a member for each thing listed; those made here are closed if a later one fails."""
+    members: list[Member] = []
+    try:
+        for one in given:
+            members.append(_member(name, one, given, options))
+    except BaseException:
+        for member, one in zip(members, given, strict=False):
+            if member is not one and getattr(member, "engine", None) is not one:
+                member.close()
+        raise
+    return members
 
+
+def _member(name: str, given: Any, others: Sequence[Any], options: Options) -> Member:
+    from rag_accel.engines.devices.members import EngineMember, Member
+    from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+
+    max_texts, runtime = options.max_batch, options.embedding_runtime
+    if is_device(given):
+        return EngineMember(engine_on(given, others, runtime), max_texts=max_texts)
+    if is_sentence_transformer(given):
+        engine = SentenceTransformerEngine(given, runtime=runtime)
+        return EngineMember(engine, max_texts=max_texts)
     engine = role_engine(name, given) if isinstance(given, str) else given
     if is_engine(engine) and PrimitiveKind.EMBEDDING in engine.profile.kinds:
         return EngineMember(engine, max_texts=max_texts)
@@ -60,9 +83,37 @@ def _member(name: str, given: Any, max_texts: int) -> Member:
         "this cannot be a member of a list of embedders",
         where=f"{name}=",
         found=f"{type(given).__module__}.{type(given).__qualname__}",
-        valid="an engine that embeds, or the name of one",
+        valid="an engine that embeds or the name of one, a SentenceTransformer, a device such as "
+        "'cpu' or 'cuda:0', a ProcessMember or a RemoteMember",
         hint="make an engine of a function: rag_accel.engines.CallableEmbeddingEngine(function)",
     )
+
+
+def _require_apart(name: str, given: Sequence[Any]) -> None:
+    """Refuse what would be one device or one model object for two members.
+
+    Raises:
+        ConfigError: something is listed twice.
+    """
+    seen: dict[object, Any] = {}
+    for one in given:
+        for key in _own_things(one):
+            if key in seen:
+                raise ConfigError(
+                    "an embedder was listed twice",
+                    where=f"{name}=",
+                    found=key if isinstance(key, str) else type(one).__qualname__,
+                    valid="a device, an engine and a model object of its own for each member",
+                )
+            seen[key] = one
+
+
+def _own_things(given: Any) -> list[object]:
+    """Return what stands for the things that only one member may have."""
+    if isinstance(given, str):
+        return [device_name(given)] if is_device(given) else []
+    model = getattr(given, "model", None)
+    return [id(given), *([id(model)] if is_sentence_transformer(model) else [])]
 
 
 def _name_apart(members: Sequence[Member]) -> None:

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
+    from rag_accel.engines.devices.emulated import EmulatedMember
+    from rag_accel.engines.devices.members import EngineMember
+    from rag_accel.engines.devices.process import ProcessMember
+    from rag_accel.engines.devices.remote import RemoteMember
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
     from rag_accel.engines.embedding.engine import SentenceTransformerEngine
     from rag_accel.engines.knowledge.bolt import BoltGraph
@@ -42,6 +46,8 @@ __all__ = [
     "DocumentIndex",
     "EmulatedDevice",
     "EmulatedEngine",
+    "EmulatedMember",
+    "EngineMember",
     "ExtractiveEngine",
     "HybridEngine",
     "HybridSpec",
@@ -52,6 +58,8 @@ __all__ = [
     "MemoryGraph",
     "Metric",
     "OpenAICompatibleEngine",
+    "ProcessMember",
+    "RemoteMember",
     "RemoteOptions",
     "RerankEngine",
     "RetrievalEngine",
@@ -67,6 +75,8 @@ _HOMES = {
     "DeviceTable": "llm.emulated.table",
     "EmulatedDevice": "llm.emulated.device",
     "EmulatedEngine": "llm.emulated.engine",
+    "EmulatedMember": "devices.emulated",
+    "EngineMember": "devices.members",
     "ExtractiveEngine": "llm.extractive.engine",
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.fusion",
@@ -74,6 +84,8 @@ _HOMES = {
     "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",
+    "ProcessMember": "devices.process",
+    "RemoteMember": "devices.remote",
     "RemoteOptions": "llm.remote.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",

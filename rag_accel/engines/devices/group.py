@@ -31,7 +31,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.devices.joining import Joined, join
-from rag_accel.engines.devices.members import Member
+from rag_accel.engines.devices.members import Member, MemberPausedError
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
 from rag_accel.engines.devices.plan import MemberBatch
@@ -135,7 +135,7 @@ class DeviceGroup(EngineBase):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return steps, texts, tokens, busy milliseconds and failed steps of each member."""
+        """Return steps, texts, tokens, busy milliseconds, failed and refused steps by member."""
         with self._lock:
             return dict(self._counts)
 
@@ -234,6 +234,11 @@ class DeviceGroup(EngineBase):
         """Let another member try what failed, or end it; the member's thread."""
         name = task.batch.member
         with self._lock:
+            if self._closed:  # all work is forgotten, and members were told to end theirs
+                return
+            if isinstance(error, MemberPausedError):
+                self._refused(task, error)
+                return
             self._count(name, "failed_steps", 1)
             if isinstance(error, EngineLostError):
                 self._lose(name, error)
@@ -244,6 +249,14 @@ class DeviceGroup(EngineBase):
                 if name in was and name not in self._placement.members:
                     self._leave(name, f"{MOST_FAILURES} failed steps in a row, the last: {error!r}")
             self._bind()
+
+    def _refused(self, task: Task, error: MemberPausedError) -> None:
+        """Let others take what a member refused for a while, and ask it again then."""
+        self._count(task.batch.member, "refused_steps", 1)
+        until = self._clock.now() + error.retry_after_s
+        self._report_failed(self._placement.refused(task.batch, until), error)
+        self._bind()
+        self._outbox.interrupt()  # a waiting step does not know when the pause ends
 
     def _add(self, request: EngineRequest) -> None:
         if request.kind is not PrimitiveKind.EMBEDDING:

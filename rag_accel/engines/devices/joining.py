@@ -90,6 +90,7 @@ def join(
         expected = _probe(first, threads)
         joined = [Joined(first, _spec(first, clock, threads), None)]
     except Exception as error:
+        close(first)
         raise ConfigError(
             "the first member of a device group cannot embed",
             where=first.name,

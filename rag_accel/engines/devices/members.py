@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from rag_accel.engine_api import (
     Engine,
     EngineRequest,
@@ -16,10 +18,16 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.errors import EngineOutputError
+from rag_accel.errors import EngineOutputError, RemoteEngineError
 
 _CHARACTERS_PER_TOKEN = 4
 _STEP_TOKENS = 4096
+_OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
+
+
+def guess_tokens(text: str) -> int:
+    """Return about how many tokens a text has, where no tokenizer tells."""
+    return len(text) // _CHARACTERS_PER_TOKEN + 2
 
 
 @runtime_checkable
@@ -49,6 +57,7 @@ class Member(Protocol):
 
         Raises:
             EngineLostError: this member is gone; it is asked nothing more.
+            MemberPausedError: it takes nothing for a while.
             Exception: these texts have failed, here.
         """
         ...
@@ -60,6 +69,26 @@ class Member(Protocol):
     def close(self) -> None:
         """Free everything; called once."""
         ...
+
+
+@runtime_checkable
+class AbortableMember(Protocol):
+    """A member whose running call can be ended."""
+
+    def abort(self) -> None:
+        """Make the running call, and later ones, raise soon; from any thread, more than once."""
+        ...
+
+
+class MemberPausedError(RemoteEngineError):
+    """A member wants to be asked again later; others may take over meanwhile.
+
+    ``retry_after_s`` is when, in seconds.
+    """
+
+    def __init__(self, what: str, *, retry_after_s: float, **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.retry_after_s = retry_after_s
 
 
 class EngineMember:
@@ -84,7 +113,21 @@ class EngineMember:
         self._numbers = count(1)
 
     def embed(self, texts: Sequence[str], role: Role, threads: int) -> Any:
-        """Step the engine until these texts have ended. Raises what the work ended with."""
+        """Step the engine until these texts have ended. Raises what the work ended with.
+
+        Texts that are too many for a device's memory are embedded in halves.
+        """
+        try:
+            return self._embedded(texts, role, threads)
+        except Exception as error:
+            if len(texts) < 2 or not is_out_of_memory(error):
+                raise
+        # Out of the handler: a traceback would keep tensors of the failed step.
+        middle = len(texts) // 2
+        halves = (texts[:middle], texts[middle:])
+        return np.concatenate([self.embed(half, role, threads) for half in halves])
+
+    def _embedded(self, texts: Sequence[str], role: Role, threads: int) -> Any:
         id = WorkId(f"{self.name}-{next(self._numbers)}")
         payload = TextBatch(tuple(texts), role)
         request = EngineRequest(id, id, PrimitiveKind.EMBEDDING, payload, size=len(texts))
@@ -98,7 +141,7 @@ class EngineMember:
     def estimate(self, text: str) -> int:
         """Return the engine's estimate, where it has one."""
         own = getattr(self.engine, "estimate", None)
-        return max(1, own(text)) if own else len(text) // _CHARACTERS_PER_TOKEN + 2
+        return max(1, own(text)) if own else guess_tokens(text)
 
     def close(self) -> None:
         """Close the engine."""
@@ -114,6 +157,14 @@ class EngineMember:
                     raise output.error or EngineOutputError("an error without an exception")
             if not outputs and not self.engine.profile.stepped:
                 raise EngineOutputError("the engine ended a step without a result", where=self.name)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether a device had too little memory, whatever library says so."""
+    name = type(error).__name__
+    return name in _OUT_OF_MEMORY or (
+        name == "RuntimeError" and "out of memory" in str(error).lower()
+    )
 
 
 def _name_of(engine: Engine) -> str:

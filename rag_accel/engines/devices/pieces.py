@@ -35,12 +35,14 @@ class WorkPiece:
     work: WorkId
     positions: tuple[int, ...]
     cost: int
-    #: names of members on which it failed
+    #: names of members on which it failed, or that refused it for a while
     tried: set[str] = field(default_factory=set[str])
     #: it was in a step that failed, so nothing else joins it
     alone: bool = False
     #: how many members were lost with it
     losses: int = 0
+    #: how often a member refused it for a while
+    refusals: int = 0
 
 
 @dataclass(slots=True, eq=False)

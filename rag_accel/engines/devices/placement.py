@@ -19,6 +19,9 @@ from rag_accel.engines.devices.rest import RestOfRequest
 MOST_FAILURES = 3
 """Failed steps in a row after which a member leaves."""
 
+MOST_REFUSALS = 3
+"""Times a piece may be refused for a while before it ends with an error, if no member is left."""
+
 MOST_LOSSES = 2
 """Members that may be lost with the same piece before it ends with an error."""
 
@@ -163,6 +166,25 @@ class Placement:
                 self._put_back(piece)
         return self._drop(final)
 
+    def refused(self, batch: MemberBatch, until: float) -> tuple[WorkPiece, ...]:
+        """Let a member that took nothing of a step pause, and others take its pieces first.
+
+        A piece that was refused ``MOST_REFUSALS`` times, with no member left to try it on, is
+        returned: its work has failed and is forgotten.
+        """
+        if self._free(batch) is None:
+            return ()
+        self.pause(batch.member, until)
+        final: list[WorkPiece] = []
+        for piece in batch.pieces:
+            piece.refusals += 1
+            piece.tried.add(batch.member)
+            if piece.refusals >= MOST_REFUSALS and piece.tried.issuperset(self._members):
+                final.append(piece)
+            else:
+                self._put_back(piece, alone=piece.alone)
+        return self._drop(final)
+
     def must_prove(self, member: str) -> bool:
         """Tell whether one more failed step would be the last of a member."""
         state = self._members.get(member)
@@ -199,10 +221,10 @@ class Placement:
         """Return when to bind again if nothing happens, None if only an event can change it."""
         if not any(work.todo for work in self._works.values()):
             return None
-        is_free = any(state.is_free(now) for state in self._members.values())
-        times = [state.paused_until for state in self._members.values() if not state.running]
-        if is_free:
-            times = [s.running.ends_at(now) for s in self._members.values() if s.running]
+        states = self._members.values()
+        times = [s.paused_until for s in states if not s.running and not s.is_free(now)]
+        if any(state.is_free(now) for state in states):
+            times += [state.running.ends_at(now) for state in states if state.running]
         return max(min(times), now + LOOK_AGAIN_S) if times else None
 
     def check(self) -> None:
@@ -308,9 +330,9 @@ class Placement:
         work = self._works.get(piece.work)
         return work if work is not None and piece in work.left else None
 
-    def _put_back(self, piece: WorkPiece) -> None:
+    def _put_back(self, piece: WorkPiece, *, alone: bool = True) -> None:
         work = self._owner(piece)
-        piece.alone = True
+        piece.alone = alone
         if work is not None:
             work.todo.appendleft(piece)
             work.is_begun = False

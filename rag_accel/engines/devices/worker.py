@@ -10,7 +10,7 @@ from typing import Protocol
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.fidelity import ROLES, checked, probe_texts
 from rag_accel.engines.devices.joining import close
-from rag_accel.engines.devices.members import Member
+from rag_accel.engines.devices.members import AbortableMember, Member, MemberPausedError
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.embedding.sentence_encoder import Role
@@ -88,9 +88,14 @@ class MemberWorker:
         self._tasks.put(task)
 
     def stop(self) -> None:
-        """Ask the thread to close the member and to end, after the running step."""
+        """Ask the thread to close the member and to end, after the running step.
+
+        A member that can end its running step is told to: nobody waits for it any more.
+        """
         if self._thread is None:
             close(self.member)
+        elif isinstance(self.member, AbortableMember):
+            self.member.abort()
         self._tasks.put(None)
 
     def join(self, timeout_s: float) -> bool:
@@ -112,7 +117,8 @@ class MemberWorker:
         try:
             vectors = self._embedded(task)
         except BaseException as error:
-            is_sound = task.must_prove and self._is_sound(task.batch.threads)
+            is_paused = isinstance(error, MemberPausedError)
+            is_sound = task.must_prove and not is_paused and self._is_sound(task.batch.threads)
             self._reports.failed(task, error, is_sound)
         else:
             self._reports.ended(task, vectors, self._clock.now() - began)

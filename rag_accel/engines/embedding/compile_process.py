@@ -158,14 +158,19 @@ def _environment() -> dict[str, str]:
     return {**kept, **offline, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
+def has_interpreter() -> bool:
+    """Tell whether another process can run Python: a frozen program would start itself again."""
+    name = Path(sys.executable or "").name.lower()
+    return not getattr(sys, "frozen", False) and name.startswith(("python", "pypy"))
+
+
 def _require_interpreter() -> None:
     """Start nothing that would be this very program again.
 
     Raises:
         CompileError: in a frozen or embedding program, whose executable is no interpreter.
     """
-    name = Path(sys.executable or "").name.lower()
-    if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
+    if not has_interpreter():
         raise CompileError("there is no Python interpreter to compile it in")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import threading
 import time
@@ -26,6 +25,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.outbox import Outbox
+from rag_accel.engines.retry_after import seconds_asked
 from rag_accel.errors import ClosedError, EngineError, EngineOutputError
 
 #: Asks a server once, without trying again; returns one vector per text, in order.
@@ -327,24 +327,13 @@ def retry_delay_s(error: BaseException) -> float:
         is_lost = hasattr(error, "request")
         return _first_retry_s() if is_lost else 0.0
     headers: Mapping[str, str] = getattr(response, "headers", {})
-    asked_s = _retry_after_s(headers)
+    asked_s = seconds_asked(headers)
     if headers.get("x-should-retry") == "false" or asked_s > _LONGEST_RETRY_AFTER_S:
         return 0.0
     is_retried = isinstance(status, int) and (status in _RETRIED_STATUSES or status >= 500)
     if not is_retried and headers.get("x-should-retry") != "true":
         return 0.0
     return asked_s if asked_s > 0 else _first_retry_s()
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float:
-    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            asked_s = float(headers.get(name, "")) * unit_s
-        except ValueError:
-            continue
-        if math.isfinite(asked_s):
-            return asked_s
-    return 0.0
 
 
 def _first_retry_s() -> float:

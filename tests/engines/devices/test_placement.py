@@ -298,3 +298,28 @@ def test_without_members_nothing_is_bound() -> None:
     placement.lose("fast")
     assert placement.bind(0.1) == []
     assert placement.drop_all() == ("a",)
+
+
+def test_a_refused_step_goes_to_another_member_first() -> None:
+    placement = group(None, FAST, SLOW)
+    add(placement, "a", deadline=1e6)
+    assert placement.refused(only(placement.bind(0.0)), 5.0) == ()
+    assert bound(placement.bind(0.0)) == {"slow": ["a"]}
+
+
+def test_a_piece_that_every_member_refuses_ends_after_the_third_time() -> None:
+    placement = group(None, FAST)
+    add(placement, "a", "b")
+    for now in (0.0, 1.0):
+        assert placement.refused(only(placement.bind(now)), now + 1.0) == ()
+    assert {piece.work for piece in placement.refused(only(placement.bind(2.0)), 3.0)} == {"a", "b"}
+    assert placement.members == ("fast",)
+    assert placement.num_works == 0
+
+
+def test_work_that_waits_for_a_paused_member_is_looked_at_when_its_pause_ends() -> None:
+    placement = group(100.0)
+    placement.pause("fast", 5.0)
+    add(placement, "a")
+    assert placement.bind(0.0) == []
+    assert placement.look_again_at(0.0) == 5.0

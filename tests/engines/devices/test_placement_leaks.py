@@ -37,8 +37,8 @@ class Play:
     def step(self) -> None:
         self.now += self.rng.expovariate(20.0)
         kind = self.rng.choices(
-            (self.arrive, self.end, self.fail, self.cancel, self.lose, self.pause),
-            (30, 60, 4, 5, 0.3, 1),
+            (self.arrive, self.end, self.fail, self.cancel, self.lose, self.pause, self.refuse),
+            (30, 60, 4, 5, 0.3, 1, 1),
         )[0]
         kind()
         self.running += self.placement.bind(self.now, cores=self.rng.randint(1, 4))
@@ -90,6 +90,12 @@ class Play:
 
     def pause(self) -> None:
         self.placement.pause(self.rng.choice(self.names), self.now + self.rng.random())
+
+    def refuse(self) -> None:
+        if self.running:
+            batch = self.running.pop(self.rng.randrange(len(self.running)))
+            final = self.placement.refused(batch, self.now + self.rng.random())
+            self.forget({piece.work for piece in final})
 
     def forget(self, works: set[WorkId]) -> None:
         for work in works:

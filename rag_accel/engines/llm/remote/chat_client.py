@@ -6,9 +6,17 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rag_accel.engine_api import GenerationOutput
+from rag_accel.engines.llm.remote.client import (
+    BREAK_HINT,
+    cause_of,
+    count_retries,
+    failure,
+    omitted_headers,
+    open_client,
+)
 from rag_accel.engines.llm.remote.completions import (
     CompletionFault,
     StreamAssembler,
@@ -20,14 +28,13 @@ from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:
     import httpx2
-    from openai import APIConnectionError, AsyncOpenAI, AsyncStream
+    from openai import AsyncStream
 
 Emit = Callable[[str], None]
 
 _PATH = "/chat/completions"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _BODY_HINT = "check that base_url is an OpenAI-compatible server"
-_BREAK_HINT = "look at the server's log; a proxy may end long answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,8 @@ class ChatClient:
         self.endpoint = base_url + _PATH
         self._options = options
         self._errors = ErrorWriter(self.endpoint, secret)
-        self._openai = _open_client(base_url, secret, options, transport)
-        self._headers = _omitted(secret)
+        self._openai = open_client(base_url, secret, options, transport, "OpenAICompatibleEngine")
+        self._headers = omitted_headers(secret)
 
     async def complete(self, call: ChatCall, emit: Emit) -> GenerationOutput:
         """Return the completion; ``emit`` gets the text increments of a streamed one.
@@ -87,20 +94,13 @@ class ChatClient:
         return self._errors.fault("the HTTP client failed", text, "report this as a bug")
 
     async def _outcome(self, call: ChatCall, emit: Emit) -> GenerationOutput | RemoteEngineError:
-        from openai import APIConnectionError, APIStatusError
-
-        from rag_accel.engines.llm.remote.http import HttpFault
-
         try:
             return await (self._stream(call, emit) if call.stream else self._whole(call))
-        except HttpFault as exc:
-            return self._errors.fault(*exc.parts)
-        except APIStatusError as exc:
-            response = exc.response
-            error = self._errors.status(response.status_code, response.content)
-            return _with_attempts(error, exc.request)
-        except APIConnectionError as exc:
-            return _with_attempts(self._no_connection(exc), exc.request)
+        except Exception as exc:
+            found = failure(exc, self._errors)
+            if found is None:
+                raise
+            return found
 
     async def _whole(self, call: ChatCall) -> GenerationOutput | RemoteEngineError:
         import httpx2
@@ -119,14 +119,14 @@ class ChatClient:
         attempts_left = self._options.max_retries + 1
         while True:
             stream, answer = await self._open_stream(call, attempts_left - 1), StreamAssembler()
-            attempts_left -= 1 + _num_retries(stream.response.request)
+            attempts_left -= 1 + count_retries(stream.response.request)
             async with stream:
                 outcome = await self._read(stream, answer, emit)
             if not isinstance(outcome, _Broken):
                 return outcome
             if answer.has_text or attempts_left < 1:
                 what = "the connection broke before the answer was complete"
-                return self._errors.fault(what, outcome.text, _BREAK_HINT)
+                return self._errors.fault(what, outcome.text, BREAK_HINT)
             await anyio.sleep(self._pause_s(attempts_left))
 
     async def _open_stream(self, call: ChatCall, max_retries: int) -> AsyncStream[object]:
@@ -157,7 +157,7 @@ class ChatClient:
                 if delta:
                     emit(delta)
         except APIConnectionError as exc:
-            end = _cause(exc)
+            end = cause_of(exc)
         except APIError as exc:
             return self._bad_answer(CompletionFault("the stream reports an error", str(exc.body)))
         except (ValueError, RecursionError) as exc:
@@ -189,15 +189,6 @@ class ChatClient:
     def _bad_answer(self, fault: CompletionFault) -> RemoteEngineError:
         return self._errors.fault(fault.what, fault.text, _BODY_HINT)
 
-    def _no_connection(self, error: APIConnectionError) -> RemoteEngineError:
-        import httpx2
-
-        if isinstance(error.__cause__, (httpx2.ConnectError, httpx2.ConnectTimeout)):
-            hint = "check base_url and that the server runs"
-            return self._errors.fault("no connection to the server", _cause(error), hint)
-        what = "the connection broke before the answer was complete"
-        return self._errors.fault(what, _cause(error), _BREAK_HINT)
-
     def _too_slow(self) -> RemoteEngineError:
         found = f"no end of it after {self._options.total_timeout_s:g} s"
         hint = "raise RemoteOptions.total_timeout_s, or ask for fewer tokens"
@@ -209,54 +200,6 @@ class _Broken:
     """How a stream ended that was not over."""
 
     text: str
-
-
-def _open_client(
-    base_url: str,
-    secret: Secret | None,
-    options: RemoteOptions,
-    transport: httpx2.AsyncBaseTransport | None,
-) -> AsyncOpenAI:
-    try:
-        from openai import AsyncOpenAI
-
-        from rag_accel.engines.llm.remote.http import BoundedHttpClient
-    except ImportError as exc:
-        raise ImportError(
-            "OpenAICompatibleEngine needs openai: pip install 'rag-accel[openai]'"
-        ) from exc
-    http = BoundedHttpClient(options, transport)
-    return AsyncOpenAI(
-        api_key=secret.reveal() if secret else "none",
-        base_url=base_url,
-        max_retries=options.max_retries,
-        http_client=http,
-        timeout=http.timeout,
-    )
-
-
-def _omitted(secret: Secret | None) -> dict[str, Any]:
-    """Return what is not given here and not taken from the environment: it is another server's."""
-    from openai import Omit
-
-    names = ["OpenAI-Organization", "OpenAI-Project", *([] if secret else ["Authorization"])]
-    return dict.fromkeys(names, Omit())
-
-
-def _num_retries(request: httpx2.Request) -> int:
-    """Return how often the openai client has repeated this request, which it writes into it."""
-    return int(request.headers.get("x-stainless-retry-count", 0))
-
-
-def _with_attempts(error: RemoteEngineError, request: httpx2.Request) -> RemoteEngineError:
-    if num_retries := _num_retries(request):
-        error.found = f"{error.found} (attempt {num_retries + 1})"
-    return error
-
-
-def _cause(error: APIConnectionError) -> str:
-    cause = error.__cause__ or error
-    return f"{type(cause).__name__}: {cause}"
 
 
 def _document(error: Exception) -> str:

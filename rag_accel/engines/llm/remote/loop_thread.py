@@ -27,6 +27,11 @@ class LoopThread:
         self._ready = threading.Event()
         self._closed = False
 
+    @property
+    def is_started(self) -> bool:
+        """Tell whether there is a thread."""
+        return self._thread is not None
+
     def start(self) -> None:
         """Start the thread once; later calls do nothing. Raises ClosedError after ``close``."""
         if self._closed:

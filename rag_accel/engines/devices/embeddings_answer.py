@@ -1,0 +1,74 @@
+"""Reading what a server answers to ``/embeddings``: each vector once, in order, and finite."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+import numpy as np
+
+from rag_accel.engines.embedding.under_way import Vector
+
+
+class AnswerFault(Exception):
+    """An answer that cannot be right: what is wrong, and what was found."""
+
+    def __init__(self, what: str, found: str) -> None:
+        super().__init__(what, found)
+        self.what = what
+        self.found = found
+
+
+def parse_embeddings(body: bytes, count: int) -> Vector:
+    """Return the vectors of an answer by their ``index``: ``[count, dim], float32``, finite.
+
+    Args:
+        body: JSON of an OpenAI-compatible server; vectors as lists or in base64.
+        count: how many texts were sent.
+
+    Raises:
+        AnswerFault: no such JSON, a wrong number of vectors, an index that is missing or comes
+            twice, different dimensions, NaN or infinity.
+    """
+    try:
+        data = json.loads(body)["data"]
+        rows = [(item["index"], item["embedding"]) for item in data]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise AnswerFault("the answer is no list of embeddings", _beginning(body)) from None
+    if len(rows) != count:
+        raise AnswerFault("wrong number of vectors", f"{len(rows)} for {count} texts")
+    indexes = [index for index, _ in rows]
+    if any(type(index) is not int for index in indexes) or sorted(indexes) != list(range(count)):
+        raise AnswerFault("an index of a vector is missing or wrong", str(indexes[:16]))
+    vectors: list[Any] = [None] * count
+    for index, value in rows:
+        vectors[index] = _vector(value, index)
+    if len({len(vector) for vector in vectors}) != 1:
+        sizes = sorted({len(vector) for vector in vectors})
+        raise AnswerFault("vectors of different dimensions", str(sizes[:16]))
+    table = np.stack(vectors)
+    if not np.isfinite(table).all():
+        row = int(np.argmin(np.isfinite(table).all(axis=1)))
+        raise AnswerFault("a vector is not finite", f"vector {row}")
+    return table
+
+
+def _vector(value: Any, index: int) -> Vector:
+    try:
+        if isinstance(value, str):
+            decoded = base64.b64decode(value, validate=True)
+            vector = np.frombuffer(decoded, dtype="<f4").astype(np.float32)
+        else:
+            with np.errstate(over="ignore"):  # becomes infinite, which is refused
+                vector = np.array(value, dtype=np.float32)
+    except (ValueError, TypeError, binascii.Error):
+        vector = np.empty(0, dtype=np.float32)
+    if vector.ndim != 1 or not len(vector):
+        raise AnswerFault("an embedding is no vector of numbers", f"vector {index}")
+    return vector
+
+
+def _beginning(body: bytes) -> str:
+    return body[:1000].decode("utf-8", "replace")

