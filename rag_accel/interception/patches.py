@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, forget_program
+from rag_accel.adoption.known_classes import NamedClasses
 from rag_accel.adoption.owned_or_plain import logger
 from rag_accel.interception.identity import Activation, find_identity, find_lender, lent
 from rag_accel.interception.leaf_table import (
@@ -39,25 +41,35 @@ Watcher = Callable[[type], None]
 _watcher: Watcher | None = None
 #: What stood in the watched classes before.
 _saved: dict[type, Any] = {}
+#: Modules of classes known by name that were not imported when the others were patched.
+_awaited: tuple[str, ...] = ()
 
 
 def _watch(watcher: Watcher) -> None:
     """Call ``watcher`` with every leaf class defined from now on; the caller holds a lock."""
-    global _watcher
+    global _watcher, _awaited
     _watcher = watcher
     for framework in frameworks:
-        for base in framework.leaves:
+        bases = list(_bases_of(framework))
+        for base in bases:
             # What derives from another base is heard of there.
             if base not in _saved and not any(
-                issubclass(base, other) for other in framework.leaves if other is not base
+                issubclass(base, other) for other in bases if other is not base
             ):
                 _install(base)
+    _awaited = tuple(
+        module
+        for framework in frameworks
+        for base in framework.leaves
+        if isinstance(base, NamedClasses)
+        for module in base.awaited()
+    )
 
 
 def _unwatch() -> None:
     """Restore what stood in the classes before."""
-    global _watcher
-    _watcher = None
+    global _watcher, _awaited
+    _watcher, _awaited = None, ()
     for base in list(_saved):
         _remove(base)
 
@@ -86,7 +98,25 @@ def _remove(base: type) -> None:
         base.__init_subclass__ = original
 
 
+def _bases_of(framework: Framework) -> Iterator[type]:
+    """Yield the classes that a framework's leaves derive from, as far as they are imported."""
+    for base in framework.leaves:
+        if isinstance(base, NamedClasses):
+            yield from base.imported()
+        else:
+            yield base
+
+
+def _hear_of(cls: type) -> None:
+    """Patch a leaf class that was defined just now, and what was imported before it."""
+    _patch(cls)
+    if _awaited:
+        patches.look_again()
+
+
 def _find(obj: Any) -> RequestIdentity | None:
+    if _awaited:
+        patches.look_again()
     identity = find_identity()
     return find_lender(obj) if identity is None and lent else identity
 
@@ -124,9 +154,7 @@ class Patches:
             try:
                 self._users[use] = None
                 if not self._stand:
-                    _watch(_patch)
-                    for cls in _leaf_classes():
-                        _patch(cls)
+                    self._patch_all()
                     self._stand = True
             except BaseException:  # an interrupt: nobody would give it back
                 self.release(use)
@@ -149,9 +177,29 @@ class Patches:
         with self._lock:
             add_framework(framework)
             if self._stand:
-                _watch(_patch)
-                for cls in _leaf_classes():
-                    _patch(cls)
+                self._patch_all()
+
+    def look_again(self) -> None:
+        """Patch what is known by name and was imported since; the next call asks again.
+
+        Never waits: whoever imports may hold what a thread that patches waits for.
+        """
+        if not any(module in sys.modules for module in _awaited):
+            return
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            named = (base for one in frameworks for base in one.leaves)
+            left = sum(len(base.awaited()) for base in named if isinstance(base, NamedClasses))
+            if self._stand and left < len(_awaited):
+                self._patch_all()
+        finally:
+            self._lock.release()
+
+    def _patch_all(self) -> None:
+        _watch(_hear_of)
+        for cls in _leaf_classes():
+            _patch(cls)
 
     def patched(self) -> list[tuple[type, str]]:
         """Return the methods patched now."""
@@ -195,7 +243,13 @@ def _let_go(use: object, program: str) -> None:
 def _leaf_classes() -> Iterator[type]:
     """Yield every class of leaves that the process knows."""
     seen: set[type] = set()
-    waiting: list[type] = [base for framework in frameworks for base in framework.leaves]
+    waiting: list[type] = []
+    for framework in frameworks:
+        for base in _bases_of(framework):
+            waiting.append(base)
+            if base not in framework.leaves and base not in seen:  # known by name
+                seen.add(base)
+                yield base
     while waiting:
         for cls in waiting.pop().__subclasses__():
             if cls not in seen:
