@@ -64,7 +64,7 @@ class CountedGraph(Neo4jGraph):
 
 def graph_at(server: BoltServer, kind: type[Neo4jGraph] = Neo4jGraph, **settings: Any) -> Any:
     """Return LangChain's graph of a server; the caller closes it."""
-    login = {"url": server.uri, "username": server.user, "password": server.password}
+    login: dict[str, Any] = {"url": server.uri, "username": server.user, "password": server.password}
     quiet = {"driver_config": {"notifications_min_severity": "OFF"}}
     return kind(**login | quiet | settings)
 
@@ -72,8 +72,8 @@ def graph_at(server: BoltServer, kind: type[Neo4jGraph] = Neo4jGraph, **settings
 def chain_over(graph: Any, meeting: Any = None, **settings: Any) -> GraphCypherQAChain:
     """Return a chain that has a model write Cypher and answer from what the graph returns."""
     model = QueryWriter(written=WRITTEN | WRITES | MANY, meeting=meeting)
-    given = {"allow_dangerous_requests": True, "return_intermediate_steps": True} | settings
-    return GraphCypherQAChain.from_llm(model, graph=graph, **given)
+    given: dict[str, Any] = {"allow_dangerous_requests": True, "return_intermediate_steps": True}
+    return GraphCypherQAChain.from_llm(model, graph=graph, **given | settings)
 
 
 class MeetingEmbeddings(FakeEmbeddings):
