@@ -162,8 +162,8 @@ LANGCHAIN = Framework(
         ),
         # A query may write, and a write is the caller's: each runs once, where its caller is.
         QueriedGraph: [
-            LeafMethod("query", SEARCHING),
-            LeafMethod("get_entity_knowledge", SEARCHING),
+            LeafMethod("query", SEARCHING, finds_documents=False),
+            LeafMethod("get_entity_knowledge", SEARCHING, finds_documents=False),
         ],
         ClassicChain: [LeafMethod("_acall", SEARCHING, "composite")],
     },

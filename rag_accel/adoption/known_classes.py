@@ -74,6 +74,6 @@ class NamedClasses(type):
 
 def _imported(name: str) -> type | None:
     module, _, attribute = name.rpartition(".")
-    # Not by getattr: a module may import on demand what it is asked for.
-    found = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
+    # Not from the module itself: it may import on demand what it is asked for.
+    found = getattr(sys.modules.get(module), "__dict__", {}).get(attribute)
     return found if isinstance(found, type) and full_name(found) == name else None

@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, forget_program
-from rag_accel.adoption.known_classes import NamedClasses
 from rag_accel.adoption.owned_or_plain import logger
+from rag_accel.interception.class_watch import (
+    is_imported,
+    leaf_classes,
+    may_be_imported,
+    unwatch,
+    watch,
+)
 from rag_accel.interception.identity import Activation, find_identity, find_lender, lent
 from rag_accel.interception.leaf_table import (
     Framework,
     LeafMethod,
     add_framework,
-    frameworks,
     is_decorated,
     is_default,
     is_scheduled,
@@ -36,86 +40,16 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.interception.wrappers import wrap
 
-Watcher = Callable[[type], None]
-
-_watcher: Watcher | None = None
-#: What stood in the watched classes before.
-_saved: dict[type, Any] = {}
-#: Modules of classes known by name that were not imported when the others were patched.
-_awaited: tuple[str, ...] = ()
-
-
-def _watch(watcher: Watcher) -> None:
-    """Call ``watcher`` with every leaf class defined from now on; the caller holds a lock."""
-    global _watcher, _awaited
-    _watcher = watcher
-    for framework in frameworks:
-        bases = list(_bases_of(framework))
-        for base in bases:
-            # What derives from another base is heard of there.
-            if base not in _saved and not any(
-                issubclass(base, other) for other in bases if other is not base
-            ):
-                _install(base)
-    _awaited = tuple(
-        module
-        for framework in frameworks
-        for base in framework.leaves
-        if isinstance(base, NamedClasses)
-        for module in base.awaited()
-    )
-
-
-def _unwatch() -> None:
-    """Restore what stood in the classes before."""
-    global _watcher, _awaited
-    _watcher, _awaited = None, ()
-    for base in list(_saved):
-        _remove(base)
-
-
-def _install(base: type) -> None:
-    original = base.__dict__.get("__init_subclass__")
-    _saved[base] = original
-
-    def __init_subclass__(cls: type, **kwargs: Any) -> None:  # noqa: N807
-        if original is not None:
-            original.__func__(cls, **kwargs)
-        else:
-            super(base, cls).__init_subclass__(**kwargs)
-        watcher = _watcher
-        if watcher is not None:
-            watcher(cls)
-
-    base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
-
-
-def _remove(base: type) -> None:
-    original = _saved.pop(base)
-    if original is None:
-        del base.__init_subclass__
-    else:
-        base.__init_subclass__ = original
-
-
-def _bases_of(framework: Framework) -> Iterator[type]:
-    """Yield the classes that a framework's leaves derive from, as far as they are imported."""
-    for base in framework.leaves:
-        if isinstance(base, NamedClasses):
-            yield from base.imported()
-        else:
-            yield base
-
 
 def _hear_of(cls: type) -> None:
     """Patch a leaf class that was defined just now, and what was imported before it."""
     _patch(cls)
-    if _awaited:
+    if may_be_imported():
         patches.look_again()
 
 
 def _find(obj: Any) -> RequestIdentity | None:
-    if _awaited:
+    if may_be_imported():
         patches.look_again()
     identity = find_identity()
     return find_lender(obj) if identity is None and lent else identity
@@ -167,7 +101,7 @@ class Patches:
             self._users.pop(use, None)
             if not self._users:
                 self._stand = False
-                _unwatch()
+                unwatch()
                 # Where other code replaced ours, its method stays; ours lets calls from it through.
                 for cls, name in self.patched():
                     setattr(cls, name, wrapped_in(cls, name))
@@ -184,21 +118,17 @@ class Patches:
 
         Never waits: whoever imports may hold what a thread that patches waits for.
         """
-        if not any(module in sys.modules for module in _awaited):
-            return
         if not self._lock.acquire(blocking=False):
             return
         try:
-            named = (base for one in frameworks for base in one.leaves)
-            left = sum(len(base.awaited()) for base in named if isinstance(base, NamedClasses))
-            if self._stand and left < len(_awaited):
+            if self._stand and is_imported():
                 self._patch_all()
         finally:
             self._lock.release()
 
     def _patch_all(self) -> None:
-        _watch(_hear_of)
-        for cls in _leaf_classes():
+        watch(_hear_of)
+        for cls in leaf_classes():
             _patch(cls)
 
     def patched(self) -> list[tuple[type, str]]:
@@ -240,28 +170,10 @@ def _let_go(use: object, program: str) -> None:
         forget_program(program)
 
 
-def _leaf_classes() -> Iterator[type]:
-    """Yield every class of leaves that the process knows."""
-    seen: set[type] = set()
-    waiting: list[type] = []
-    for framework in frameworks:
-        for base in _bases_of(framework):
-            waiting.append(base)
-            if base not in framework.leaves and base not in seen:  # known by name
-                seen.add(base)
-                yield base
-    while waiting:
-        for cls in waiting.pop().__subclasses__():
-            if cls not in seen:
-                seen.add(cls)
-                waiting.append(cls)
-                yield cls
-
-
 def places() -> Iterator[tuple[type, LeafMethod]]:
     """Yield each leaf method of all classes that the process knows, where it is defined."""
     found: dict[tuple[type, LeafMethod], None] = {}
-    for cls in _leaf_classes():
+    for cls in leaf_classes():
         found.update(dict.fromkeys(_places_of(cls)))
     yield from found
 

@@ -12,11 +12,15 @@ import pytest
 from graph_programs import QueryWriter, meeting_of, numbered, run_three_ways
 from langchain_community.chains.graph_qa.base import GraphQAChain
 from langchain_community.graphs.networkx_graph import KnowledgeTriple, NetworkxEntityGraph
+from langchain_core.runnables import RunnableLambda
+from lc_fakes import SyncRetriever
 from lc_waiting import wait_until
 
 from langchain_rag_accel import accelerate, activate, explain
 from langchain_rag_accel.coverage import CoverageRow, coverage
 from rag_accel import Accelerator
+from rag_accel.accelerator import current_request
+from rag_accel.leaves.seen_documents import MOST_RESULTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # chains of chains
 
@@ -87,6 +91,22 @@ def test_every_call_of_a_chain_is_scheduled(accelerator: Accelerator) -> None:
         CoverageRow("knowledge graph", 2, 0, 2),
     ]
     assert meter.passed_by == 0
+
+
+def test_what_a_graph_knows_pushes_no_documents_out(accelerator: Accelerator) -> None:
+    graph, retriever = graph_of(), SyncRetriever()
+
+    def search(question: str) -> frozenset[str]:
+        found = retriever.invoke(question)
+        for _ in range(MOST_RESULTS):
+            graph.get_entity_knowledge("Ada")
+        run = current_request.get()
+        assert run is not None
+        assert {text for _, text in run.seen.texts()} == {one.page_content for one in found}
+        return run.seen.asked
+
+    fast = accelerate(RunnableLambda(search), accelerator=accelerator)
+    assert fast.invoke("who?") == {"who?"}
 
 
 def test_a_plain_chain_beside_an_accelerated_one_stays_plain(accelerator: Accelerator) -> None:
