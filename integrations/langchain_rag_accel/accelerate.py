@@ -18,6 +18,7 @@ from rag_accel.interception import intercept
 from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
+from rag_accel_adapters.langchain.blocking_chains import ClassicChain
 from rag_accel_adapters.langgraph.parts import is_graph
 
 T = TypeVar("T")
@@ -30,9 +31,9 @@ def accelerate(
 ) -> T:
     """Return an object usable wherever ``obj`` is, whose work is scheduled.
 
-    A chat model, LLM, retriever, embeddings object, vector store, compressor or compiled LangGraph
-    gives an instance of its own class that shares its state; any other runnable gives a
-    ``RunnableBinding``.
+    A chat model, LLM, retriever, embeddings object, vector store, compressor, knowledge graph or
+    compiled LangGraph gives an instance of its own class that shares its state; any other runnable
+    gives a ``RunnableBinding``.
 
     Args:
         obj: the object; it stays as it is and may be used beside the result.
@@ -47,7 +48,7 @@ def accelerate(
     accelerator = chosen(accelerator, options)
     if getattr(type(obj), SCHEDULED, False):
         return obj if accelerator is None else cast("Any", obj).scheduled_by(accelerator)
-    if leaf_class(type(obj)).framework is LANGCHAIN:
+    if leaf_class(type(obj)).framework is LANGCHAIN and not isinstance(obj, ClassicChain):
         return twin(obj, accelerator)
     if is_graph(obj):
         return accelerate_graph(obj, accelerator)
@@ -60,7 +61,8 @@ def accelerate(
     raise ConfigError(
         "accelerate() does not know this object",
         found=f"{type(obj).__module__}.{type(obj).__qualname__}",
-        valid="a Runnable, chat model, LLM, retriever, embeddings, vector store or compressor",
+        valid="a Runnable, chat model, LLM, retriever, embeddings, vector store, compressor or "
+        "knowledge graph",
         hint=_hint(obj),
     )
 

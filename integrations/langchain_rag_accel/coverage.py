@@ -3,7 +3,8 @@
 LangChain's own callbacks tell of every model and retriever call, wherever it is made; the wrappers
 tell which calls waited for their turn, on an engine or for a permit, and which began at once and
 were reported. The difference passed by. Calls
-that have no callbacks (embeddings, stores, compressors) are known from the wrappers alone. A
+that have no callbacks (embeddings, stores, graphs, compressors) are known from the wrappers alone.
+A
 retriever that calls other retrievers, or a store whose search was a leaf of its own, is no leaf and
 not counted.
 """
@@ -36,6 +37,7 @@ _NAMES = {
     "VectorStore": "vector store",
     "Embeddings": "embeddings",
     "BaseDocumentCompressor": "compressor",
+    "QueriedGraph": "knowledge graph",
 }
 _WITH_CALLBACKS = ("chat model", "language model", "retriever")
 

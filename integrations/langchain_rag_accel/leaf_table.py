@@ -18,6 +18,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
+from langchain_rag_accel.chain_threads import in_call_threads
 from langchain_rag_accel.owned_search import (
     OWNED_COROUTINES,
     UNIT,
@@ -35,9 +36,11 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.interception.stand_ins import StandingIn
+from rag_accel_adapters.langchain.blocking_chains import ClassicChain, runs_in_executor
 from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.documents import documents_in, question_in
 from rag_accel_adapters.langchain.models import EMBEDDINGS
+from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
 from rag_accel_adapters.langchain.stand_ins import STAND_INS
 from rag_accel_adapters.langchain.walk import leaves
 
@@ -121,6 +124,14 @@ def _held_by(obj: Any) -> Iterator[Any]:
     return (found.obj for found in leaves(obj))
 
 
+def _spread(method: Method) -> Method:
+    return in_call_threads(method) if runs_in_executor(method) else spreading(method)
+
+
+def _is_composite_call(method: Method | None) -> bool:
+    return runs_in_executor(method) or composite_of(method) is not None
+
+
 def _to_sync(value: Any) -> Any:
     return value.get_sync() if isinstance(value, AsyncRunManager) else value
 
@@ -149,19 +160,25 @@ LANGCHAIN = Framework(
             "acompress_documents",
             owned=STANDING_IN.owned,
         ),
+        # A query may write, and a write is the caller's: each runs once, where its caller is.
+        QueriedGraph: [
+            LeafMethod("query", SEARCHING, finds_documents=False),
+            LeafMethod("get_entity_knowledge", SEARCHING, finds_documents=False),
+        ],
+        ClassicChain: [LeafMethod("_acall", SEARCHING, "composite")],
     },
     parts={
         BaseRetriever: (BaseRetriever,),
         Embeddings: (Embeddings,),
         BaseDocumentCompressor: (Runnable, Embeddings, BaseDocumentCompressor),
     },
-    # A retriever over a store, or a model over another.
-    inner={SEARCHING: (VectorStore,), DECODING: (BaseLanguageModel,)},
+    # A retriever over a store or a graph, or a model over another.
+    inner={SEARCHING: (VectorStore, QueriedGraph), DECODING: (BaseLanguageModel,)},
     entries={BaseRetriever: ("invoke", "ainvoke")},
     held_by=_held_by,
     to_sync=_to_sync,
-    is_composite_call=lambda method: composite_of(method) is not None,
-    spread=spreading,
+    is_composite_call=_is_composite_call,
+    spread=_spread,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
     documents=documents_in,
     question=question_in,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 #: returns a class's method as its program wrote it
 PlainMethod = Callable[[type, str], Any]
@@ -29,3 +31,49 @@ def is_written_in(module: Any, function: object) -> bool:
     """Tell whether a function was written in a module; a wrapper was written in its own."""
     # Not a proxy, which shows the attributes of what it wraps.
     return type(function) is FunctionType and function.__globals__ is vars(module)
+
+
+class NamedClasses(type):
+    """The type of a base class whose subclasses are known by name, so that nothing imports them.
+
+    A class that is so made says ``names``, the full names of module-level classes; each of these
+    and all that derive from it count as its subclasses, for ``issubclass`` and ``isinstance``.
+    """
+
+    names: tuple[str, ...]
+    _seen: WeakKeyDictionary[type, bool]
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], names: tuple[str, ...]
+    ) -> NamedClasses:
+        made = super().__new__(mcs, name, bases, body)
+        made.names, made._seen = names, WeakKeyDictionary()
+        return made
+
+    def __init__(cls, *made_of: Any, names: tuple[str, ...]) -> None:
+        super().__init__(*made_of)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        found = cls._seen.get(other)
+        if found is None:
+            found = cls._seen[other] = any(full_name(base) in cls.names for base in other.__mro__)
+        return found
+
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return cls.__subclasscheck__(type(obj))
+
+    def imported(cls) -> list[type]:
+        """Return the classes of these names that the program has imported by now."""
+        found = (_imported(name) for name in cls.names)
+        return [one for one in found if one is not None]
+
+    def awaited(cls) -> list[str]:
+        """Return the modules of those that it has not."""
+        return [name.rpartition(".")[0] for name in cls.names if _imported(name) is None]
+
+
+def _imported(name: str) -> type | None:
+    module, _, attribute = name.rpartition(".")
+    # Not from the module itself: it may import on demand what it is asked for.
+    found = getattr(sys.modules.get(module), "__dict__", {}).get(attribute)
+    return found if isinstance(found, type) and full_name(found) == name else None

@@ -51,6 +51,8 @@ class LeafMethod:
             the method, this row and the version for objects which no engine runs.
         within: tells of a class whether ``owned`` is to see calls that are part of another leaf,
             too; it then tells them apart itself.
+        finds_documents: whether a search's results are documents, which a run remembers for the
+            prompts that are made of them.
     """
 
     name: str
@@ -60,6 +62,7 @@ class LeafMethod:
     sync: str | None = None
     owned: Callable[[Method, LeafMethod, Method], Method] | None = None
     within: Callable[[type], bool] = lambda cls: False
+    finds_documents: bool = True
 
 
 def leaf_pair(

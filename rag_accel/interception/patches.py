@@ -12,19 +12,25 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, forget_program
 from rag_accel.adoption.owned_or_plain import logger
+from rag_accel.interception.class_watch import (
+    is_imported,
+    leaf_classes,
+    may_be_imported,
+    unwatch,
+    watch,
+)
 from rag_accel.interception.identity import Activation, find_identity, find_lender, lent
 from rag_accel.interception.leaf_table import (
     Framework,
     LeafMethod,
     add_framework,
-    frameworks,
     is_decorated,
     is_default,
     is_scheduled,
@@ -34,59 +40,17 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.interception.wrappers import wrap
 
-Watcher = Callable[[type], None]
 
-_watcher: Watcher | None = None
-#: What stood in the watched classes before.
-_saved: dict[type, Any] = {}
-
-
-def _watch(watcher: Watcher) -> None:
-    """Call ``watcher`` with every leaf class defined from now on; the caller holds a lock."""
-    global _watcher
-    _watcher = watcher
-    for framework in frameworks:
-        for base in framework.leaves:
-            # What derives from another base is heard of there.
-            if base not in _saved and not any(
-                issubclass(base, other) for other in framework.leaves if other is not base
-            ):
-                _install(base)
-
-
-def _unwatch() -> None:
-    """Restore what stood in the classes before."""
-    global _watcher
-    _watcher = None
-    for base in list(_saved):
-        _remove(base)
-
-
-def _install(base: type) -> None:
-    original = base.__dict__.get("__init_subclass__")
-    _saved[base] = original
-
-    def __init_subclass__(cls: type, **kwargs: Any) -> None:  # noqa: N807
-        if original is not None:
-            original.__func__(cls, **kwargs)
-        else:
-            super(base, cls).__init_subclass__(**kwargs)
-        watcher = _watcher
-        if watcher is not None:
-            watcher(cls)
-
-    base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
-
-
-def _remove(base: type) -> None:
-    original = _saved.pop(base)
-    if original is None:
-        del base.__init_subclass__
-    else:
-        base.__init_subclass__ = original
+def _hear_of(cls: type) -> None:
+    """Patch a leaf class that was defined just now, and what was imported before it."""
+    _patch(cls)
+    if may_be_imported():
+        patches.look_again()
 
 
 def _find(obj: Any) -> RequestIdentity | None:
+    if may_be_imported():
+        patches.look_again()
     identity = find_identity()
     return find_lender(obj) if identity is None and lent else identity
 
@@ -124,9 +88,7 @@ class Patches:
             try:
                 self._users[use] = None
                 if not self._stand:
-                    _watch(_patch)
-                    for cls in _leaf_classes():
-                        _patch(cls)
+                    self._patch_all()
                     self._stand = True
             except BaseException:  # an interrupt: nobody would give it back
                 self.release(use)
@@ -139,7 +101,7 @@ class Patches:
             self._users.pop(use, None)
             if not self._users:
                 self._stand = False
-                _unwatch()
+                unwatch()
                 # Where other code replaced ours, its method stays; ours lets calls from it through.
                 for cls, name in self.patched():
                     setattr(cls, name, wrapped_in(cls, name))
@@ -149,9 +111,25 @@ class Patches:
         with self._lock:
             add_framework(framework)
             if self._stand:
-                _watch(_patch)
-                for cls in _leaf_classes():
-                    _patch(cls)
+                self._patch_all()
+
+    def look_again(self) -> None:
+        """Patch what is known by name and was imported since; the next call asks again.
+
+        Never waits: whoever imports may hold what a thread that patches waits for.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._stand and is_imported():
+                self._patch_all()
+        finally:
+            self._lock.release()
+
+    def _patch_all(self) -> None:
+        watch(_hear_of)
+        for cls in leaf_classes():
+            _patch(cls)
 
     def patched(self) -> list[tuple[type, str]]:
         """Return the methods patched now."""
@@ -192,22 +170,10 @@ def _let_go(use: object, program: str) -> None:
         forget_program(program)
 
 
-def _leaf_classes() -> Iterator[type]:
-    """Yield every class of leaves that the process knows."""
-    seen: set[type] = set()
-    waiting: list[type] = [base for framework in frameworks for base in framework.leaves]
-    while waiting:
-        for cls in waiting.pop().__subclasses__():
-            if cls not in seen:
-                seen.add(cls)
-                waiting.append(cls)
-                yield cls
-
-
 def places() -> Iterator[tuple[type, LeafMethod]]:
     """Yield each leaf method of all classes that the process knows, where it is defined."""
     found: dict[tuple[type, LeafMethod], None] = {}
-    for cls in _leaf_classes():
+    for cls in leaf_classes():
         found.update(dict.fromkeys(_places_of(cls)))
     yield from found
 

@@ -108,7 +108,7 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
         return None
     if leaf.owned is not None:
         scheduled = leaf.owned(original, leaf, scheduled)
-    if leaf.kind in _FINDING:
+    if leaf.kind in _FINDING and leaf.finds_documents:
         scheduled = noting(scheduled, leaf_class(cls).framework)
     seek = find if is_inherited else functools.partial(_leafs_run, find)
     if leaf.within(cls):

@@ -33,9 +33,17 @@ from langchain_core.vectorstores import VectorStore
 from pydantic import BaseModel
 
 from rag_accel_adapters.langchain.callables import held_by, wanted_in
+from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
 from rag_accel_adapters.langgraph.parts import parts_of
 
-LEAF_BASES = (BaseLanguageModel, BaseRetriever, Embeddings, VectorStore, BaseDocumentCompressor)
+LEAF_BASES = (
+    BaseLanguageModel,
+    BaseRetriever,
+    Embeddings,
+    VectorStore,
+    BaseDocumentCompressor,
+    QueriedGraph,
+)
 MAX_DEPTH = 64
 
 _FRAMEWORKS = ("langchain", "langchain_classic", "langchain_core", "langgraph", "rag_accel")

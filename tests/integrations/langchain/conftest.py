@@ -19,6 +19,7 @@ sys.path.append(str(Path(__file__).parents[2] / "engines" / "retrieval"))  # how
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # how to serve
 
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "embedding"))  # how to keep graphs
+sys.path.append(str(Path(__file__).parents[2] / "engines" / "knowledge" / "bolt"))  # how to cut
 
 from lc_waiting import is_idle, wait_until
 

@@ -58,6 +58,9 @@ class Recorder(BaseCallbackHandler):
     def on_retriever_end(self, documents: Any, **kwargs: Any) -> None:
         self._more("retriever_end", documents, kwargs)
 
+    def on_text(self, text: str, **kwargs: Any) -> None:
+        self._more("text", (text, kwargs.get("color"), kwargs.get("end")), kwargs)
+
     def on_retry(self, retry_state: Any, **kwargs: Any) -> None:
         self._more("retry", retry_state.attempt_number, kwargs)
 

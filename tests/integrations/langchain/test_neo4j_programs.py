@@ -1,0 +1,236 @@
+"""Chains and stores over a real Neo4j: what the plain ones give, tell and raise, and scheduled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain_neo4j")
+
+from graph_programs import meeting_of, run_three_ways
+from neo4j.exceptions import AuthError, ClientError, ServiceUnavailable, SessionExpired
+from neo4j_programs import (
+    FILL,
+    MANY,
+    ODD,
+    WRITES,
+    WRITTEN,
+    CountedGraph,
+    chain_over,
+    graph_at,
+)
+from neo4j_server import BoltServer
+from relay import Relay
+
+from langchain_rag_accel import accelerate, activate, explain
+from langchain_rag_accel.coverage import CoverageRow, coverage
+from rag_accel import Accelerator
+
+pytestmark = pytest.mark.neo4j
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "direct": {"return_direct": True},
+    "validated": {"validate_cypher": True},
+    "as a tool": {"use_function_response": True},
+    "few": {"top_k": 1, "return_intermediate_steps": False},
+}
+
+
+@pytest.fixture
+def graph(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[CountedGraph]:
+    """Yield LangChain's graph of a small database."""
+    neo4j_driver.execute_query(FILL, names=ODD)
+    with graph_at(neo4j_server, CountedGraph) as made:
+        yield made
+
+
+def _invoke(question: str, chain: Any, config: Any) -> Any:
+    return chain.invoke({"query": question}, config)
+
+
+def _ainvoke(question: str, chain: Any, config: Any) -> Any:
+    return asyncio.run(chain.ainvoke({"query": question}, config))
+
+
+def _batch(question: str, chain: Any, config: Any) -> Any:
+    return chain.batch([{"query": question}], config)
+
+
+# GraphCypherQAChain.
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_chain_gives_and_tells_what_the_plain_one_does(
+    settings: str, graph: CountedGraph, accelerator: Accelerator
+) -> None:
+    make = partial(chain_over, graph, **SETTINGS[settings])
+    for question in WRITTEN:
+        for run in (_invoke, _ainvoke, _batch):
+            graph.asked.clear()
+            bare, *others = run_three_ways(make, partial(run, question), accelerator)
+            assert others == [bare, bare], question
+            number, rest = divmod(len(graph.asked), 3)
+            assert (number <= 1, rest) == (True, 0), question
+
+
+def test_every_call_of_a_chain_is_scheduled(graph: CountedGraph, accelerator: Accelerator) -> None:
+    fast = accelerate(chain_over(graph), accelerator=accelerator)
+    with coverage() as meter:
+        fast.invoke({"query": "names?"})
+    assert meter.rows() == [
+        CoverageRow("chat model", 2, 0, 2),
+        CoverageRow("knowledge graph", 1, 0, 1),
+    ]
+
+
+def test_the_parts_of_a_chain_are_explained(graph: CountedGraph, accelerator: Accelerator) -> None:
+    said = explain(accelerate(chain_over(graph), accelerator=accelerator))
+    assert "program.graph: CountedGraph: " in said
+    assert "program.cypher_generation_chain.1: QueryWriter: " in said
+    assert "program.qa_chain.1: QueryWriter: " in said
+
+
+@pytest.mark.parametrize("is_activated", [False, True])
+async def test_the_models_of_sixteen_chains_meet(
+    is_activated: bool, graph: CountedGraph, accelerator: Accelerator
+) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    chain: Any = chain_over(graph, meeting_of(16))
+    asked = [{"query": question} for question in MANY]
+    expected = [chain_over(graph).invoke(one) for one in asked]
+    if is_activated:
+        with activate(accelerator):
+            found = await asyncio.gather(*map(chain.ainvoke, asked))
+    else:
+        fast = accelerate(chain, accelerator=accelerator)
+        found = await asyncio.gather(*map(fast.ainvoke, asked))
+    assert found == expected
+
+
+# What writes is the caller's.
+
+
+@pytest.mark.parametrize("question", WRITES)
+def test_what_writes_has_the_plain_effect_once(
+    question: str, graph: CountedGraph, accelerator: Accelerator
+) -> None:
+    made: list[int] = []
+
+    def run(chain: Any, config: Any) -> Any:
+        try:
+            return chain.invoke({"query": question}, config)
+        finally:
+            (row,) = graph.query("MATCH (n:Made) RETURN count(n) AS made")
+            made.append(row["made"])
+
+    bare, *others = run_three_ways(partial(chain_over, graph), run, accelerator)
+    assert others == [bare, bare]
+    assert made == [made[0], 2 * made[0], 3 * made[0]]
+    assert made[0] == {"make?": 1, "make apart?": 2}.get(question, 0)
+
+
+async def test_equal_queries_of_sixteen_requests_all_reach_the_graph(
+    graph: CountedGraph, accelerator: Accelerator
+) -> None:
+    fast = accelerate(chain_over(graph), accelerator=accelerator)
+    await asyncio.gather(*(fast.ainvoke({"query": "make?"}) for _ in range(16)))
+    assert graph.query("MATCH (n:Made) RETURN count(n) AS made") == [{"made": 16}]
+    graph.asked.clear()
+    await asyncio.gather(*(fast.ainvoke({"query": "names?"}) for _ in range(16)))
+    assert len(graph.asked) == 16
+
+
+def test_a_chain_still_wants_to_be_allowed(graph: CountedGraph, accelerator: Accelerator) -> None:
+    with activate(accelerator), pytest.raises(ValueError, match="dangerous requests"):
+        chain_over(graph, allow_dangerous_requests=False)
+
+
+# Neo4jGraph.
+
+
+def test_names_and_parameters_reach_a_graph_as_they_are(
+    graph: CountedGraph, accelerator: Accelerator
+) -> None:
+    fast = accelerate(graph, accelerator=accelerator)
+    assert isinstance(fast, CountedGraph)
+    for name in [*ODD, "", "Nobody"]:
+        asked = ("MATCH (p:Person {name: $name}) RETURN p", {"name": name})
+        assert fast.query(*asked) == graph.query(*asked) == [{"p": {"name": name}}] * (name in ODD)
+    session = {"default_access_mode": "READ"}
+    found = fast.query("RETURN $x AS x", params={"x": [1, None]}, session_params=session)
+    assert found == [{"x": [1, None]}]
+    with pytest.raises(ClientError, match="read access mode"):
+        fast.query("CREATE (:Made)", session_params=session)
+
+
+def test_a_graph_closed_through_its_twin_is_closed(
+    neo4j_server: BoltServer, neo4j_driver: Any, accelerator: Accelerator
+) -> None:
+    graph = graph_at(neo4j_server, refresh_schema=False)
+    fast = accelerate(graph, accelerator=accelerator)
+    fast.refresh_schema()
+    assert fast.get_schema == graph.get_schema != ""
+    del fast
+    assert graph.query("RETURN 1 AS one") == [{"one": 1}]
+    accelerate(graph, accelerator=accelerator).close()
+    with pytest.raises(RuntimeError, match="connection has been closed"):
+        graph.query("RETURN 1")
+
+
+def errors_of(graph: Any, query: str, accelerator: Accelerator) -> list[tuple[type, str]]:
+    """Return the error of a query, from the plain graph and from the accelerated one."""
+    found: list[tuple[type, str]] = []
+    for one in (graph, accelerate(graph, accelerator=accelerator)):
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - whichever it is, twice
+            one.query(query)
+        found.append((caught.type, getattr(caught.value, "code", None) or ""))
+    return found
+
+
+def test_a_refused_login_is_the_drivers_own_error(
+    neo4j_server: BoltServer, graph: CountedGraph, accelerator: Accelerator
+) -> None:
+    with activate(accelerator), pytest.raises(ValueError, match="credentials are correct"):
+        graph_at(neo4j_server, username="nobody", password="secret")
+    with neo4j_server.driver(auth=("nobody", "secret")) as refused:
+        own, graph._driver = graph._driver, refused
+        try:
+            plain, fast = errors_of(graph, "RETURN 1", accelerator)
+        finally:
+            graph._driver = own
+    assert plain == fast == (AuthError, "Neo.ClientError.Security.Unauthorized")
+
+
+def test_a_slow_query_ends_at_the_graphs_own_time_limit(
+    graph: CountedGraph, accelerator: Accelerator
+) -> None:
+    graph.timeout = 0.05
+    query = "UNWIND range(1, 2000000000) AS x WITH x WHERE x % 3 = 0 RETURN count(x)"
+    plain, fast = errors_of(graph, query, accelerator)
+    assert plain == fast
+    assert "TransactionTimedOut" in plain[1]
+
+
+def test_a_server_that_is_gone_is_the_drivers_own_error(
+    neo4j_server: BoltServer, neo4j_driver: Any, accelerator: Accelerator
+) -> None:
+    host, _, port = neo4j_server.uri.rpartition("//")[2].partition(":")
+    relay = Relay((host, int(port)))
+    try:
+        settings = {"notifications_min_severity": "OFF", "max_transaction_retry_time": 0.0}
+        graph = graph_at(
+            BoltServer(relay.uri, neo4j_server.user, neo4j_server.password),
+            driver_config=settings,
+            refresh_schema=False,
+        )
+    finally:
+        relay.cut()
+    with graph:
+        assert len(graph_errors := errors_of(graph, "RETURN 1", accelerator)) == 2
+    assert {error for error, _ in graph_errors} <= {ServiceUnavailable, SessionExpired}
