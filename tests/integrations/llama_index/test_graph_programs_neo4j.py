@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("llama_index.graph_stores.neo4j")
 
 from li_graph_programs import (
+    GraphLLM,
     GraphParts,
     aretrieve,
     filled,
@@ -25,7 +26,9 @@ from li_programs import HashEmbedding, run_in_loop
 from llama_index.core.graph_stores.types import EntityNode
 from llama_index.core.vector_stores.types import VectorStoreQuery
 from llama_index.graph_stores.neo4j import Neo4jPropertyGraphStore
+from neo4j.exceptions import CypherSyntaxError, ServiceUnavailable, SessionExpired
 from neo4j_server import BoltServer
+from relay import Relay
 
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.coverage import coverage
@@ -200,3 +203,44 @@ def test_a_subclass_of_the_user_s_keeps_its_loop(
     found, loop = run_in_loop(threads())
     assert found == [loop]
     del own.__dict__["_driver"]  # that of the store, which closes it
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+def error_of(ask: Callable[[], Any]) -> tuple[type, str]:
+    """Return the class and the text of what a call raises."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        ask()
+    return caught.type, str(caught.value)
+
+
+def test_an_invalid_query_of_a_model_raises_the_driver_s_error(
+    store: Neo4jPropertyGraphStore, accelerator: Accelerator
+) -> None:
+    program = retriever(GraphParts(store, GraphLLM(cypher="MATCH (n RETURN n")), "text to Cypher")
+    fast = accelerate(program, accelerator=accelerator)
+    plain = error_of(lambda: program.retrieve("q"))
+    assert plain[0] is CypherSyntaxError
+    assert error_of(lambda: fast.retrieve("q")) == plain
+    assert error_of(lambda: run_in_loop(aretrieve(fast))) == plain
+    assert accelerator.is_idle
+
+
+def test_a_server_that_goes_away_raises_the_driver_s_error(
+    neo4j_server: BoltServer, store: Neo4jPropertyGraphStore, accelerator: Accelerator
+) -> None:
+    host, _, port = neo4j_server.uri.rpartition("//")[2].partition(":")
+    relay = Relay((host, int(port)))
+    try:
+        with opened(
+            neo4j_server, url=relay.uri, max_transaction_retry_time=0, connection_timeout=2
+        ) as gone:
+            fast = accelerate(retriever(GraphParts(gone), "synonyms"), accelerator=accelerator)
+            assert run_in_loop(aretrieve(fast))
+            relay.cut()
+            kind, _ = error_of(lambda: run_in_loop(aretrieve(fast)))
+            assert issubclass(kind, ServiceUnavailable | SessionExpired)
+    finally:
+        relay.cut()
+    assert accelerator.is_idle
