@@ -1,4 +1,4 @@
-"""Measure retrieval from a knowledge graph: two hops from an entity, and the choice of paths.
+"""Measure retrieval from a knowledge graph: two hops from an entity, paths, and whole programs.
 
 The graph is the standard library of the running Python (``rag_accel.sample``), without triples that
 join an entity to itself.
@@ -15,8 +15,18 @@ join an entity to itself.
   Queries before those that are measured fill the cache of vectors. The chosen paths must be the
   same, those with equal scores (within 1e-5) in any order. The share of paths whose vector was kept
   is a row.
+- 16 programs at once on one loop: ``PGRetriever`` by the names that a model writes and by vectors,
+  two hops each. The model is a table, the vectors are those of the packaged MiniLM, of a thousand
+  entities in a ``SimpleVectorStore``. Plain is the program, ours what ``accelerate`` makes of it,
+  over the same ``SimplePropertyGraphStore``; waves of ours before those that are measured let it
+  make its indexes. The same on 2,000 triples is a row.
+- The same program on a graph of too few triples for an index, one question after the other.
 
 Ratios:
+    pipeline_16: against the same programs run plainly by LlamaIndex: ms until 16 concurrent
+        retrievals have ended / ours, 20,000 triples; median over waves.
+    one_user: against the same program run plainly by LlamaIndex: ms of one retrieval from a small
+        graph, ours / plain (lower is better); median over questions.
     expand_vs_simple_store: against LlamaIndex' SimplePropertyGraphStore: ms of its expansion by two
         hops / ours, native triplets included; median over entities.
     prune_vs_plain: against embedding every path by sentence-transformers: ms of its choice of 30
@@ -25,6 +35,7 @@ Ratios:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import closing
@@ -33,7 +44,8 @@ from typing import Any
 
 from bench.answers import too_many
 from bench.graph.expanding import expansions, our_expand, plain_expand
-from bench.graph.property_graph import filled_store, without_loops
+from bench.graph.programs import Wave, ask_at_once, graph_program, named_vectors, unequal, waves
+from bench.graph.property_graph import filled_store, minilm, without_loops
 from bench.graph.pruning import (
     Chosen,
     PathQuery,
@@ -48,6 +60,7 @@ from bench.graph.pruning import (
 from bench.measure import Pairs, alternate, median, ratios
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
+from llama_index_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines import KnowledgeEngine, MemoryGraph, SentenceTransformerEngine
 from rag_accel.engines.embedding.models import load_model
@@ -57,6 +70,7 @@ from rag_accel.sample import (
     chain_questions,
     graph_questions,
     read_library_graph,
+    uniform_stream,
     zipf_stream,
 )
 from rag_accel.sample.source_triples import Triple
@@ -64,6 +78,8 @@ from rag_accel.sample.source_triples import Triple
 PLAIN, OURS = "plain", "accelerated"
 TOLERANCE = 1e-5
 _PATIENCE_S = 300.0
+#: waves until our indexes are made
+_WARM_UP = 3
 
 _logger = logging.getLogger("bench.graph_retrieval")
 
@@ -79,6 +95,12 @@ class Sizes:
         seeds: entities of a query.
         warm_queries: that fill the cache.
         queries: that are measured.
+        vectors: entities that have one, in the retriever's store.
+        few_triples: of the graph whose figures are rows alone.
+        small_triples: of the graph of one user.
+        programs: that ask at once.
+        waves: of them, measured.
+        singles: questions of one user.
     """
 
     triples: int = 20_000
@@ -87,9 +109,15 @@ class Sizes:
     seeds: int = 4
     warm_queries: int = 60
     queries: int = 40
+    vectors: int = 1_000
+    few_triples: int = 2_000
+    small_triples: int = 60
+    programs: int = 16
+    waves: int = 7
+    singles: int = 200
 
 
-QUICK = Sizes(expanded=20)
+QUICK = Sizes(expanded=20, waves=3, singles=60)
 FULL = Sizes()
 
 
@@ -98,7 +126,7 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     chosen = sizes or (QUICK if quick else FULL)
     triples = without_loops(read_library_graph(chosen.triples).triples)
     rows, found = list[Row](), dict[str, float]()
-    for part in (_expand, _prune):
+    for part in (_expand, _prune, _pipeline, _one_user):
         more_rows, more = part(triples, chosen)
         _logger.info("%s", more)
         rows += more_rows
@@ -191,3 +219,49 @@ def _prune_rows(
         ),
     ]
     return rows, {"prune_vs_plain": sum(times.plain) / sum(times.other)}
+
+
+def _pipeline(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
+    rows, found = list[Row](), list[Pairs[float]]()
+    for count in (len(triples), min(sizes.few_triples, len(triples) // 2)):
+        workload = f"{sizes.programs} programs at once, {count} triples"
+        pairs = _asked(triples[:count], sizes, sizes.waves, sizes.programs)
+        times = pairs.map(lambda one: in_ms(one.seconds))
+        rows += _program_rows(workload, pairs, times)
+        found.append(times)
+    return rows, {"pipeline_16": median(ratios(Pairs(found[0].other, found[0].plain)))}
+
+
+def _one_user(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
+    count = sizes.small_triples
+    pairs = _asked(triples[:count], sizes, sizes.singles, 1)
+    times = pairs.map(lambda one: in_ms(one.seconds))
+    rows = _program_rows(f"one program, {count} triples", pairs, times)
+    return rows, {"one_user": median(ratios(times))}
+
+
+def _asked(triples: Sequence[Triple], sizes: Sizes, num_waves: int, programs: int) -> Pairs[Wave]:
+    """Ask questions of a graph in waves of so many programs, in both arms."""
+    store, model = filled_store(triples), minilm()
+    stream = uniform_stream(chain_questions(triples), num_waves * programs, seed=4)
+    seeds = (name for one in stream for name in one.seeds)
+    names = list(dict.fromkeys((*seeds, *store.graph.nodes)))[: sizes.vectors]
+    program = graph_program(store, named_vectors(names, model), model, stream)
+    groups = [stream[at : at + programs] for at in range(0, len(stream), programs)]
+    with Accelerator() as accelerator:
+        fast = accelerate(program, accelerator=accelerator)
+        with asyncio.Runner() as loop:
+            ask_at_once(program, groups[0][:1], loop)  # a wave of all takes it long
+            for _ in range(_WARM_UP):
+                ask_at_once(fast, groups[0], loop)
+        wait_until_compiled(_PATIENCE_S)
+        return waves(program, fast, groups)
+
+
+def _program_rows(workload: str, pairs: Pairs[Wave], times: Pairs[float]) -> list[Row]:
+    wrong = unequal(pairs, TOLERANCE)
+    return [
+        row_of(PLAIN, workload, "latency_ms", times.plain),
+        row_of(OURS, workload, "latency_ms", times.other),
+        Row(OURS, workload, "different_answers", wrong, None, len(times.plain)),
+    ]

@@ -29,7 +29,7 @@ from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.composites import composite_of
 from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.layers import Method
-from llama_index_rag_accel.off_loop import off_loop
+from llama_index_rag_accel.off_loop import leaving_within, may_leave, off_loop
 from llama_index_rag_accel.owned_search import is_recognised, searching
 from llama_index_rag_accel.side_by_side import side_by_side
 from rag_accel.adoption.embedding_calls import Role
@@ -138,6 +138,18 @@ def _around(*names: str) -> list[LeafMethod]:
     return [LeafMethod(name, PrimitiveKind.INGESTION, "composite") for name in names]
 
 
+def _graph_search(leaf: LeafMethod) -> LeafMethod:
+    """Return the row of a graph store's search, which a retriever's call may be made of."""
+    may_leave_its_loop = partial(may_leave, leaf)
+    if leaf.name.removeprefix("a") not in _INDEXED_SEARCHES:
+        return replace(leaf, owned=leaving_within, within=may_leave_its_loop)
+    return replace(
+        leaf,
+        owned=partial(indexed, spread=_spread),
+        within=lambda cls: is_indexed(cls) or may_leave_its_loop(cls),
+    )
+
+
 _INDEXED_SEARCHES = ("get_triplets", "get_rel_map")
 _GRAPH_SEARCHES = ("get", "structured_query", "vector_query")
 
@@ -170,11 +182,10 @@ LLAMA_INDEX = Framework(
         ],
         PropertyGraphStore: [
             *(
-                replace(leaf, owned=partial(indexed, spread=_spread), within=is_indexed)
-                for name in _INDEXED_SEARCHES
+                _graph_search(leaf)
+                for name in (*_INDEXED_SEARCHES, *_GRAPH_SEARCHES)
                 for leaf in _pair(name, f"a{name}", SEARCHING)
             ),
-            *(leaf for name in _GRAPH_SEARCHES for leaf in _pair(name, f"a{name}", SEARCHING)),
             *_around("aupsert_nodes", "aupsert_relations", "adelete", "adelete_llama_nodes"),
             *_around("aget_schema"),
         ],

@@ -21,7 +21,8 @@ from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.owned_or_plain import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity, identity_for
-from rag_accel.interception.leaf_table import called_on, plain_class
+from rag_accel.interception.leaf_call import is_nested
+from rag_accel.interception.leaf_table import LeafMethod, called_on, plain_class, plain_method
 from rag_accel_adapters.llama_index.stand_ins import shares_steps
 from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
 
@@ -30,6 +31,33 @@ def off_loop(method: Method) -> Method:
     """Return a method as it is to run here: its blocking call in a thread if it may."""
     known = blocking_method(method)
     return method if known is None else functools.partial(_run, method, known)
+
+
+def may_leave(leaf: LeafMethod, cls: type) -> bool:
+    """Tell whether the blocking call of a class's method may be made in a thread."""
+    return blocking_method(plain_method(plain_class(cls), leaf.name)) is not None
+
+
+def leaving_within(original: Method, leaf: LeafMethod, plain: Method) -> Method:
+    """Return the scheduled version of a method that leaves its loop also as part of another leaf.
+
+    Of a store that a retriever asks, say: the call that is part of the retriever's is not admitted
+    again.
+
+    Args:
+        original: the method.
+        leaf: its row.
+        plain: the scheduled version of a call of its own.
+    """
+    if leaf.flavour != "coroutine":
+        return plain
+
+    async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_nested(self):
+            return await off_loop(original)(self, *args, **kwargs)
+        return await plain(identity, self, *args, **kwargs)
+
+    return coroutine
 
 
 def _run(method: Method, known: BlockingMethod, obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -53,10 +81,7 @@ def _threads_for(
     if identity is None or not identity.accelerator.options.off_loop:
         return None
     accelerator = identity.accelerator
-    named = accelerator.options.thread_safe_classes
-    if known.only_named and not (
-        full_name(plain_class(type(obj))) in named or _shares_steps(obj, accelerator)
-    ):
+    if known.only_named and not _is_to_be_moved(known, obj, accelerator):
         return None
     prepare = preparation_for(accelerator, lambda: [*known.uses(obj), *known.given(args, kwargs)])
     return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
@@ -74,6 +99,13 @@ def preparation_for(
     except Exception as error:
         fail_open(accelerator, error, __name__)
         return None
+
+
+def _is_to_be_moved(known: BlockingMethod, obj: Any, accelerator: Accelerator) -> bool:
+    """Tell whether the method of an object may block for long, and is to do so elsewhere."""
+    name = full_name(plain_class(type(obj)))
+    is_told = name in accelerator.options.thread_safe_classes or name in known.waiting
+    return is_told or _shares_steps(obj, accelerator)
 
 
 def _shares_steps(obj: Any, accelerator: Accelerator) -> bool:
@@ -98,11 +130,9 @@ def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) ->
     """
     if not accelerator.options.off_loop:
         return "off_loop=False"
-    named = accelerator.options.thread_safe_classes
-    name = full_name(plain_class(type(obj)))
-    if known.only_named and name not in named and not _shares_steps(obj, accelerator):
-        return f"thread_safe_classes does not name {name}"
-    return obstacle(known.uses(obj), named, plain_class)
+    if known.only_named and not _is_to_be_moved(known, obj, accelerator):
+        return f"thread_safe_classes does not name {full_name(plain_class(type(obj)))}"
+    return obstacle(known.uses(obj), accelerator.options.thread_safe_classes, plain_class)
 
 
 async def _in_thread(

@@ -10,8 +10,12 @@ import pytest
 pytest.importorskip("llama_index.core")
 
 from llama_index.core.graph_stores import SimplePropertyGraphStore
+from llama_index.core.indices.property_graph.sub_retrievers.llm_synonym import (
+    DEFAULT_SYNONYM_EXPAND_TEMPLATE,
+)
 
 from bench.graph.expanding import our_expand, plain_expand
+from bench.graph.programs import NamingLLM, Wave, unequal
 from bench.graph.property_graph import filled_store, retriever, vectors_of, without_loops
 from bench.graph.pruning import Chosen, candidates, different, path_queries
 from bench.llama_index_programs import WordEmbedding
@@ -23,7 +27,17 @@ from rag_accel.sample import chain_questions, read_library_graph, uniform_stream
 from rag_accel.sample.source_triples import Triple
 
 TINY = graph_retrieval.Sizes(
-    triples=600, expanded=4, entities=20, seeds=2, warm_queries=3, queries=3
+    triples=600,
+    expanded=4,
+    entities=20,
+    seeds=2,
+    warm_queries=3,
+    queries=3,
+    vectors=20,
+    few_triples=200,
+    programs=3,
+    waves=2,
+    singles=2,
 )
 
 pytestmark = pytest.mark.bench
@@ -56,7 +70,10 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) ->
 
 def test_every_answer_is_the_plain_one(found: SuiteResult) -> None:
     compared = [row for row in found.rows if row.metric == "different_answers"]
-    assert [row.n for row in compared] == [TINY.expanded, TINY.queries]
+    assert [row.n for row in compared] == [
+        *(TINY.expanded, TINY.queries),
+        *(TINY.waves, TINY.waves, TINY.singles),
+    ]
     assert found.wrong == ()
 
 
@@ -113,6 +130,38 @@ def test_a_retriever_follows_two_hops_from_the_nearest_entity() -> None:
     program = retriever(store, vectors_of(store, model), model)
     nodes = asyncio.run(program.aretrieve("red pump"))
     assert {node.text for node in nodes} == {"red pump -> feeds -> tank", "tank -> feeds -> tap"}
+
+
+# Whole programs ----------------------------------------------------------------------------------
+
+
+def _wave(*nodes: tuple[str, float]) -> Pairs[Wave]:
+    shown = tuple((text, float, score) for text, score in nodes)
+    plain = Wave(0.1, ((("a", float, 0.9), ("b", float, 0.9), ("c", float, 0.5)),))
+    return Pairs((plain,), (Wave(0.1, (shown,)),))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "count"),
+    [
+        ((("a", 0.9), ("b", 0.9), ("c", 0.5)), 0),
+        ((("b", 0.9), ("a", 0.9), ("c", 0.5)), 0),
+        ((("a", 0.9), ("b", 0.9)), 1),
+        ((("a", 0.9), ("b", 0.9), ("d", 0.5)), 1),
+        ((("a", 0.9), ("b", 0.9), ("c", 0.4)), 1),
+    ],
+)
+def test_other_nodes_or_scores_of_a_program_are_counted(
+    nodes: tuple[tuple[str, float], ...], count: int
+) -> None:
+    assert unequal(_wave(*nodes), 1e-5) == count
+
+
+def test_the_model_gives_the_names_in_a_question(triples: tuple[Triple, ...]) -> None:
+    (question,) = uniform_stream(chain_questions(triples), 1, seed=1)
+    llm = NamingLLM(names={question.text: question.seeds})
+    asked = DEFAULT_SYNONYM_EXPAND_TEMPLATE.format(query_str=question.text, max_keywords=3)
+    assert llm.complete(asked).text == "^".join(question.seeds)
 
 
 # The choice of paths -----------------------------------------------------------------------------

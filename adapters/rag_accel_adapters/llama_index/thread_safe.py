@@ -38,6 +38,8 @@ _OPAQUE = frozenset[str]().union(
     _names(f"{_CORE}.vector_stores.types", "MetadataFilter MetadataFilters VectorStoreQuery"),
     _names(f"{_CORE}.schema", "QueryBundle TextNode Node Document ImageNode"),
     _names(f"{_CORE}.graph_stores.types", "EntityNode ChunkNode Relation"),
+    # Its driver may be shared by threads, and what it keeps beside changes with its schema alone.
+    _names("llama_index.graph_stores.neo4j.neo4j_property_graph", "Neo4jPropertyGraphStore"),
     _names("tiktoken.core", "Encoding"),
     _names("openai", "OpenAI AsyncOpenAI AzureOpenAI AsyncAzureOpenAI"),
     _names("httpx", "Client AsyncClient"),

@@ -18,6 +18,7 @@ from rag_accel.interception.patches import patches
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # how to serve
+sys.path.append(str(Path(__file__).parents[2] / "engines" / "knowledge" / "bolt"))  # a relay
 
 #: LlamaIndex leaves loops and the databases of its chat memory open, whoever runs it.
 UPSTREAM = (
