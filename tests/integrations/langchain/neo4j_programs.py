@@ -64,8 +64,12 @@ class CountedGraph(Neo4jGraph):
 
 def graph_at(server: BoltServer, kind: type[Neo4jGraph] = Neo4jGraph, **settings: Any) -> Any:
     """Return LangChain's graph of a server; the caller closes it."""
-    login: dict[str, Any] = {"url": server.uri, "username": server.user, "password": server.password}
-    quiet = {"driver_config": {"notifications_min_severity": "OFF"}}
+    login: dict[str, Any] = {
+        "url": server.uri,
+        "username": server.user,
+        "password": server.password,
+    }
+    quiet: dict[str, Any] = {"driver_config": {"notifications_min_severity": "OFF"}}
     return kind(**login | quiet | settings)
 
 
