@@ -69,7 +69,7 @@ def graph_at(server: BoltServer, kind: type[Neo4jGraph] = Neo4jGraph, **settings
         "username": server.user,
         "password": server.password,
     }
-    quiet = {"driver_config": {"notifications_min_severity": "OFF"}}
+    quiet: dict[str, Any] = {"driver_config": {"notifications_min_severity": "OFF"}}
     return kind(**login | quiet | settings)
 
 
