@@ -111,7 +111,7 @@ class AroundName(CustomPGRetriever):
         found = self.graph_store.get_rel_map(self.graph_store.get(ids=["E1"]), depth=2)
         return [self._shown(one, place) for place, one in enumerate(found)]
 
-    async def acustom_retrieve(self, query_str: str) -> list[NodeWithScore]:
+    async def acustom_retrieve(self, query_str: str) -> Any:
         """Return the same."""
         nodes = await self.graph_store.aget(ids=["E1"])
         found = await self.graph_store.aget_rel_map(nodes, depth=2)

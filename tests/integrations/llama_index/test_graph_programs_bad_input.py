@@ -68,7 +68,15 @@ def test_bounds_are_kept(accelerator: Accelerator, options: dict[str, int], coun
 
 
 def test_a_hub_is_cut_where_the_store_cuts_it(accelerator: Accelerator) -> None:
-    assert len(same(words(star(HUB_EDGES), "E0", path_depth=1), accelerator)) == 30
+    # Some edges are loops: upstream takes long for a hub that no tail leads back to.
+    store = star(100)
+    store.upsert_relations(
+        [
+            Relation(label=f"to {at}", source_id="E0", target_id=f"E{at % 100}")
+            for at in range(HUB_EDGES)
+        ]
+    )
+    assert len(same(words(store, "E0"), accelerator)) == 30
 
 
 ODD = ["A 'quoted' name", 'A "quoted" name', "A\nline", "A_to_b", "A^b", "A -> b", "A`b", ""]

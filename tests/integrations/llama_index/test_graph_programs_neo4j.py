@@ -46,7 +46,7 @@ pytestmark = [
 @contextmanager
 def opened(server: BoltServer, **settings: Any) -> Iterator[Neo4jPropertyGraphStore]:
     """Give a store on a server."""
-    arguments = {"url": server.uri} | settings
+    arguments: dict[str, Any] = {"url": server.uri} | settings
     store = Neo4jPropertyGraphStore(server.user, server.password, **arguments)
     try:
         yield store
@@ -195,14 +195,14 @@ def test_a_subclass_of_the_user_s_keeps_its_loop(
             return [threading.get_ident()]
 
     own = OwnStore.__new__(OwnStore)
-    own.__dict__.update(vars(store))
+    vars(own).update(vars(store))
 
     async def threads() -> Any:
         return await accelerate(own, accelerator=accelerator).aget(), threading.get_ident()
 
     found, loop = run_in_loop(threads())
     assert found == [loop]
-    del own.__dict__["_driver"]  # that of the store, which closes it
+    del own._driver  # that of the store, which closes it
 
 
 # Errors ------------------------------------------------------------------------------------------
