@@ -12,8 +12,8 @@ from itertools import islice
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.line import MemberLines
-from rag_accel.engines.devices.pieces import DeviceWork, WorkPiece, by_urgency, cut
-from rag_accel.engines.devices.plan import MemberBatch, MemberPlan, MemberSpec, MemberState, choose
+from rag_accel.engines.devices.pieces import DeviceWork, Turn, WorkPiece, by_urgency, cut
+from rag_accel.engines.devices.plan import MemberBatch, MemberPlan, MemberSpec, MemberState, place
 from rag_accel.engines.devices.rest import RestOfRequest
 
 MOST_FAILURES = 3
@@ -27,6 +27,8 @@ GOES_ON_S = 0.125
 
 LOOK_AGAIN_S = 0.01
 """The least time until a member that is late is looked at again."""
+
+POSTPONED = (1, 2, 4, 8, 16, 32)
 
 _MOST_LOOKED_AT = 4096  # queued pieces, at each event
 
@@ -217,17 +219,26 @@ class Placement:
     def _next_plan(self, now: float, cores: int, beside: bool) -> MemberPlan | None:
         """Return the first step that a free member should begin, as much as is in it."""
         plans = self._plans(now, cores, beside)
-        free = [plan for plan in plans if self._may_take(plan.member, now, cores)]
-        if not free:
+        if not any(self._may_take(plan.member, now, cores) for plan in plans):
             return None
         soonest_s = min(plan.member.lines.predict_s(1, beside) for plan in plans)
-        turns = by_urgency(self._works.values(), now, soonest_s)
-        for turn in islice(turns, _MOST_LOOKED_AT):
-            untried = [plan for plan in plans if plan.member.spec.name not in turn.piece.tried]
-            choose(turn, untried or plans).add(turn)
-            if not any(one.is_first for one in free):
-                break  # what is left joins no step that begins now
+        turns = list(
+            islice(by_urgency(self._works.values(), now, soonest_s), _MOST_LOOKED_AT)
+        )
+        num_late = place(turns, plans)
+        if num_late:
+            plans = self._postponing(turns, plans, num_late, lambda: self._plans(now, cores, beside))
+        free = (plan for plan in plans if self._may_take(plan.member, now, cores))
         return next((plan for plan in free if plan.pieces), None)
+
+    def _postponing(self, turns, plans, num_late, make):
+        for count in POSTPONED:
+            head, rest = turns[:count], turns[count:]
+            others = make()
+            found = place([*rest, *head], others)
+            if found < num_late:
+                plans, num_late = others, found
+        return plans
 
     def _plans(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
         plans: list[MemberPlan] = []

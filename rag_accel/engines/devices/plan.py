@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -111,8 +112,16 @@ class MemberPlan:
             return start + self._seconds(turn.piece.cost)
         return self.starts_at + self._seconds(self.cost + turn.piece.cost)
 
+    def is_in_time(self, turn: Turn) -> bool:
+        """Tell whether a piece has a latest end and would end before it."""
+        return turn.work.latest_end is not None and self.end_with(turn) <= turn.work.latest_end
+
     def add(self, turn: Turn) -> None:
-        """Put a piece into the step it fits in."""
+        """Put a piece into the step it fits in.
+
+        One that will be late there whatever else is in the step hurries nobody.
+        """
+        is_late = not self.is_in_time(turn)
         if self._must_follow(turn):
             self.starts_at += self._seconds(self.cost)
             self.texts = self.cost = 0
@@ -120,7 +129,7 @@ class MemberPlan:
             self.is_first = self.is_closed = False
         self.cost += turn.piece.cost
         self.texts += len(turn.piece.positions)
-        if turn.work.latest_end is not None:
+        if turn.work.latest_end is not None and not is_late:
             self.earliest = min(self.earliest, turn.work.latest_end)
         self.is_closed = turn.piece.alone
         if self.is_first:
@@ -149,19 +158,36 @@ class MemberPlan:
         return lines.predict_s(tokens, self.beside) * (1.0 + lines.margin) if tokens else 0.0
 
 
-def choose(turn: Turn, plans: list[MemberPlan]) -> MemberPlan:
-    """Return the plan a piece belongs to.
+def first_in_time(turn: Turn, plans: list[MemberPlan]) -> MemberPlan | None:
+    """Return the plan a piece belongs to if it can end in time.
 
     Plans come in order of preference. The first one wins on which the whole step still ends before
-    the earliest latest-end in it, the piece's own included. Where there is none, or the work has no
-    latest end, that on which the piece ends soonest without making others late.
+    the earliest latest-end in it, the piece's own included. None if there is none, or the work has
+    no latest end.
     """
-    best, best_end = plans[0], inf
-    latest = turn.work.latest_end
-    for plan in plans:
-        end = plan.end_with(turn)
-        if latest is not None and end <= latest:
-            return plan
-        if end < best_end:
-            best, best_end = plan, end
-    return best
+    return next((plan for plan in plans if plan.is_in_time(turn)), None)
+
+
+def soonest(turn: Turn, plans: list[MemberPlan]) -> MemberPlan:
+    """Return the plan in which a piece ends soonest without making others late."""
+    return min(plans, key=lambda plan: plan.end_with(turn))
+
+
+def place(turns: Sequence[Turn], plans: list[MemberPlan]) -> int:
+    """Put pieces into plans, in their order; return how many are late for no other reason.
+    """
+    late: list[Turn] = []
+    for turn in turns:
+        plan = first_in_time(turn, _untried(turn, plans))
+        if plan is None and turn.work.latest_end is not None and not turn.is_overdue:
+            late.append(turn)  # it takes what the others leave
+        else:
+            (plan or soonest(turn, _untried(turn, plans))).add(turn)
+    for turn in late:
+        soonest(turn, _untried(turn, plans)).add(turn)
+    return len(late)
+
+
+def _untried(turn: Turn, plans: list[MemberPlan]) -> list[MemberPlan]:
+    """Return the plans of members on which a piece has not failed; all if it has on each."""
+    return [plan for plan in plans if plan.member.spec.name not in turn.piece.tried] or plans
