@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
+    from rag_accel.engines.devices.emulated import EmulatedMember
+    from rag_accel.engines.devices.members import EngineMember
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
     from rag_accel.engines.embedding.engine import SentenceTransformerEngine
     from rag_accel.engines.knowledge.bolt import BoltGraph
@@ -42,6 +44,8 @@ __all__ = [
     "DocumentIndex",
     "EmulatedDevice",
     "EmulatedEngine",
+    "EmulatedMember",
+    "EngineMember",
     "ExtractiveEngine",
     "HybridEngine",
     "HybridSpec",
@@ -67,6 +71,8 @@ _HOMES = {
     "DeviceTable": "llm.emulated.table",
     "EmulatedDevice": "llm.emulated.device",
     "EmulatedEngine": "llm.emulated.engine",
+    "EmulatedMember": "devices.emulated",
+    "EngineMember": "devices.members",
     "ExtractiveEngine": "llm.extractive.engine",
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.fusion",

@@ -22,6 +22,11 @@ _CHARACTERS_PER_TOKEN = 4
 _STEP_TOKENS = 4096
 
 
+def guess_tokens(text: str) -> int:
+    """Return about how many tokens a text has, where no tokenizer tells."""
+    return len(text) // _CHARACTERS_PER_TOKEN + 2
+
+
 @runtime_checkable
 class Member(Protocol):
     """A place that computes vectors; its methods run on one thread, of its own once it has joined.
@@ -98,7 +103,7 @@ class EngineMember:
     def estimate(self, text: str) -> int:
         """Return the engine's estimate, where it has one."""
         own = getattr(self.engine, "estimate", None)
-        return max(1, own(text)) if own else len(text) // _CHARACTERS_PER_TOKEN + 2
+        return max(1, own(text)) if own else guess_tokens(text)
 
     def close(self) -> None:
         """Close the engine."""
