@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from bench.devices.virtual import VirtualSystem, VirtualText, play
 from rag_accel.engine_api import LatencyModel
@@ -78,7 +78,7 @@ def sustained_rate(
     make: MakeSystem,
     lines: Sequence[LatencyModel],
     slo_s: float,
-    loads: Callable[[float], Sequence[Sequence[VirtualText]]],
+    loads: Callable[[float], Iterable[Sequence[VirtualText]]],
     between: tuple[float, float],
     halvings: int,
 ) -> float:

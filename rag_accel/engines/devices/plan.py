@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -156,38 +155,3 @@ class MemberPlan:
         """Return the seconds that a step will take at most, as far as can be told."""
         lines = self.member.lines
         return lines.predict_s(tokens, self.beside) * (1.0 + lines.margin) if tokens else 0.0
-
-
-def first_in_time(turn: Turn, plans: list[MemberPlan]) -> MemberPlan | None:
-    """Return the plan a piece belongs to if it can end in time.
-
-    Plans come in order of preference. The first one wins on which the whole step still ends before
-    the earliest latest-end in it, the piece's own included. None if there is none, or the work has
-    no latest end.
-    """
-    return next((plan for plan in plans if plan.is_in_time(turn)), None)
-
-
-def soonest(turn: Turn, plans: list[MemberPlan]) -> MemberPlan:
-    """Return the plan in which a piece ends soonest without making others late."""
-    return min(plans, key=lambda plan: plan.end_with(turn))
-
-
-def place(turns: Sequence[Turn], plans: list[MemberPlan]) -> int:
-    """Put pieces into plans, in their order; return how many are late for no other reason.
-    """
-    late: list[Turn] = []
-    for turn in turns:
-        plan = first_in_time(turn, _untried(turn, plans))
-        if plan is None and turn.work.latest_end is not None and not turn.is_overdue:
-            late.append(turn)  # it takes what the others leave
-        else:
-            (plan or soonest(turn, _untried(turn, plans))).add(turn)
-    for turn in late:
-        soonest(turn, _untried(turn, plans)).add(turn)
-    return len(late)
-
-
-def _untried(turn: Turn, plans: list[MemberPlan]) -> list[MemberPlan]:
-    """Return the plans of members on which a piece has not failed; all if it has on each."""
-    return [plan for plan in plans if plan.member.spec.name not in turn.piece.tried] or plans
