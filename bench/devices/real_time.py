@@ -19,17 +19,20 @@ from rag_accel.engines.measuring import measure
 from rag_accel.scheduler.messages import EngineName
 
 MOST_TEXTS = 4096
-_WORDS = (
-    "engine vector query batch memory search graph token index model reader river garden music "
-    "planet winter bridge animal letter market doctor window copper forest street"
-).split()
-_TEXT_WORDS = 70  # about 75 tokens
+_WORDS = [
+    f"{first}{second}"
+    for first in ("data", "work", "book", "back", "key")
+    for second in ("base", "shop", "mark", "board", "word")
+]
+_TEXT_WORDS = 60  # about 75 tokens
 
 
 def texts_of(number: int) -> tuple[str, ...]:
     """Return so many different texts of about 75 tokens."""
     return tuple(
-        " ".join(_WORDS[(row * 7 + place * (row % 11 + 1)) % 25] for place in range(_TEXT_WORDS))
+        " ".join(
+            _WORDS[(row * 7 + place * (row % 11 + 1)) % len(_WORDS)] for place in range(_TEXT_WORDS)
+        )
         + f" {row}"
         for row in range(number)
     )

@@ -11,7 +11,7 @@ from bench.results import SuiteResult, as_json, from_json
 from bench.suites import embedding_devices, ratio_definitions
 from rag_accel.engine_api import LatencyModel
 
-TINY = embedding_devices.Sizes(duration_s=5.0, seeds=1, halvings=3)
+TINY = embedding_devices.Sizes(duration_s=5.0, seeds=1, halvings=3, bursts=1, largest=8, pairs=1)
 LINES = [LatencyModel(0.1, 0.001), LatencyModel(0.0, 0.004)]
 
 pytestmark = pytest.mark.bench
@@ -36,6 +36,12 @@ def test_no_burst_is_above_the_bound(found: SuiteResult) -> None:
         assert max(sizes.values()) == sizes.pop("bound")
         assert min(sizes.values()) > 0
     assert 0.95 <= found.ratios["burst_of_bound"] <= 1
+
+
+def test_every_vector_is_the_models(found: SuiteResult) -> None:
+    (compared,) = [row for row in found.rows if row.metric == "different_vectors"]
+    assert compared.n > 0
+    assert found.wrong == ()
 
 
 def test_a_device_answers_when_its_line_says() -> None:
