@@ -84,8 +84,11 @@ class MemberLines:
 
     def predict_s(self, tokens: float, beside: bool) -> float:
         """Return the predicted seconds of a step over ``tokens``."""
-        line = self.beside if beside and self.beside.num_steps else self.alone
-        return line.predict_s(tokens)
+        return self.line(beside).predict_s(tokens)
+
+    def line(self, beside: bool) -> CostLine:
+        """Return the line that predicts."""
+        return self.beside if beside and self.beside.num_steps else self.alone
 
     def add(self, tokens: float, seconds: float, beside: bool) -> None:
         """Learn from one step."""

@@ -99,11 +99,19 @@ def cut(work: WorkId, costs: Sequence[int], most_texts: int) -> list[WorkPiece]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A queued piece whose turn it is; ``goes_on`` says that its work has been begun before."""
+    """A queued piece whose turn it is.
+
+    Args:
+        work: its work.
+        piece: the piece.
+        goes_on: its work has been begun before.
+        is_overdue: its work has waited longest without service, and too long.
+    """
 
     work: DeviceWork
     piece: WorkPiece
     goes_on: bool
+    is_overdue: bool = False
 
 
 def by_urgency(works: Iterable[DeviceWork], now: float, soonest_s: float) -> Iterator[Turn]:
@@ -127,7 +135,7 @@ def by_urgency(works: Iterable[DeviceWork], now: float, soonest_s: float) -> Ite
     if now - overdue.served_at < AGEING_S:
         overdue = None
     else:
-        yield Turn(overdue, overdue.todo[0], False)
+        yield Turn(overdue, overdue.todo[0], False, is_overdue=True)
     going_on: list[tuple[int, float, int, DeviceWork]] = []
     for work in sorted(waiting, key=lambda work: _urgency(work, now + soonest_s)):
         if work is overdue or work.is_begun:

@@ -11,9 +11,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from rag_accel.engine_api import WorkId
+from rag_accel.engines.devices.filling import drained_at, least_late, place
 from rag_accel.engines.devices.line import MemberLines
-from rag_accel.engines.devices.pieces import DeviceWork, WorkPiece, by_urgency, cut
-from rag_accel.engines.devices.plan import MemberBatch, MemberPlan, MemberSpec, MemberState, choose
+from rag_accel.engines.devices.pieces import DeviceWork, Turn, WorkPiece, by_urgency, cut
+from rag_accel.engines.devices.plan import (
+    MemberBatch,
+    MemberPlan,
+    MemberSpec,
+    MemberState,
+)
 from rag_accel.engines.devices.rest import RestOfRequest
 
 MOST_FAILURES = 3
@@ -112,6 +118,29 @@ class Placement:
         work.todo.extend(cut(id, costs, self._most_texts))
         work.left.update(work.todo)
         self._works[id] = work
+
+    def late_by_s(self, tokens: int, now: float, cores: int = 1, beside: bool = False) -> float:
+        """Return how late all that is queued would end with so many more tokens, 0 if in time.
+
+        Each member computes its share in one step, after the running one. Without members, or
+        without a limit for works that have no deadline, nothing is late.
+
+        Args:
+            tokens: that would come.
+            now: the time.
+            cores: as for ``bind``.
+            beside: as for ``bind``.
+        """
+        if self._slo_s is None or not self._members:
+            return 0.0
+        total = tokens + self.queued_tokens
+        end = drained_at(total, self._plans(now, cores, beside))
+        return max(0.0, end - now - self._slo_s)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Return the estimated tokens of all pieces that no member has taken."""
+        return sum(piece.cost for work in self._works.values() for piece in work.todo)
 
     def cancel(self, ids: Iterable[WorkId]) -> None:
         """Forget works; what members have taken of them is dropped when it comes back."""
@@ -239,17 +268,18 @@ class Placement:
     def _next_plan(self, now: float, cores: int, beside: bool) -> MemberPlan | None:
         """Return the first step that a free member should begin, as much as is in it."""
         plans = self._plans(now, cores, beside)
-        free = [plan for plan in plans if self._may_take(plan.member, now, cores)]
-        if not free:
+        if not any(self._may_take(plan.member, now, cores) for plan in plans):
             return None
-        soonest_s = min(plan.member.lines.predict_s(1, beside) for plan in plans)
-        turns = by_urgency(self._works.values(), now, soonest_s)
-        for turn in islice(turns, _MOST_LOOKED_AT):
-            untried = [plan for plan in plans if plan.member.spec.name not in turn.piece.tried]
-            choose(turn, untried or plans).add(turn)
-            if not any(one.is_first for one in free):
-                break  # what is left joins no step that begins now
+        turns = self._turns(plans, now, beside)
+        if place(turns, plans):
+            plans = least_late(turns, lambda: self._plans(now, cores, beside))
+        free = (plan for plan in plans if self._may_take(plan.member, now, cores))
         return next((plan for plan in free if plan.pieces), None)
+
+    def _turns(self, plans: list[MemberPlan], now: float, beside: bool) -> list[Turn]:
+        """Return the queued pieces that are looked at, most urgent first."""
+        soonest_s = min(plan.member.lines.predict_s(1, beside) for plan in plans)
+        return list(islice(by_urgency(self._works.values(), now, soonest_s), _MOST_LOOKED_AT))
 
     def _plans(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
         plans: list[MemberPlan] = []

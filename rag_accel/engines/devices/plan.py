@@ -111,8 +111,16 @@ class MemberPlan:
             return start + self._seconds(turn.piece.cost)
         return self.starts_at + self._seconds(self.cost + turn.piece.cost)
 
+    def is_in_time(self, turn: Turn) -> bool:
+        """Tell whether a piece has a latest end and would end before it."""
+        return turn.work.latest_end is not None and self.end_with(turn) <= turn.work.latest_end
+
     def add(self, turn: Turn) -> None:
-        """Put a piece into the step it fits in."""
+        """Put a piece into the step it fits in.
+
+        One that will be late there whatever else is in the step hurries nobody.
+        """
+        is_late = not self.is_in_time(turn)
         if self._must_follow(turn):
             self.starts_at += self._seconds(self.cost)
             self.texts = self.cost = 0
@@ -120,7 +128,7 @@ class MemberPlan:
             self.is_first = self.is_closed = False
         self.cost += turn.piece.cost
         self.texts += len(turn.piece.positions)
-        if turn.work.latest_end is not None:
+        if turn.work.latest_end is not None and not is_late:
             self.earliest = min(self.earliest, turn.work.latest_end)
         self.is_closed = turn.piece.alone
         if self.is_first:
@@ -147,21 +155,3 @@ class MemberPlan:
         """Return the seconds that a step will take at most, as far as can be told."""
         lines = self.member.lines
         return lines.predict_s(tokens, self.beside) * (1.0 + lines.margin) if tokens else 0.0
-
-
-def choose(turn: Turn, plans: list[MemberPlan]) -> MemberPlan:
-    """Return the plan a piece belongs to.
-
-    Plans come in order of preference. The first one wins on which the whole step still ends before
-    the earliest latest-end in it, the piece's own included. Where there is none, or the work has no
-    latest end, that on which the piece ends soonest without making others late.
-    """
-    best, best_end = plans[0], inf
-    latest = turn.work.latest_end
-    for plan in plans:
-        end = plan.end_with(turn)
-        if latest is not None and end <= latest:
-            return plan
-        if end < best_end:
-            best, best_end = plan, end
-    return best

@@ -64,6 +64,61 @@ def test_what_still_ends_in_time_waits_for_the_preferred_member() -> None:
     assert placement.bind(0.1) == []
 
 
+def test_what_would_end_in_the_second_half_of_its_time_goes_where_it_ends_sooner() -> None:
+    placement = group(1.0)
+    add(placement, "a", cost=500)
+    placement.bind(0.0)
+    add(placement, "b", now=0.1)  # in time on fast, at 0.8; slow ends it at 0.5
+    assert bound(placement.bind(0.1)) == {"slow": ["b"]}
+
+
+def test_a_piece_that_leaves_no_room_for_others_takes_what_they_leave() -> None:
+    placement = group(None, MemberSpec("one", alpha=0.001, beta=0.5))
+    add(placement, "hurried", deadline=0.61)
+    for number in range(4):
+        add(placement, f"w{number}", deadline=1.0)
+    assert bound(placement.bind(0.0)) == {"one": ["w0", "w1", "w2", "w3", "hurried"]}
+
+
+def test_a_piece_in_a_hurry_goes_first_where_nobody_is_late_for_it() -> None:
+    placement = group(None, MemberSpec("one", alpha=0.001, beta=0.5))
+    add(placement, "hurried", deadline=0.61)
+    add(placement, "w", deadline=9.0)
+    assert bound(placement.bind(0.0)) == {"one": ["hurried"]}
+
+
+def test_what_is_late_hurries_nobody() -> None:
+    placement = group(None, MemberSpec("one", alpha=0.001, beta=0.1))
+    add(placement, "late", deadline=0.01)
+    add(placement, "late too", deadline=0.02)
+    assert bound(placement.bind(0.0)) == {"one": ["late", "late too"]}
+
+
+def test_how_late_all_would_be_with_more() -> None:
+    placement = group(0.5)  # fast takes 400 tokens in 0.5 s, slow 125
+    assert placement.late_by_s(525, 0.0) == pytest.approx(0.0)
+    assert placement.late_by_s(775, 0.0) == pytest.approx(0.2)
+    add(placement, "a", cost=250)
+    assert placement.queued_tokens == 250
+    assert placement.late_by_s(525, 0.0) == pytest.approx(0.2)
+    placement.bind(0.0)
+    assert placement.queued_tokens == 0
+    assert placement.late_by_s(75, 0.0) == pytest.approx(0.0)
+
+
+def test_a_member_that_begins_after_all_is_computed_takes_no_share() -> None:
+    idle = MemberSpec("later", alpha=0.001, beta=5.0, max_threads=0)
+    placement = group(0.5, FAST, idle)
+    assert placement.late_by_s(900, 0.0) == pytest.approx(0.5)
+
+
+def test_without_a_limit_or_members_nothing_is_late() -> None:
+    assert group().late_by_s(10**9, 0.0) == 0.0
+    placement = group(0.5, FAST)
+    placement.lose("fast")
+    assert placement.late_by_s(10**9, 0.0) == 0.0
+
+
 def test_without_any_limit_it_goes_where_it_ends_soonest() -> None:
     placement = group()
     add(placement, "a", cost=500)
@@ -92,7 +147,7 @@ def test_a_deadline_counts_less_the_learned_rest_of_the_request() -> None:
     add(placement, "a", cost=500, now=2.0)
     placement.bind(2.0)
     for work, depth in (("near", 1), ("far", 3)):
-        add(placement, work, now=2.0, deadline=3.0, depth=depth)
+        add(placement, work, now=2.0, deadline=4.0, depth=depth)
     assert bound(placement.bind(2.0)) == {"slow": ["far"]}
 
 

@@ -1,0 +1,149 @@
+"""What embedding on several devices costs and saves: WindVE 3.1 and 3.2, Equations 1 to 11.
+
+A device is a line: a batch of ``C`` texts takes ``alpha * C + beta`` seconds (Equation 12), fitted
+to what was measured (``engines/measuring.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, inf
+
+from rag_accel.engine_api import LatencyModel
+from rag_accel.errors import ConfigError
+
+MOST_DEPTH = 1 << 20
+"""The depth of a device whose steps take no longer with more texts."""
+
+_ROUNDING = 1e-9
+
+
+def most_wait_s(most_total_s: float, step_s: float) -> float:
+    """Return how long a text may wait if it is to end in time (Equations 1 to 3); from 0."""
+    return max(0.0, most_total_s - step_s)
+
+
+def most_before(most_total_s: float, step_s: float) -> int:
+    """Return how many others may be computed before a text, one by one (Equation 4).
+
+    Raises:
+        ConfigError: a step takes no time.
+    """
+    if step_s <= 0.0:
+        raise ConfigError("a step takes no time", found=f"{step_s:g} s", valid="above 0")
+    return floor(most_wait_s(most_total_s, step_s) / step_s + _ROUNDING)
+
+
+def depth_within(line: LatencyModel, slo_s: float) -> int:
+    """Return the most texts that one batch may have and still end in time (Equations 7 to 10).
+
+    0 for a device that is too slow even for one text: it is of no use (Equation 11). At most
+    ``MOST_DEPTH``.
+    """
+    if line.predict_s(1) > slo_s + _ROUNDING:
+        return 0
+    if line.per_item_s * MOST_DEPTH <= slo_s - line.base_s:
+        return MOST_DEPTH
+    return floor((slo_s - line.base_s) / line.per_item_s + _ROUNDING)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDemand:
+    """What is asked of a deployment.
+
+    Args:
+        mean_rate: texts a second in the mean, N.
+        peak: texts that come at once at the peak, N_peak.
+        devices: of one instance, D.
+        price: of one device, P.
+    """
+
+    mean_rate: float
+    peak: float
+    devices: int = 1
+    price: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCapacity:
+    """What some devices do together within a limit.
+
+    Args:
+        concurrency: texts that may come at once, C.
+        throughput: texts a second, in batches of that many, T.
+    """
+
+    concurrency: int
+    throughput: float
+
+    def cost_by_mean(self, demand: DeviceDemand) -> float:
+        """Return the price of enough instances for the mean rate: ``N / T * D * P``."""
+        return _quotient(demand.mean_rate, self.throughput) * demand.devices * demand.price
+
+    def cost_by_peak(self, demand: DeviceDemand) -> float:
+        """Return the price of enough instances for the peak: ``N_peak / C * D * P``."""
+        return _quotient(demand.peak, self.concurrency) * demand.devices * demand.price
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSavings:
+    """What further devices, there already, add to the first one.
+
+    Args:
+        alone: the first device.
+        together: all of them.
+        saved_by_peak: share of the cost by peak that they save, ``C_cpu / (C_cpu + C_npu)``.
+        saved_by_mean: how much more they take, as a share of what the first takes, ``C_cpu /
+            C_npu``: the most that can be saved where the mean counts.
+        burst_bound: most that all take at once / what the first does, in parts of texts; nothing
+            that keeps the limit does better.
+    """
+
+    alone: DeviceCapacity
+    together: DeviceCapacity
+    saved_by_peak: float
+    saved_by_mean: float
+    burst_bound: float
+
+
+def capacity_of(lines: Sequence[LatencyModel], slo_s: float) -> DeviceCapacity:
+    """Return what devices do together if each batch ends within ``slo_s`` seconds."""
+    depths = [depth_within(line, slo_s) for line in lines]
+    used = [(line, depth) for line, depth in zip(lines, depths, strict=True) if depth]
+    rate = sum(_quotient(depth, line.predict_s(depth)) for line, depth in used)
+    return DeviceCapacity(sum(depths), rate)
+
+
+def savings_of(lines: Sequence[LatencyModel], slo_s: float) -> DeviceSavings:
+    """Return what the devices after the first one save.
+
+    Raises:
+        ConfigError: no device.
+    """
+    if not lines:
+        raise ConfigError("no device was measured", valid="one line or more")
+    alone, together = capacity_of(lines[:1], slo_s), capacity_of(lines, slo_s)
+    more = together.concurrency - alone.concurrency
+    parts = [_parts_within(line, slo_s) for line in lines]
+    return DeviceSavings(
+        alone,
+        together,
+        saved_by_peak=_quotient(more, together.concurrency),
+        saved_by_mean=_quotient(more, alone.concurrency),
+        burst_bound=_quotient(sum(parts), parts[0]),
+    )
+
+
+def _parts_within(line: LatencyModel, slo_s: float) -> float:
+    """Return how many texts a batch in time has, if texts had parts."""
+    if not depth_within(line, slo_s):
+        return 0.0
+    most = MOST_DEPTH * line.per_item_s
+    return MOST_DEPTH if most <= slo_s - line.base_s else (slo_s - line.base_s) / line.per_item_s
+
+
+def _quotient(above: float, below: float) -> float:
+    if below > 0.0:
+        return above / below
+    return inf if above else 0.0

@@ -1,0 +1,116 @@
+"""How queued pieces fill the next steps of members, and which are late whatever is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from rag_accel.engines.devices.pieces import Turn
+from rag_accel.engines.devices.plan import MemberPlan
+
+AT_EASE = 0.5
+"""A piece that would end later in the time it has is taken over by whichever member ends it sooner.
+
+If it waited for the preferred member until that would be late, whoever comes next would be too.
+"""
+
+POSTPONED = (1, 2, 4, 8, 16, 32)
+"""How many of the most urgent pieces may be put off where some are late in any case."""
+
+_MOST_WEIGHED = 256  # queued pieces, where some are late
+_LEAST_ALPHA = 1e-9  # seconds a token: a line may be flat
+
+
+def first_in_time(turn: Turn, plans: Sequence[MemberPlan]) -> MemberPlan | None:
+    """Return the plan a piece belongs to if it can end in time.
+
+    Plans come in order of preference. The first one wins on which the whole step still ends before
+    the earliest latest-end in it, and the piece within ``AT_EASE`` of its time; where there is
+    none, that on which it ends soonest. None if it is late there too, or has no latest end.
+    """
+    latest = turn.work.latest_end
+    if latest is None:
+        return None
+    at_ease = latest - (1.0 - AT_EASE) * max(0.0, latest - turn.work.arrived_at)
+    ends = [plan.end_with(turn) for plan in plans]
+    for plan, end in zip(plans, ends, strict=True):
+        if end <= at_ease:
+            return plan
+    soonest_end = min(ends)
+    return plans[ends.index(soonest_end)] if soonest_end <= latest else None
+
+
+def soonest(turn: Turn, plans: Sequence[MemberPlan]) -> MemberPlan:
+    """Return the plan in which a piece ends soonest without making others late."""
+    return min(plans, key=lambda plan: plan.end_with(turn))
+
+
+def place(turns: Sequence[Turn], plans: Sequence[MemberPlan]) -> int:
+    """Put pieces into plans, in their order; return how many end too late.
+
+    Those come after all others, into what these leave. One whose work is overdue does not: it has
+    waited too long.
+    """
+    late: list[Turn] = []
+    for turn in turns:
+        allowed = _untried(turn, plans)
+        plan = first_in_time(turn, allowed)
+        if plan is None and turn.work.latest_end is not None and not turn.is_overdue:
+            late.append(turn)
+        else:
+            (plan or soonest(turn, allowed)).add(turn)
+    for turn in late:
+        soonest(turn, _untried(turn, plans)).add(turn)
+    return len(late)
+
+
+def least_late(turns: Sequence[Turn], make: Callable[[], list[MemberPlan]]) -> list[MemberPlan]:
+    """Return the plans in which fewest pieces are late if the most urgent ones are put off.
+
+    A step that must end soon for one piece has room for few others, and costs these what every step
+    costs.
+
+    Args:
+        turns: the queued pieces, most urgent first.
+        make: returns empty plans.
+    """
+    turns = turns[:_MOST_WEIGHED]
+    best, num_late = 0, place(turns, make())
+    for count in POSTPONED:
+        if count < len(turns):
+            found = place([*turns[count:], *turns[:count]], make())
+            if found < num_late:
+                best, num_late = count, found
+    plans = make()
+    place([*turns[best:], *turns[:best]], plans)
+    return plans
+
+
+def drained_at(tokens: int, plans: Sequence[MemberPlan]) -> float:
+    """Return when members could have computed so many tokens, each in one step of its own.
+
+    Args:
+        tokens: of any number of pieces.
+        plans: empty ones, at least one.
+    """
+    begins: list[tuple[float, float]] = []
+    for plan in plans:
+        line = plan.member.lines.line(plan.beside)
+        begins.append((plan.starts_at + line.beta, max(line.alpha, _LEAST_ALPHA)))
+    begins.sort()
+    rate = weighted = 0.0
+    end = inf
+    for begin, alpha in begins:
+        if end <= begin:
+            break  # all is computed before this member has begun
+        rate += 1.0 / alpha
+        weighted += begin / alpha
+        end = (tokens + weighted) / rate
+    return end
+
+
+def _untried(turn: Turn, plans: Sequence[MemberPlan]) -> Sequence[MemberPlan]:
+    """Return the plans of members on which a piece has not failed; all if it has on each."""
+    if not turn.piece.tried:
+        return plans
+    return [plan for plan in plans if plan.member.spec.name not in turn.piece.tried] or plans
