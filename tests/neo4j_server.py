@@ -95,7 +95,8 @@ def empty(driver: Any) -> None:
     """Delete all nodes, constraints and indexes of the default database."""
     driver.execute_query("MATCH (n) DETACH DELETE n")
     for kind, name in schema(driver):
-        driver.execute_query(f"DROP {kind} `{name}` IF EXISTS")
+        quoted = name.replace("`", "``")
+        driver.execute_query(f"DROP {kind} `{quoted}` IF EXISTS")
 
 
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

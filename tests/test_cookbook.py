@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 PAGES = sorted((Path(__file__).parents[1] / "cookbook").glob("[0-9]*.py"))
-OURS = ("langchain_rag_accel", "llama_index_rag_accel", "rag_accel", "rag_accel_adapters")
+OURS = (
+    "langchain_rag_accel",
+    "llama_index_rag_accel",
+    "neo4j_graphrag_rag_accel",
+    "rag_accel",
+    "rag_accel_adapters",
+)
 PUBLIC = (
     "langchain_rag_accel",
     "llama_index_rag_accel",

@@ -15,6 +15,7 @@ import pytest
 
 import langchain_rag_accel
 import llama_index_rag_accel
+import neo4j_graphrag_rag_accel
 import rag_accel
 from rag_accel import errors, registry
 from rag_accel.cli import main
@@ -109,7 +110,13 @@ def test_every_built_in_plugin_is_named(group: str) -> None:
 
 
 def test_every_public_name_is_mentioned() -> None:
-    names = {*rag_accel.__all__, *langchain_rag_accel.__all__, *llama_index_rag_accel.__all__}
+    packages = (
+        rag_accel,
+        langchain_rag_accel,
+        llama_index_rag_accel,
+        neo4j_graphrag_rag_accel,
+    )
+    names = {name for package in packages for name in package.__all__}
     assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", TEXT)] == []
 
 

@@ -108,6 +108,7 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
         "rag_accel",
         "langchain_rag_accel",
         "llama_index_rag_accel",
+        "neo4j_graphrag_rag_accel",
         "rag_accel_adapters",
         exclude_type_checking_imports=True,
     )

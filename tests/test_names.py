@@ -14,6 +14,7 @@ SOURCES = [
         "rag_accel",
         "integrations/langchain_rag_accel",
         "integrations/llama_index_rag_accel",
+        "integrations/neo4j_graphrag_rag_accel",
         "adapters/rag_accel_adapters",
     )
     for path in sorted((ROOT / name).rglob("*.py"))

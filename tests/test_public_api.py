@@ -19,6 +19,7 @@ from rag_accel import errors
 PACKAGES = (
     "langchain_rag_accel",
     "llama_index_rag_accel",
+    "neo4j_graphrag_rag_accel",
     "rag_accel",
     "rag_accel.engines",
     "rag_accel.fidelity",
@@ -28,7 +29,12 @@ PACKAGES = (
     "rag_accel.testing",
     "rag_accel.workflows",
 )
-OURS = ("rag_accel", "langchain_rag_accel", "llama_index_rag_accel")
+OURS = (
+    "rag_accel",
+    "langchain_rag_accel",
+    "llama_index_rag_accel",
+    "neo4j_graphrag_rag_accel",
+)
 ROOT = Path(__file__).parents[1]
 
 #: Packages that nobody pays for who only imports ours.
@@ -91,7 +97,7 @@ def test_the_doctor_works_with_numpy_only(tmp_path: Path) -> None:
     assert "missing torch" in said
 
 
-@pytest.mark.parametrize("name", ["langchain", "llama_index"])
+@pytest.mark.parametrize("name", ["langchain", "llama_index", "neo4j_graphrag"])
 def test_a_missing_framework_names_the_extra(tmp_path: Path, name: str) -> None:
     package, extra = f"{name}_rag_accel", name.replace("_", "-")
     _see_only(tmp_path, "numpy", "numpy.libs")

@@ -6,7 +6,11 @@ from rag_accel.errors import ConfigError
 from rag_accel.registry import automatic_registry
 
 #: the module with whose import an integration is switched on, where it is not named like it
-_MODULES = {"langchain": "langchain_core", "llama-index": "llama_index.core"}
+_MODULES = {
+    "langchain": "langchain_core",
+    "llama-index": "llama_index.core",
+    "neo4j-graphrag": "neo4j_graphrag",
+}
 
 
 def watched_modules() -> tuple[str, ...]:

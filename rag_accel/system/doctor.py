@@ -18,6 +18,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "langchain-classic": ("langchain_classic",),
     "llama-index": ("llama_index",),
     "neo4j": ("neo4j",),
+    "neo4j-graphrag": ("neo4j_graphrag",),
     "openai": ("openai",),
     "http": ("openai",),
     "documents": ("pypdf", "turbohtml", "markdown_it", "mdit_py_plugins"),
@@ -34,6 +35,7 @@ PACKAGES = (
     "langchain-core",
     "langgraph",
     "llama-index-core",
+    "neo4j-graphrag",
 )
 
 

@@ -1,4 +1,4 @@
-"""Arguments of another type are refused at once, by both integrations."""
+"""Arguments of another type are refused at once, by every integration."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rag_accel.interception.identity import open_blocks
 from rag_accel.interception.patches import patches
 
 
-@pytest.fixture(params=["langchain", "llama_index"])
+@pytest.fixture(params=["langchain", "llama_index", "neo4j_graphrag"])
 def integration(request: pytest.FixtureRequest) -> ModuleType:
     """Give an integration."""
-    pytest.importorskip({"langchain": "langchain_core"}.get(request.param, "llama_index.core"))
+    frameworks = {"langchain": "langchain_core", "llama_index": "llama_index.core"}
+    pytest.importorskip(frameworks.get(request.param, request.param))
     return pytest.importorskip(f"{request.param}_rag_accel")
 
 
@@ -25,6 +26,10 @@ def embeddings_for(integration: ModuleType) -> Any:
         from langchain_core.embeddings import DeterministicFakeEmbedding
 
         return DeterministicFakeEmbedding(size=4)
+    if integration.__name__.startswith("neo4j"):
+        from neo4j_graphrag.embeddings.base import Embedder
+
+        return type("NoEmbedder", (Embedder,), {"embed_query": lambda self, text: []})()
     from llama_index.core import MockEmbedding
 
     return MockEmbedding(embed_dim=4)

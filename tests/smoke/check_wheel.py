@@ -25,6 +25,7 @@ SNIPPET = Path(__file__).with_name("user_snippet.py")
 PACKAGES = {
     "langchain_rag_accel": ROOT / "integrations/langchain_rag_accel",
     "llama_index_rag_accel": ROOT / "integrations/llama_index_rag_accel",
+    "neo4j_graphrag_rag_accel": ROOT / "integrations/neo4j_graphrag_rag_accel",
     "rag_accel": ROOT / "rag_accel",
     "rag_accel_adapters": ROOT / "adapters/rag_accel_adapters",
 }

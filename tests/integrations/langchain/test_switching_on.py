@@ -15,7 +15,7 @@ from rag_accel.cli.run import STARTUP, accelerated_environment
 #: what is said of a program that ends without a framework
 NOTHING = (
     "rag-accel: nothing was accelerated: this process never imported langchain_core or"
-    " llama_index.core\n"
+    " llama_index.core or neo4j_graphrag\n"
 )
 
 #: a program that says what it was given and whether its model's calls were scheduled
@@ -150,7 +150,7 @@ def test_with_a_framework_that_is_not_understood_it_runs_plainly_and_says_so(
 
 
 def test_the_environment_keeps_what_was_there() -> None:
-    state = {"_RAG_ACCEL_RUN": f"{os.getpid()}:langchain_core,llama_index.core"}
+    state = {"_RAG_ACCEL_RUN": f"{os.getpid()}:langchain_core,llama_index.core,neo4j_graphrag"}
     assert accelerated_environment({"A": "1"}) == {"A": "1", "PYTHONPATH": STARTUP, **state}
     assert accelerated_environment({"PYTHONPATH": "x"})["PYTHONPATH"] == f"{STARTUP}{os.pathsep}x"
 

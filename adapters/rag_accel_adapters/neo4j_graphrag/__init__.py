@@ -1,0 +1,1 @@
+"""What this library understands of neo4j-graphrag objects."""

@@ -1,0 +1,40 @@
+"""Models recognised inside the embedders of neo4j-graphrag, so that an owned engine can run them.
+
+An object is adopted only if its class is known, or changes nothing in how it embeds, and its model
+embeds as sentence-transformers wrote it; everything else stays borrowed and runs where its caller
+is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rag_accel.adoption.embeddings import (
+    AdoptedEmbeddings,
+    KnownEmbeddings,
+    adopt_sentence_transformer,
+)
+from rag_accel.adoption.known_classes import PlainMethod
+from rag_accel.errors import ConfigError
+
+
+def _sentence_transformer(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
+    from rag_accel.engines.embedding.models import has_plain_encode
+
+    # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
+    if not has_plain_encode(obj.model):
+        return None
+    try:
+        return adopt_sentence_transformer(obj.model, {}, {}, str)
+    except ConfigError:
+        return None
+
+
+EMBEDDERS = KnownEmbeddings(
+    {
+        "neo4j_graphrag.embeddings.sentence_transformers.SentenceTransformerEmbeddings": (
+            _sentence_transformer
+        ),
+    },
+    ("embed_query", "async_embed_query"),
+)

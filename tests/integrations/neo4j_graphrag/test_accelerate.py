@@ -1,0 +1,344 @@
+"""What ``accelerate`` gives for objects of neo4j-graphrag, none of which needs a server."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import logging
+import pickle
+import threading
+from typing import Any
+
+import pytest
+from neo4j_graphrag.generation import GraphRAG
+from neo4j_graphrag.llm import LLMInterface
+from neo4j_graphrag.llm.types import LLMResponse, ToolCall, ToolCallResponse
+from neo4j_graphrag.retrievers import Text2CypherRetriever, ToolsRetriever, VectorRetriever
+from neo4j_graphrag.retrievers.base import Retriever
+from neo4j_graphrag.types import RawSearchResult
+from ng_kit import (
+    DIMENSION,
+    HashEmbedder,
+    ScriptedDriver,
+    ScriptedModel,
+    digest,
+    outcome,
+    steps,
+    vector_of,
+)
+
+from neo4j_graphrag_rag_accel import accelerate, activate, explain, upstream
+from rag_accel import Accelerator, ConfigError
+from rag_accel.telemetry import MemorySink
+from rag_accel.telemetry.events import RequestStarted
+
+
+def retriever() -> VectorRetriever:
+    """Return a retriever over a driver without a server."""
+    return VectorRetriever(ScriptedDriver(), "facts", HashEmbedder())
+
+
+def program() -> GraphRAG:
+    """Return a program over it."""
+    return GraphRAG(retriever(), ScriptedModel(digest))
+
+
+class OldModel(LLMInterface):
+    """A model of the older interface, which names a tool if it is given some."""
+
+    def __init__(self, *tools: str) -> None:
+        logging.getLogger("neo4j_graphrag.llm.base").disabled = True  # it says that it is old
+        super().__init__("old")
+        self.tools = tools
+
+    def invoke(self, input: str, *args: Any, **kwargs: Any) -> LLMResponse:
+        return LLMResponse(content=f"{input} {args} {kwargs}")
+
+    async def ainvoke(self, input: str, *args: Any, **kwargs: Any) -> LLMResponse:
+        return self.invoke(input)
+
+    def invoke_with_tools(self, input: str, tools: Any, *args: Any, **kw: Any) -> ToolCallResponse:
+        calls = [ToolCall(name=name, arguments={"query_text": input}) for name in self.tools]
+        return ToolCallResponse(tool_calls=calls, content="")
+
+
+def test_a_program_is_of_its_class_and_answers_the_same(accelerator: Accelerator) -> None:
+    plain = program()
+    fast = accelerate(plain, accelerator=accelerator)
+    assert isinstance(fast, GraphRAG)
+    found, expected = (one.search("when?", return_context=True) for one in (fast, plain))
+    assert found == expected
+    assert steps(accelerator) == {"VectorRetriever": 1, "HashEmbedder": 1, "ScriptedModel": 1}
+
+
+def test_a_search_is_one_request() -> None:
+    begun = MemorySink()
+    with Accelerator(strict=True) as accelerator:
+        accelerator.tracer.add_sink(begun, kinds=[RequestStarted])
+        fast = accelerate(program(), accelerator=accelerator)
+        for question in ("one", "two"):
+            fast.search(question, return_context=False)
+    assert [getattr(event, "origin", None) for event in begun.events] == ["program", "program"]
+
+
+def test_a_retriever_asked_for_its_records_is_scheduled(accelerator: Accelerator) -> None:
+    plain = retriever()
+    fast = accelerate(plain, accelerator=accelerator)
+    found, expected = (one.get_search_results(query_text="when?") for one in (fast, plain))
+    assert found == expected
+    assert steps(accelerator) == {"VectorRetriever": 1, "HashEmbedder": 1}
+
+
+def test_an_embedder_is_scheduled_call_by_call(accelerator: Accelerator) -> None:
+    fast = accelerate(HashEmbedder(), accelerator=accelerator)
+    assert fast.embed_query("a") == vector_of("a")
+    assert asyncio.run(fast.async_embed_query(text="b")) == vector_of("b")
+    assert (fast.calls, steps(accelerator)) == (["a", "b"], {"HashEmbedder": 2})
+
+
+@pytest.mark.parametrize("model", [OldModel(), ScriptedModel(digest)], ids=["old", "new"])
+def test_a_model_is_scheduled_call_by_call(model: Any, accelerator: Accelerator) -> None:
+    fast = accelerate(model, accelerator=accelerator)
+    assert fast.invoke("a") == model.invoke("a")
+    assert asyncio.run(fast.ainvoke("b")) == asyncio.run(model.ainvoke("b"))
+    assert steps(accelerator) == {type(model).__name__: 2}
+
+
+def test_accelerated_parts_may_be_put_into_a_program(accelerator: Accelerator) -> None:
+    parts = (HashEmbedder(), ScriptedModel(digest))
+    embedder, model = (accelerate(one, accelerator=accelerator) for one in parts)
+    fast = GraphRAG(VectorRetriever(ScriptedDriver(), "facts", embedder), model)
+    expected = program().search("when?", return_context=True)
+    assert fast.search("when?", return_context=True) == expected
+    assert steps(accelerator) == {"HashEmbedder": 1, "ScriptedModel": 1}
+
+
+def test_tools_made_of_retrievers_are_the_leaves(accelerator: Accelerator) -> None:
+    driver = ScriptedDriver()
+    tools = [retriever().convert_to_tool(name, "finds facts") for name in ("one", "two")]
+    plain = ToolsRetriever(driver, OldModel("one", "two"), tools)
+    fast = accelerate(plain, accelerator=accelerator)
+    found, expected = (one.search(query_text="when?") for one in (fast, plain))
+    assert found == expected
+    assert len(found.items) == 2
+    assert steps(accelerator) == {"OldModel": 1, "VectorRetriever": 2, "HashEmbedder": 2}
+
+
+def test_a_tool_of_an_accelerated_retriever_takes_the_same(accelerator: Accelerator) -> None:
+    plain = retriever()
+    fast = accelerate(plain, accelerator=accelerator)
+    made = [one.convert_to_tool("facts", "finds facts") for one in (fast, plain)]
+    assert made[0].get_parameters() == made[1].get_parameters()
+    assert inspect.signature(fast.search) == inspect.signature(plain.search)
+    assert made[0].execute(query_text="when?") == made[1].execute(query_text="when?")
+
+
+def test_a_retriever_of_the_users_own_is_scheduled(accelerator: Accelerator) -> None:
+    class Own(Retriever):
+        def get_search_results(self, query_text: str) -> RawSearchResult:
+            records, _, _ = self.driver.execute_query(query_text, {})
+            return RawSearchResult(records=records, metadata={"asked": query_text})
+
+    plain = Own(ScriptedDriver())
+    with activate(accelerator):
+        found = plain.search("MATCH (n) RETURN n")
+    assert found == plain.search("MATCH (n) RETURN n")
+    assert found.metadata == {"asked": "MATCH (n) RETURN n", "__retriever": "Own"}
+    assert steps(accelerator)["Own"] == 1
+
+
+def test_a_retriever_over_one_of_another_kind_runs_as_it_does(accelerator: Accelerator) -> None:
+    class Doubled(Retriever):
+        def __init__(self, inner: Retriever) -> None:
+            super().__init__(inner.driver)
+            self.inner = inner
+
+        def get_search_results(self, query_text: str) -> RawSearchResult:
+            found = self.inner.get_search_results(query_text=query_text)
+            return RawSearchResult(records=found.records * 2, metadata={})
+
+    plain = Doubled(retriever())
+    fast = accelerate(plain, accelerator=accelerator)
+    assert fast.search(query_text="when?") == plain.search(query_text="when?")
+    assert steps(accelerator) == {"VectorRetriever": 1, "HashEmbedder": 1}
+
+
+def test_each_query_is_sent_once_and_as_it_is(accelerator: Accelerator) -> None:
+    plain = retriever()
+    plain.search(query_text="when?", top_k=3)
+    accelerate(plain, accelerator=accelerator).search(query_text="when?", top_k=3)
+    one, other = plain.driver.sent
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"query_text": "a", "query_vector": [0.0] * DIMENSION},
+        {"query_text": "a", "top_k": 0},
+        {"query_text": 5},
+        {"nothing": "known"},
+    ],
+    ids=str,
+)
+def test_a_wrong_search_is_refused_as_plainly(
+    asked: dict[str, Any], accelerator: Accelerator
+) -> None:
+    plain = retriever()
+    fast = accelerate(plain, accelerator=accelerator)
+    expected = outcome(lambda: plain.search(**asked))
+    assert outcome(lambda: fast.search(**asked)) == expected
+    assert issubclass(expected[0], Exception)
+
+
+def test_errors_of_parts_pass_through_and_the_next_call_runs(accelerator: Accelerator) -> None:
+    class Failing(HashEmbedder):
+        def embed_query(self, text: str) -> list[float]:
+            if text == "bad":
+                raise LookupError("no vector for bad")
+            return super().embed_query(text)
+
+    fast = accelerate(
+        GraphRAG(VectorRetriever(ScriptedDriver(), "facts", Failing()), ScriptedModel(digest)),
+        accelerator=accelerator,
+    )
+    with pytest.raises(LookupError, match="no vector for bad"):
+        fast.search("bad", return_context=True)
+    assert fast.search("good", return_context=True).answer
+    assert accelerator.is_idle
+
+
+def test_an_empty_result_gets_the_answer_set_for_it(accelerator: Accelerator) -> None:
+    class Empty(Retriever):
+        def get_search_results(self, query_text: str) -> RawSearchResult:
+            return RawSearchResult(records=[], metadata=None)
+
+    model = ScriptedModel(digest)
+    fast = accelerate(GraphRAG(Empty(ScriptedDriver()), model), accelerator=accelerator)
+    found = fast.search("when?", return_context=True, response_fallback="nothing is known")
+    assert (found.answer, model.asked) == ("nothing is known", [])
+
+
+def test_a_copy_is_accelerated_too(accelerator: Accelerator) -> None:
+    plain = program()
+    fast = copy.copy(accelerate(plain, accelerator=accelerator))
+    found, expected = (one.search("when?", return_context=True) for one in (fast, plain))
+    assert found == expected
+    assert steps(accelerator)["VectorRetriever"] == 1
+
+
+def test_a_pickled_embedder_comes_back_accelerated() -> None:
+    back = pickle.loads(pickle.dumps(accelerate(HashEmbedder())))
+    assert type(back).__rag_accel__
+    assert back.embed_query("a") == vector_of("a")
+
+
+def test_a_twin_of_a_twin_is_itself(accelerator: Accelerator) -> None:
+    fast = accelerate(program(), accelerator=accelerator)
+    assert accelerate(fast, accelerator=accelerator) is fast
+
+
+def test_a_closed_accelerator_lets_calls_run_plainly() -> None:
+    accelerator = Accelerator()
+    fast = accelerate(program(), accelerator=accelerator)
+    accelerator.close()
+    found, expected = (one.search("when?", return_context=True) for one in (fast, program()))
+    assert found == expected
+    assert accelerator.bypassed
+
+
+def test_two_accelerators_serve_side_by_side(accelerator: Accelerator) -> None:
+    plain = program()
+    with Accelerator(strict=True) as other:
+        both = [accelerate(plain, accelerator=one) for one in (accelerator, other)]
+        found = [one.search("when?", return_context=True) for one in both]
+        assert found[0] == found[1]
+        assert steps(accelerator) == steps(other)
+
+
+def test_calls_in_tasks_of_a_loop_answer_the_same(accelerator: Accelerator) -> None:
+    plain = program()
+    fast = accelerate(plain, accelerator=accelerator)
+    questions = [f"question {number}" for number in range(16)]
+
+    async def ask() -> list[Any]:
+        asked = (asyncio.to_thread(fast.search, one, return_context=True) for one in questions)
+        return await asyncio.gather(*asked)
+
+    assert asyncio.run(ask()) == [plain.search(one, return_context=True) for one in questions]
+
+
+def test_a_caller_that_goes_away_leaves_nothing_behind(accelerator: Accelerator) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def answer(text: str) -> str:
+        begun.set()
+        assert over.wait(10)
+        return text
+
+    rag = GraphRAG(retriever(), ScriptedModel(answer))
+    fast = accelerate(rag, accelerator=accelerator)
+
+    async def ask() -> None:
+        task = asyncio.create_task(asyncio.to_thread(fast.search, "a", return_context=True))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        over.set()
+
+    asyncio.run(ask())  # it waits for its threads
+    assert accelerator.is_idle
+
+
+def test_an_unknown_object_is_refused_with_what_would_be_valid() -> None:
+    with pytest.raises(ConfigError, match="a GraphRAG, retriever, embedder or LLM") as caught:
+        accelerate([1])
+    assert "builtins.list" in str(caught.value)
+
+
+def test_a_driver_is_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(ConfigError, match="activate"):
+        accelerate(ScriptedDriver())
+
+
+def test_each_part_is_named_with_how_it_runs(accelerator: Accelerator) -> None:
+    said = explain(accelerate(program(), accelerator=accelerator)).splitlines()
+    assert "neo4j-graphrag keeps the control flow" in said[0]
+    assert said[2:] == [
+        "  program: GraphRAG: runs plainly around its leaves, each search is one request",
+        "  program.retriever: VectorRetriever: borrowed: admitted by the scheduler, runs where its"
+        " caller is",
+        "  program.llm: ScriptedModel: borrowed: admitted by the scheduler, runs where its caller"
+        " is",
+        "  program.retriever.embedder: HashEmbedder: borrowed: admitted by the scheduler, runs"
+        " where its caller is",
+    ]
+
+
+def test_the_retrievers_behind_tools_are_named() -> None:
+    tool = retriever().convert_to_tool("facts", "finds facts")
+    said = explain(ToolsRetriever(ScriptedDriver(), OldModel(), [tool]))
+    assert "program: ToolsRetriever: runs plainly around the retrievers" in said
+    assert "program.tools.0.embedder: HashEmbedder: borrowed" in said
+
+
+def test_a_model_of_no_known_class_is_named() -> None:
+    class Duck:
+        def invoke(self, text: str) -> LLMResponse:
+            return LLMResponse(content=text)
+
+    said = explain(Text2CypherRetriever(ScriptedDriver(), Duck(), "(:Fact)"))  # type: ignore[arg-type]
+    assert "program.llm: Duck: not understood: runs plainly" in said
+
+
+def test_a_method_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert upstream.missing_methods() == []
+    monkeypatch.delattr("neo4j_graphrag.embeddings.base.Embedder.async_embed_query")
+    monkeypatch.delattr("neo4j_graphrag.generation.graphrag.GraphRAG.search")
+    assert upstream.missing_methods() == [
+        "neo4j_graphrag.embeddings.base.Embedder.async_embed_query",
+        "neo4j_graphrag.generation.graphrag.GraphRAG.search",
+    ]
