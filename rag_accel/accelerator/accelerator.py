@@ -159,7 +159,7 @@ class Accelerator:
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
-        if isinstance(engine, list | tuple):
+        if isinstance(engine, list | tuple) and name != "graph":  # where it may be triples
             engine = device_group(name, engine, self.options, self.cores)
         taken = role_engine(name, engine)
         if is_engine(taken):

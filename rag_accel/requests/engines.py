@@ -84,9 +84,17 @@ def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
         "this cannot serve as an engine",
         where=f"{name}=",
         found=f"{type(given).__module__}.{type(given).__qualname__}",
-        valid="an Engine, the name of one, a DocumentIndex, or a callable (sync or async)",
-        hint="wrap it in a function, for example lambda prompt: model.invoke(prompt).content",
+        valid="an Engine, the name of one, a DocumentIndex, a MemoryGraph, or a callable "
+        "(sync or async)",
+        hint=_HINTS.get(name, _WRAP),
     )
+
+
+_WRAP = "wrap it in a function, for example lambda prompt: model.invoke(prompt).content"
+_HINTS = {
+    "graph": "give triples as MemoryGraph(triples), and a graph for each tenant as "
+    "KnowledgeEngine({namespace: graph})"
+}
 
 
 def _is_model(given: str) -> bool:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rag_accel.engine_api import ExpandBatch, LinkQuery, PruneBatch
+from rag_accel.errors import GraphLinkError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.prompts import as_text
 from rag_accel.requests.values import Values
 
 
 def link_query(link: str, value: Any, top_k: int) -> LinkQuery:
-    """Return a search for the entities that a value means, by the way a stage links."""
+    """Return a search for the entities that a value means, by the way a stage links.
+
+    Raises:
+        GraphLinkError: if keywords are neither a text nor a list.
+    """
     if link == "vector":
         return LinkQuery(top_k, vector=value)
     if link == "words":
@@ -25,8 +31,21 @@ def _keywords(value: Any) -> tuple[str, ...]:
 
     A name in a list may hold any character; in a text, commas and line ends separate.
     """
-    pieces = re.split(r"[,\n]", value) if isinstance(value, str) else map(as_text, value or ())
+    pieces = re.split(r"[,\n]", value) if isinstance(value, str) else map(as_text, _list(value))
     return tuple(dict.fromkeys(name for piece in pieces if (name := piece.strip())))
+
+
+def _list(value: Any) -> Iterable[Any]:
+    if value is None:
+        return ()
+    if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | Mapping):
+        return value
+    raise GraphLinkError(
+        "these are no keywords that could name entities",
+        where="keywords",
+        found=type(value).__name__,
+        valid="a list of texts, or a text that separates them by commas or lines",
+    )
 
 
 def expand_batch(primitive: Primitive, values: Values) -> ExpandBatch:

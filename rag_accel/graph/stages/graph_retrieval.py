@@ -97,6 +97,8 @@ class GraphRetrieval:
             raise _refused(self, "link", " or ".join(LINKS))
         if self.direction not in DIRECTIONS:
             raise _refused(self, "direction", ", ".join(DIRECTIONS))
+        if self.relations is not None and not is_texts(self.relations):
+            raise _refused(self, "relations", "a list of texts, or None for all relations")
 
 
 def _refused(stage: GraphRetrieval, option: str, valid: str) -> GraphError:

@@ -1,0 +1,220 @@
+"""What a graph retrieval makes of odd names, odd graphs and input that cannot be right."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from accel_harness import opened
+
+from rag_accel import END, START, Accelerator, ClosedError, ConfigError, GraphError, RAGraph
+from rag_accel.engines import (
+    CallableEmbeddingEngine,
+    ExtractiveEngine,
+    KnowledgeEngine,
+    MemoryGraph,
+)
+from rag_accel.errors import EngineOutputError, GraphLinkError
+
+TRIPLES = [("ada", "knows", "charles"), ("charles", "knows", "mary")]
+#: Each holds a word of its own, by which a question can mean it.
+ODD_NAMES = (
+    "comma, first",
+    "arrow -> second",
+    "two\nthird lines",
+    'it\'s "fourth" `tick`',
+    "'}) DETACH DELETE (fifth) //",
+    "{sixth}",
+    "\U0001f600 seventh \ud800",
+)
+
+
+def embed(texts: Sequence[str]) -> np.ndarray:
+    """Return vectors that count letters: ``[len(texts), 64], float32``."""
+    rows = np.zeros((len(texts), 64), np.float32)
+    for row, text in zip(rows, texts, strict=True):
+        for letter in text:
+            row[ord(letter) % 64] += 1
+    return rows
+
+
+def embedder() -> CallableEmbeddingEngine:
+    return CallableEmbeddingEngine(embed, pure=True)
+
+
+def only(**options: Any) -> RAGraph:
+    """Return a graph of one stage, from a question and names of entities to paths."""
+    graph = RAGraph(("input", "names")).add_graph_retrieval("facts", **options)
+    return graph.add_edge(START, "facts").add_edge("facts", END)
+
+
+def paths(accelerator: Accelerator, question: str = "ada", names: Any = (), **options: Any) -> Any:
+    """Return the texts of paths, best first, linked by words unless otherwise asked."""
+    options = {"link": "words", "hops": 1, "direction": "out", **options}
+    return [hit.path.text for hit in accelerator.run(only(**options), input=question, names=names)]
+
+
+# Names and graphs.
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_an_odd_name_is_found_by_its_words_and_told_as_it_is(name: str) -> None:
+    triples = [(one, f"rel {one}", f"tail {place}") for place, one in enumerate(ODD_NAMES)]
+    (word,) = re.findall(r"first|second|third|fourth|fifth|sixth|seventh", name)
+    with opened(graph=MemoryGraph(triples), embedder=embedder()) as acc:
+        (found,) = acc.run(only(link="words", seeds=1, hops=1), input=word, names=())
+    assert found.path.entities == (name, f"tail {ODD_NAMES.index(name)}")
+    assert found.path.relations == (f"rel {name}",)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_an_odd_name_reaches_the_prompt_as_it_is(name: str) -> None:
+    graph = RAGraph(("input", "names")).add_graph_retrieval("facts", keywords="names", hops=1)
+    graph.add_generation("answer", prompt="{facts}")
+    graph.add_edge(START, "facts").add_edge("facts", "answer").add_edge("answer", END)
+    told = MemoryGraph([(name, "is", "here")])
+    with opened(graph=told, embedder=embedder(), llm=lambda prompt: prompt) as acc:
+        assert f"{name} -> is -> here" in acc.run(graph, input="x", names=[name])
+
+
+def test_a_cycle_and_a_self_loop_end() -> None:
+    triples = [("ada", "r", "b"), ("b", "r", "c"), ("c", "r", "ada"), ("ada", "r", "ada")]
+    with opened(graph=MemoryGraph(triples), embedder=embedder()) as acc:
+        found = paths(acc, hops=9)
+    assert sorted(found) == ["ada -> r -> b", "ada -> r -> b -> r -> c"]
+
+
+def test_a_hub_costs_no_more_vectors_than_its_bounds() -> None:
+    asked: list[str] = []
+
+    def record(texts: Sequence[str]) -> np.ndarray:
+        asked.extend(texts)
+        return embed(texts)
+
+    hub = MemoryGraph([("ada", "has", f"{number:05}") for number in range(20_000)])
+    engine = CallableEmbeddingEngine(record, pure=True)
+    with opened(graph=hub, embedder=engine) as acc:
+        found = paths(acc, hops=2, direction="both", top_k=50, fan_out=40, max_paths=30)
+    assert len(asked) == 1 + 30
+    assert set(found) == {f"ada -> has -> {number:05}" for number in range(30)}
+
+
+def test_an_unknown_relation_leads_nowhere() -> None:
+    with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
+        assert paths(acc, relations=["`]->() DETACH DELETE n", ""]) == []
+
+
+def test_a_relation_given_as_a_text_is_one_relation() -> None:
+    with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
+        assert paths(acc, relations="knows") == ["ada -> knows -> charles"]
+
+
+# Keywords.
+
+
+@pytest.mark.parametrize("names", [None, [], "", ", ,\n", ["nobody"], [None], "'; DROP (n)"])
+def test_keywords_that_name_nobody_find_nothing(names: Any) -> None:
+    with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
+        assert paths(acc, keywords="names", names=names) == []
+
+
+@pytest.mark.parametrize("names", [5, b"ada", {"ada": 1}, object()], ids=repr)
+def test_keywords_of_another_type_are_a_named_error_of_that_request_alone(names: Any) -> None:
+    with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
+        with pytest.raises(GraphLinkError, match="no keywords") as caught:
+            paths(acc, keywords="names", names=names)
+        assert caught.value.found == type(names).__name__
+        assert paths(acc, keywords="names", names="ada") == ["ada -> knows -> charles"]
+
+
+# What is given to a stage and to an accelerator.
+
+
+@pytest.mark.parametrize("relations", [["r", 1], [None], [b"r"]], ids=str)
+def test_relations_that_are_no_texts_are_a_named_error(relations: Any) -> None:
+    with pytest.raises(GraphError) as caught:
+        only(relations=relations)
+    assert caught.value.where == "relations of stage 'facts'"
+
+
+def test_a_stage_without_a_graph_names_what_is_missing() -> None:
+    with opened(embedder=embedder()) as acc:
+        with pytest.raises(GraphError) as caught:
+            paths(acc)
+    assert caught.value.offenders == (
+        "known-engines: stage 'facts' names engine 'graph'; valid: embedder",
+    )
+
+
+def test_a_stage_without_an_embedder_names_what_is_missing() -> None:
+    with opened(graph=MemoryGraph(TRIPLES)) as acc:
+        with pytest.raises(GraphError) as caught:
+            paths(acc)
+    assert "stage 'facts' names engine 'embedder'; valid: graph" in caught.value.offenders[0]
+
+
+@pytest.mark.parametrize("given", [5, TRIPLES, tuple(TRIPLES), {"x": MemoryGraph()}], ids=repr)
+def test_what_is_no_graph_is_refused_with_what_to_give(given: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot serve as an engine") as caught:
+        Accelerator(graph=given)
+    assert caught.value.where == "graph="
+    assert "MemoryGraph(triples)" in str(caught.value)
+
+
+# Errors while a request runs.
+
+
+def test_a_graph_closed_between_requests_is_a_named_error_of_the_later_ones() -> None:
+    graph = MemoryGraph(TRIPLES)
+    with opened(graph=graph, embedder=embedder(), llm=ExtractiveEngine()) as acc:
+        assert paths(acc)
+        graph.close()
+        with pytest.raises(ClosedError, match="knowledge graph is closed"):
+            paths(acc)
+
+
+def test_a_graph_closed_midway_leaves_the_request_under_way_its_paths() -> None:
+    graph = MemoryGraph(TRIPLES)
+
+    def close_and_embed(texts: Sequence[str]) -> np.ndarray:
+        if any("->" in text for text in texts):
+            graph.close()
+        return embed(texts)
+
+    engine = CallableEmbeddingEngine(close_and_embed, pure=True)
+    with opened(graph=graph, embedder=engine) as acc:
+        assert paths(acc) == ["ada -> knows -> charles"]
+
+
+def test_vectors_of_paths_of_another_dimension_are_a_named_error() -> None:
+    engine = CallableEmbeddingEngine(
+        lambda texts: np.ones((len(texts), 4 if "->" in texts[0] else 3)), pure=True
+    )
+    with opened(graph=MemoryGraph(TRIPLES), embedder=engine) as acc:
+        with pytest.raises(EngineOutputError, match="dimension"):
+            paths(acc)
+
+
+def test_two_tenants_asked_side_by_side_find_their_own_paths() -> None:
+    graphs = {"x": MemoryGraph([("ada", "r", "mine")]), "y": MemoryGraph([("ada", "r", "theirs")])}
+    found: dict[str, list[Any]] = {name: [] for name in graphs}
+
+    def ask(acc: Accelerator, name: str) -> None:
+        found[name] += [paths(acc) for _ in range(20)]
+
+    with (
+        opened(graph=KnowledgeEngine(graphs), embedder=embedder(), namespace="x") as one,
+        opened(graph=KnowledgeEngine(graphs), embedder=embedder(), namespace="y") as other,
+    ):
+        threads = [
+            threading.Thread(target=ask, args=pair) for pair in ((one, "x"), (other, "y")) * 2
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {"x": [["ada -> r -> mine"]] * 40, "y": [["ada -> r -> theirs"]] * 40}
