@@ -188,8 +188,9 @@ def test_the_option_keeps_the_number_of_workers() -> None:
 
 
 def test_a_users_extractor_keeps_its_number_of_workers(accelerator: Accelerator) -> None:
+    own: Any = OwnExtractor
     with activate(accelerator):
-        assert _most_at_once(lambda llm: OwnExtractor(llm=llm, num_workers=1)) == 1
+        assert _most_at_once(lambda llm: own(llm=llm, num_workers=1)) == 1
 
 
 def test_a_node_given_twice_is_extracted_from_in_order(accelerator: Accelerator) -> None:
