@@ -15,12 +15,18 @@ join an entity to itself.
   Queries before those that are measured fill the cache of vectors. The chosen paths must be the
   same, those with equal scores (within 1e-5) in any order. The share of paths whose vector was kept
   is a row.
+- Waves of 16 requests at once to a graph in Neo4j, from an entity to its paths of two hops: the
+  queries that the driver sends for each wave are counted. The paths must be those that the same
+  requests find in a ``MemoryGraph``. The server is that of ``NEO4J_URI``, or one started from
+  ``NEO4J_HOME``; without one the ratio is left out, and the reason is printed.
 
 Ratios:
     expand_vs_simple_store: against LlamaIndex' SimplePropertyGraphStore: ms of its expansion by two
         hops / ours, native triplets included; median over entities.
     prune_vs_plain: against embedding every path by sentence-transformers: ms of its choice of 30
         paths / a request of ours, after queries that filled the cache; sum over queries.
+    bolt_trips: against a query for each request and hop, which is 48: queries that the driver sends
+        for a wave of 16 requests of two hops, Neo4j (lower is better); mean over waves.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.answers import too_many
+from bench.graph.bolt_waves import HOPS, REQUESTS, bolt_waves, memory_waves, server_driver, written
 from bench.graph.expanding import expansions, our_expand, plain_expand
 from bench.graph.property_graph import filled_store, without_loops
 from bench.graph.pruning import (
@@ -60,6 +67,7 @@ from rag_accel.sample import (
     zipf_stream,
 )
 from rag_accel.sample.source_triples import Triple
+from rag_accel.testing.neo4j_process import reason_without_server
 
 PLAIN, OURS = "plain", "accelerated"
 TOLERANCE = 1e-5
@@ -79,6 +87,7 @@ class Sizes:
         seeds: entities of a query.
         warm_queries: that fill the cache.
         queries: that are measured.
+        bolt_waves: of requests to a graph in Neo4j.
     """
 
     triples: int = 20_000
@@ -87,9 +96,10 @@ class Sizes:
     seeds: int = 4
     warm_queries: int = 60
     queries: int = 40
+    bolt_waves: int = 8
 
 
-QUICK = Sizes(expanded=20)
+QUICK = Sizes(expanded=20, bolt_waves=3)
 FULL = Sizes()
 
 
@@ -98,7 +108,7 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     chosen = sizes or (QUICK if quick else FULL)
     triples = without_loops(read_library_graph(chosen.triples).triples)
     rows, found = list[Row](), dict[str, float]()
-    for part in (_expand, _prune):
+    for part in (_expand, _prune, _bolt):
         more_rows, more = part(triples, chosen)
         _logger.info("%s", more)
         rows += more_rows
@@ -191,3 +201,35 @@ def _prune_rows(
         ),
     ]
     return rows, {"prune_vs_plain": sum(times.plain) / sum(times.other)}
+
+
+def _bolt(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
+    if reason := reason_without_server():
+        _logger.warning("bolt_trips is left out: %s", reason)
+        return [], {}
+    with server_driver() as driver, written(driver, triples):
+        return _bolt_trips(driver, triples, sizes.bolt_waves)
+
+
+def _bolt_trips(
+    driver: Any, triples: Sequence[Triple], count: int
+) -> tuple[list[Row], dict[str, float]]:
+    """Count the queries of waves to a graph that the database holds."""
+    workload = f"{REQUESTS} requests at once, {HOPS} hops, Neo4j"
+    seeds = [one.seeds[0] for one in graph_questions(triples, count * REQUESTS, seed=3)]
+    waves = [seeds[start : start + REQUESTS] for start in range(0, len(seeds), REQUESTS)]
+    model = load_model(None, "cpu")
+    found = bolt_waves(driver, SentenceTransformerEngine(model), waves)
+    with closing(MemoryGraph(triples)) as graph:
+        expected = memory_waves(graph, SentenceTransformerEngine(model), waves)
+    sent = [wave.sent for wave in found]
+    unequal = sum(
+        mine != other
+        for wave, known in zip(found, expected, strict=True)
+        for mine, other in zip(wave.paths, known, strict=True)
+    )
+    rows = [
+        row_of(OURS, workload, "round_trips", sent),
+        Row(OURS, workload, "different_answers", unequal, None, len(seeds)),
+    ]
+    return rows, {"bolt_trips": sum(sent) / len(sent)}
