@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from neo4j_server import BoltServer, free_port
+
+if TYPE_CHECKING:
+    from rag_accel.testing.neo4j_process import BoltServer
 
 START_S = 60.0
 DATABASE = "neo4j"
@@ -23,6 +25,9 @@ DATABASE = "neo4j"
 @pytest.fixture(scope="session")
 def arcadedb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoltServer]:
     """Yield a server of this process's tests, started by the first that needs it."""
+    # Not above: as a script this module needs neither.
+    from rag_accel.testing.neo4j_process import BoltServer, free_port
+
     pytest.importorskip("arcadedb_embedded", reason="no ArcadeDB: arcadedb-embedded is missing")
     work = tmp_path_factory.mktemp("arcadedb")
     server = BoltServer(f"bolt://127.0.0.1:{free_port()}", "root", os.urandom(12).hex())

@@ -21,6 +21,10 @@ join an entity to itself.
   over the same ``SimplePropertyGraphStore``; waves of ours before those that are measured let it
   make its indexes. The same on 2,000 triples is a row.
 - The same program on a graph of too few triples for an index, one question after the other.
+- Waves of 16 requests at once to a graph in Neo4j, from an entity to its paths of two hops: the
+  queries that the driver sends for each wave are counted. The paths must be those that the same
+  requests find in a ``MemoryGraph``. The server is that of ``NEO4J_URI``, or one started from
+  ``NEO4J_HOME``; without one the ratio is left out, and the reason is printed.
 
 Ratios:
     pipeline_16: against the same programs run plainly by LlamaIndex: ms until 16 concurrent
@@ -31,6 +35,8 @@ Ratios:
         hops / ours, native triplets included; median over entities.
     prune_vs_plain: against embedding every path by sentence-transformers: ms of its choice of 30
         paths / a request of ours, after queries that filled the cache; sum over queries.
+    bolt_trips: against a query for each request and hop, which is 48: queries that the driver sends
+        for a wave of 16 requests of two hops, Neo4j (lower is better); mean over waves.
 """
 
 from __future__ import annotations
@@ -43,6 +49,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.answers import too_many
+from bench.graph.bolt_waves import HOPS, REQUESTS, bolt_waves, memory_waves, server_driver, written
 from bench.graph.expanding import expansions, our_expand, plain_expand
 from bench.graph.programs import Wave, ask_at_once, graph_program, named_vectors, unequal, waves
 from bench.graph.property_graph import filled_store, minilm, without_loops
@@ -74,6 +81,7 @@ from rag_accel.sample import (
     zipf_stream,
 )
 from rag_accel.sample.source_triples import Triple
+from rag_accel.testing.neo4j_process import reason_without_server
 
 PLAIN, OURS = "plain", "accelerated"
 TOLERANCE = 1e-5
@@ -101,6 +109,7 @@ class Sizes:
         programs: that ask at once.
         waves: of them, measured.
         singles: questions of one user.
+        bolt_waves: of requests to a graph in Neo4j.
     """
 
     triples: int = 20_000
@@ -115,9 +124,10 @@ class Sizes:
     programs: int = 16
     waves: int = 7
     singles: int = 200
+    bolt_waves: int = 8
 
 
-QUICK = Sizes(expanded=20, waves=3, singles=60)
+QUICK = Sizes(expanded=20, waves=3, singles=60, bolt_waves=3)
 FULL = Sizes()
 
 
@@ -126,7 +136,7 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     chosen = sizes or (QUICK if quick else FULL)
     triples = without_loops(read_library_graph(chosen.triples).triples)
     rows, found = list[Row](), dict[str, float]()
-    for part in (_expand, _prune, _pipeline, _one_user):
+    for part in (_expand, _prune, _pipeline, _one_user, _bolt):
         more_rows, more = part(triples, chosen)
         _logger.info("%s", more)
         rows += more_rows
@@ -265,3 +275,35 @@ def _program_rows(workload: str, pairs: Pairs[Wave], times: Pairs[float]) -> lis
         row_of(OURS, workload, "latency_ms", times.other),
         Row(OURS, workload, "different_answers", wrong, None, len(times.plain)),
     ]
+
+
+def _bolt(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
+    if reason := reason_without_server():
+        _logger.warning("bolt_trips is left out: %s", reason)
+        return [], {}
+    with server_driver() as driver, written(driver, triples):
+        return _bolt_trips(driver, triples, sizes.bolt_waves)
+
+
+def _bolt_trips(
+    driver: Any, triples: Sequence[Triple], count: int
+) -> tuple[list[Row], dict[str, float]]:
+    """Count the queries of waves to a graph that the database holds."""
+    workload = f"{REQUESTS} requests at once, {HOPS} hops, Neo4j"
+    seeds = [one.seeds[0] for one in graph_questions(triples, count * REQUESTS, seed=3)]
+    groups = [seeds[start : start + REQUESTS] for start in range(0, len(seeds), REQUESTS)]
+    model = load_model(None, "cpu")
+    found = bolt_waves(driver, SentenceTransformerEngine(model), groups)
+    with closing(MemoryGraph(triples)) as graph:
+        expected = memory_waves(graph, SentenceTransformerEngine(model), groups)
+    sent = [wave.sent for wave in found]
+    wrong = sum(
+        mine != other
+        for wave, known in zip(found, expected, strict=True)
+        for mine, other in zip(wave.paths, known, strict=True)
+    )
+    rows = [
+        row_of(OURS, workload, "round_trips", sent),
+        Row(OURS, workload, "different_answers", wrong, None, len(seeds)),
+    ]
+    return rows, {"bolt_trips": sum(sent) / len(sent)}

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 from langchain_core.runnables import Runnable
 
 from langchain_rag_accel.explanation import explain_inside
+from langchain_rag_accel.graph_transformers import accelerate_transformer, is_graph_transformer
 from langchain_rag_accel.graphs import accelerate_graph
 from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.runnables import AcceleratedRunnable
@@ -31,9 +32,9 @@ def accelerate(
 ) -> T:
     """Return an object usable wherever ``obj`` is, whose work is scheduled.
 
-    A chat model, LLM, retriever, embeddings object, vector store, compressor, knowledge graph or
-    compiled LangGraph gives an instance of its own class that shares its state; any other runnable
-    gives a ``RunnableBinding``.
+    A chat model, LLM, retriever, embeddings object, vector store, compressor, knowledge graph,
+    compiled LangGraph or ``LLMGraphTransformer`` gives an instance of its own class that shares its
+    state; any other runnable gives a ``RunnableBinding``.
 
     Args:
         obj: the object; it stays as it is and may be used beside the result.
@@ -52,6 +53,8 @@ def accelerate(
         return twin(obj, accelerator)
     if is_graph(obj):
         return accelerate_graph(obj, accelerator)
+    if is_graph_transformer(obj):
+        return accelerate_transformer(obj, accelerator)
     if isinstance(obj, AcceleratedRunnable) and accelerator is None:
         return obj
     if isinstance(obj, Runnable):
@@ -62,7 +65,7 @@ def accelerate(
         "accelerate() does not know this object",
         found=f"{type(obj).__module__}.{type(obj).__qualname__}",
         valid="a Runnable, chat model, LLM, retriever, embeddings, vector store, compressor or "
-        "knowledge graph",
+        "knowledge graph or LLMGraphTransformer",
         hint=_hint(obj),
     )
 

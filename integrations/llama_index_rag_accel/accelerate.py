@@ -9,13 +9,13 @@ from llama_index.core.indices.base import BaseIndex
 
 from llama_index_rag_accel.entries import INDEX_ENTRIES, entry_methods, is_program, requests_of
 from llama_index_rag_accel.explanation import explain_inside
-from llama_index_rag_accel.leaf_table import LLAMA_INDEX
+from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
 from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
 from rag_accel.interception.arguments import chosen
-from rag_accel.interception.leaf_table import is_scheduled, leaf_class
+from rag_accel.interception.leaf_table import is_scheduled
 from rag_accel.interception.twins import program_of, twin
 
 T = TypeVar("T")
@@ -52,13 +52,14 @@ def accelerate(
     if is_scheduled(type(obj)) and hasattr(obj, "scheduled_by"):  # a component of ours
         component = cast("Any", obj)
         return component if accelerator is None else component.scheduled_by(accelerator)
-    if leaf_class(type(obj)).framework is LLAMA_INDEX:
+    if does_work(type(obj)):
         return twin(obj, accelerator)
     raise ConfigError(
         "accelerate() does not know this object",
         found=f"{type(obj).__module__}.{type(obj).__qualname__}",
         valid="a query engine, chat engine, retriever, index, response synthesizer, workflow, "
-        "agent, ingestion pipeline, LLM, embedding, vector store or postprocessor of LlamaIndex",
+        "agent, ingestion pipeline, extractor of paths, LLM, embedding, vector store or "
+        "postprocessor of LlamaIndex",
         hint="accelerate what answers, for example index.as_query_engine(), "
         "or call the program inside activate()",
     )

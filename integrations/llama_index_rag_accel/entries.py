@@ -20,13 +20,17 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
 from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
+from llama_index.core.indices.property_graph import (
+    SchemaLLMPathExtractor,
+    SimpleLLMPathExtractor,
+)
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from workflows import Workflow
 from workflows.events import StopEvent
 from workflows.handler import WorkflowHandler
 
-from llama_index_rag_accel.off_loop import off_loop
+from llama_index_rag_accel.side_by_side import spread
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.leaf_table import called_on
 from rag_accel.interception.twins import program_of
@@ -39,6 +43,8 @@ ENTRIES: Mapping[type, tuple[str, ...]] = {
     BaseRetriever: ("retrieve", "aretrieve"),
     BaseSynthesizer: ("synthesize", "asynthesize"),
     IngestionPipeline: ("run", "arun"),
+    SimpleLLMPathExtractor: ("__call__", "acall"),
+    SchemaLLMPathExtractor: ("__call__", "acall"),
     Workflow: ("run",),
 }
 
@@ -80,7 +86,7 @@ def requests_of(cls: type, names: Iterable[str]) -> dict[str, Any]:
 def _entry(plain: Any) -> Any:
     if inspect.iscoroutinefunction(plain):
         # It may have been looked up while its class was not patched.
-        moved = off_loop(plain)
+        moved = spread(plain)
         called = called_on(plain) if moved is plain else moved
 
         @functools.wraps(plain)

@@ -10,7 +10,7 @@ from llama_index.core.indices.base import BaseIndex
 
 from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.entries import is_program
-from llama_index_rag_accel.leaf_table import LLAMA_INDEX
+from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
 from llama_index_rag_accel.off_loop import reason_to_stay
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
@@ -42,11 +42,7 @@ def explain_inside(obj: Any, accelerator: Accelerator) -> str:
 
 def _is_leaf(obj: Any) -> bool:
     """Tell whether an object does work itself rather than having others do it."""
-    cls = type(obj)
-    base = leaf_class(cls).base
-    methods = leaf_methods(cls) if leaf_class(cls).framework is LLAMA_INDEX else ()
-    works = any(leaf.flavour != "composite" for leaf in methods)
-    return base is not None and works and not is_composite(obj)
+    return does_work(type(obj)) and not is_composite(obj)
 
 
 def _say(found: FoundPart, accelerator: Accelerator) -> Iterator[str]:

@@ -23,20 +23,27 @@ from llama_index.core.graph_stores.types import PropertyGraphStore
 from llama_index.core.multi_modal_llms.base import MultiModalLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.schema import TransformComponent
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.composites import composite_of
 from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.layers import Method
-from llama_index_rag_accel.off_loop import leaving_within, may_leave, off_loop
+from llama_index_rag_accel.off_loop import leaving_within, may_leave
 from llama_index_rag_accel.owned_search import is_recognised, searching
-from llama_index_rag_accel.side_by_side import side_by_side
+from llama_index_rag_accel.side_by_side import spread
 from rag_accel.adoption.embedding_calls import Role
 from rag_accel.adoption.known_classes import does_the_same
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.embedding_ahead import EmbeddingsAhead
-from rag_accel.interception.leaf_table import Framework, LeafMethod, plain_method
+from rag_accel.interception.leaf_table import (
+    Framework,
+    LeafMethod,
+    leaf_class,
+    leaf_methods,
+    plain_method,
+)
 from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.interception.stand_ins import StandingIn
 from rag_accel_adapters.llama_index.documents import documents_in, question_in
@@ -120,10 +127,6 @@ _AGGREGATES = [
 ]
 
 
-def _spread(method: Method) -> Method:
-    return off_loop(method) if composite_of(method) is None else side_by_side(method)
-
-
 def _is_composite_call(method: Method | None) -> bool:
     return blocking_method(method) is not None or composite_of(method) is not None
 
@@ -145,7 +148,7 @@ def _graph_search(leaf: LeafMethod) -> LeafMethod:
         return replace(leaf, owned=leaving_within, within=may_leave_its_loop)
     return replace(
         leaf,
-        owned=partial(indexed, spread=_spread),
+        owned=partial(indexed, spread=spread),
         within=lambda cls: is_indexed(cls) or may_leave_its_loop(cls),
     )
 
@@ -204,6 +207,8 @@ LLAMA_INDEX = Framework(
             replace(leaf, owned=STANDING_IN.owned)
             for leaf in _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING)
         ],
+        # Extractors of a property graph; an embedding is a component of this kind, too.
+        TransformComponent: [LeafMethod("acall", DECODING, "composite")],
     },
     # A retriever over others has them do the work.
     parts={BaseRetriever: (BaseRetriever,)},
@@ -211,8 +216,16 @@ LLAMA_INDEX = Framework(
     inner={SEARCHING: (BasePydanticVectorStore, PropertyGraphStore), DECODING: (BaseLLM,)},
     held_by=_held_by,
     is_composite_call=_is_composite_call,
-    spread=_spread,
+    spread=spread,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
     documents=documents_in,
     question=question_in,
 )
+
+
+def does_work(cls: type) -> bool:
+    """Tell whether objects of a class do work of LlamaIndex's rather than having others do it."""
+    known = leaf_class(cls)
+    return known.framework is LLAMA_INDEX and any(
+        leaf.flavour != "composite" for leaf in leaf_methods(cls)
+    )

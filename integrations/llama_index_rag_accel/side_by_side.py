@@ -10,14 +10,16 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from llama_index_rag_accel.composites import IndependentCalls, composite_of
+from llama_index_rag_accel.composites import composite_of
+from llama_index_rag_accel.independent_calls import IndependentCalls
 from llama_index_rag_accel.layers import Method, layers_of
-from llama_index_rag_accel.off_loop import preparation_for
+from llama_index_rag_accel.off_loop import off_loop, preparation_for
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_call import is_inside_leaf, is_nested
 from rag_accel.interception.leaf_table import called_on
 from rag_accel.interception.side_by_side import (
+    MAX_AT_ONCE,
     arun_side_by_side,
     run_side_by_side,
     runs_in_loop,
@@ -26,10 +28,13 @@ from rag_accel.interception.side_by_side import (
 T = TypeVar("T")
 
 
-def side_by_side(method: Method) -> Method:
-    """Return a method as it is to run here: its independent calls side by side if they may."""
+def spread(method: Method) -> Method:
+    """Return a method as it is to run here.
+
+    Its independent calls run side by side and its blocking call in a thread, if they may.
+    """
     known = composite_of(method)
-    return method if known is None else functools.partial(_run, method, known)
+    return off_loop(method) if known is None else functools.partial(_run, method, known)
 
 
 def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -39,7 +44,7 @@ def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs
     layers = layers_of(method)
     assert layers is not None, "only what is known runs here"
     if inspect.iscoroutinefunction(layers.function):
-        run_all = functools.partial(_arun_all, accelerator)
+        run_all = _RunAll(accelerator)
 
         async def abody(self: Any, *args: Any, **kwargs: Any) -> Any:
             return await known.body(run_all, self, *args, **kwargs)
@@ -76,9 +81,21 @@ def _run_all(
     return run_side_by_side(accelerator, calls)
 
 
-async def _arun_all(
-    accelerator: Accelerator, calls: Sequence[Callable[[], Awaitable[T]]], uses: Sequence[object]
-) -> list[T]:
-    if len(calls) < 2 or preparation_for(accelerator, lambda: uses) is None:
-        return [await call() for call in calls]
-    return await arun_side_by_side(calls)
+class _RunAll:
+    """What runs the coroutines of one method, or tells it how many to run at once."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+
+    async def __call__(
+        self, calls: Sequence[Callable[[], Awaitable[T]]], uses: Sequence[object]
+    ) -> list[T]:
+        if len(calls) < 2 or not self._are_safe(uses):
+            return [await call() for call in calls]
+        return await arun_side_by_side(calls)
+
+    def at_once(self, own: int, uses: Sequence[object]) -> int:
+        return max(own, MAX_AT_ONCE) if self._are_safe(uses) else own
+
+    def _are_safe(self, uses: Sequence[object]) -> bool:
+        return preparation_for(self._accelerator, lambda: uses) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from llama_index.core.indices.property_graph.sub_retrievers.llm_synonym import (
     DEFAULT_SYNONYM_EXPAND_TEMPLATE,
 )
 
+from bench.graph.bolt_waves import HOPS, LABEL, REQUESTS, CountingDriver, written
 from bench.graph.expanding import our_expand, plain_expand
 from bench.graph.programs import NamingLLM, Wave, unequal
 from bench.graph.property_graph import filled_store, retriever, vectors_of, without_loops
@@ -45,7 +47,11 @@ pytestmark = pytest.mark.bench
 
 @pytest.fixture(scope="module")
 def found() -> SuiteResult:
-    return graph_retrieval.run(True, TINY)
+    """Return what the suite finds where there is no server."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("NEO4J_URI", "NEO4J_HOME"):
+            patch.delenv(name, raising=False)
+        return graph_retrieval.run(True, TINY)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +70,7 @@ def store(triples: tuple[Triple, ...]) -> SimplePropertyGraphStore:
 def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
     assert from_json(as_json(found), found.suite) == found
     assert len({row.key for row in found.rows}) == len(found.rows)
-    assert set(found.ratios) == set(ratio_definitions(found.suite))
+    assert set(found.ratios) == set(ratio_definitions(found.suite)) - {"bolt_trips"}
     assert {row.system for row in found.rows} == {graph_retrieval.PLAIN, graph_retrieval.OURS}
 
 
@@ -91,8 +97,69 @@ def test_an_answer_that_differs_fails_the_suite(monkeypatch: pytest.MonkeyPatch)
         return replace(chosen, texts=chosen.texts[1:], scores=chosen.scores[1:])
 
     monkeypatch.setattr(graph_retrieval, "our_choice", halved)
+    monkeypatch.setattr(graph_retrieval, "reason_without_server", lambda: "not asked here")
     (wrong,) = graph_retrieval.run(True, TINY).wrong
     assert wrong.startswith("accelerated, 30 paths")
+
+
+# Waves over Bolt ---------------------------------------------------------------------------------
+
+
+def test_without_a_server_its_ratio_is_left_out_with_the_reason(
+    triples: tuple[Triple, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("NEO4J_URI", "NEO4J_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert graph_retrieval._bolt(triples, TINY) == ([], {})
+    assert "NEO4J_HOME names no unpacked server" in caplog.text
+
+
+def test_the_counting_driver_counts_what_its_sessions_run() -> None:
+    class Session:
+        def __enter__(self) -> Session:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def run(self, query: str, parameters: object = None) -> list[str]:
+            return [query]
+
+    class Driver:
+        name = "driver"
+
+        def session(self, **settings: object) -> Session:
+            assert settings == {"database": "other"}
+            return Session()
+
+    driver = CountingDriver(Driver())
+    with driver.session(database="other") as session:
+        assert [session.run(one) for one in "ab"] == [["a"], ["b"]]
+    assert (driver.sent, driver.name) == (2, "driver")
+
+
+@pytest.mark.neo4j
+def test_a_wave_sends_a_query_for_its_names_and_one_a_hop(
+    triples: tuple[Triple, ...], neo4j_driver: Any
+) -> None:
+    with written(neo4j_driver, triples):
+        rows, ratio = graph_retrieval._bolt_trips(neo4j_driver, triples, 2)
+    assert ratio["bolt_trips"] == HOPS + 1
+    (different_answers,) = [row for row in rows if row.metric == "different_answers"]
+    assert (different_answers.median, different_answers.n) == (0, 2 * REQUESTS)
+    assert neo4j_driver.execute_query("MATCH (n) RETURN n LIMIT 1").records == []
+    assert neo4j_driver.execute_query("SHOW CONSTRAINTS").records == []
+
+
+@pytest.mark.neo4j
+def test_paths_that_differ_fail_the_comparison(
+    triples: tuple[Triple, ...], neo4j_driver: Any
+) -> None:
+    with written(neo4j_driver, triples):
+        neo4j_driver.execute_query(f"MATCH (:{LABEL})-[r]->() DELETE r")
+        rows, _ = graph_retrieval._bolt_trips(neo4j_driver, triples, 1)
+    (different_answers,) = [row for row in rows if row.metric == "different_answers"]
+    assert different_answers.median == REQUESTS
 
 
 # The frameworks' stores --------------------------------------------------------------------------

@@ -132,6 +132,16 @@ def _compress_documents(
     return [document for documents in found for document in documents]
 
 
+def _convert_documents(
+    run_all: RunAll,
+    transformer: Any,
+    documents: Sequence[Document],
+    config: RunnableConfig | None = None,
+) -> list[Any]:
+    calls = [partial(transformer.process_response, document, config) for document in documents]
+    return run_all(calls, config)
+
+
 def _text(chain: Any, answer: Any) -> Any:
     """Return the text in an answer, which an old-style chain wraps in a dict."""
     from langchain_classic.chains.llm import LLMChain
@@ -143,7 +153,11 @@ def _text(chain: Any, answer: Any) -> Any:
 
 
 _RETRIEVERS = "langchain_classic.retrievers"
+_TRANSFORMER = "langchain_experimental.graph_transformers.llm.LLMGraphTransformer"
 _KNOWN = {
+    f"{_TRANSFORMER}.convert_to_graph_documents": Composite(
+        _convert_documents, frozenset({"c841c430fa24afad"})
+    ),
     f"{_RETRIEVERS}.ensemble.EnsembleRetriever.rank_fusion": Composite(
         _rank_fusion, frozenset({"9955a96eda0b2c18"})
     ),

@@ -31,7 +31,7 @@ def first_in_time(turn: Turn, plans: Sequence[MemberPlan]) -> MemberPlan | None:
     latest = turn.work.latest_end
     if latest is None:
         return None
-    at_ease = latest - (1.0 - AT_EASE) * max(0.0, latest - turn.work.arrived_at)
+    at_ease = latest - (1.0 - AT_EASE) * max(0.0, latest - turn.work.came_at)
     ends = [plan.end_with(turn) for plan in plans]
     for plan, end in zip(plans, ends, strict=True):
         if end <= at_ease:

@@ -55,7 +55,8 @@ class DeviceWork:
         depth: the longest remaining path to the request's end.
         arrived_at: when the request arrived.
         latest_end: when the work must have ended, if ever.
-        served_at: when it came, later when a member last took of it.
+        came_at: when it came itself.
+        served_at: the same, later when a member last took of it.
         number: the order in which works came.
     """
 
@@ -64,6 +65,7 @@ class DeviceWork:
     depth: int
     arrived_at: float
     latest_end: float | None
+    came_at: float
     served_at: float
     number: int
     cost: int = 0

@@ -114,7 +114,9 @@ class Placement:
             latest = deadline - self._rest.after(depth)
         arrived = now if arrived_at is None else arrived_at
         self._num_works += 1
-        work = DeviceWork(id, request, depth, arrived, latest, now, self._num_works, sum(costs))
+        work = DeviceWork(
+            id, request, depth, arrived, latest, now, now, self._num_works, sum(costs)
+        )
         work.todo.extend(cut(id, costs, self._most_texts))
         work.left.update(work.todo)
         self._works[id] = work

@@ -1,0 +1,57 @@
+"""LangChain's transformer of documents into graphs, accelerated: each call is one request.
+
+Its class is of an optional package and known by its name: nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from langchain_rag_accel.side_by_side import spreading
+from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.known_classes import full_name
+from rag_accel.interception.twins import program_of, twin
+
+_TRANSFORMER = "langchain_experimental.graph_transformers.llm.LLMGraphTransformer"
+_ENTRIES = (
+    "convert_to_graph_documents",
+    "aconvert_to_graph_documents",
+    "process_response",
+    "aprocess_response",
+)
+
+
+def is_graph_transformer(obj: object) -> bool:
+    """Tell whether an object is an ``LLMGraphTransformer``, or of a class made from it."""
+    return any(full_name(cls) == _TRANSFORMER for cls in type(obj).__mro__)
+
+
+def accelerate_transformer(transformer: Any, accelerator: Accelerator | None) -> Any:
+    """Return a transformer of the same class and state, whose calls are requests."""
+    made = twin(transformer, accelerator, _methods)
+    program_of(made)  # what it holds is intercepted from now on
+    return made
+
+
+def _methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
+    return {name: _request(getattr(cls, name)) for name in _ENTRIES}
+
+
+def _request(plain: Any) -> Any:
+    if inspect.iscoroutinefunction(plain):
+
+        @functools.wraps(plain)
+        async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with program_of(self).run() as scope, scope():
+                return await plain(self, *args, **kwargs)
+
+        return acall
+
+    @functools.wraps(plain)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with program_of(self).run() as scope, scope():
+            return spreading(plain)(self, *args, **kwargs)
+
+    return call

@@ -1,0 +1,165 @@
+"""Property graphs are built with the model's calls side by side, and are the plain program's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from li_building import (
+    EXTRACTORS,
+    TEXTS,
+    GraphLLM,
+    built,
+    built_of,
+    documents,
+    graph_in,
+    index_of,
+    model,
+    text_nodes,
+)
+from li_off_loop import knowing, own_settings, parents_of_spans
+from li_programs import HashEmbedding, recording, run_in_loop
+from li_side_by_side import NUM_CALLS, ameeting, events_by_span
+from llama_index.core.ingestion import IngestionPipeline
+
+from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel.composites import composite_of
+from rag_accel import Accelerator
+from rag_accel.adoption.known_classes import full_name
+from rag_accel.interception.side_by_side import MAX_AT_ONCE
+
+every_extractor = pytest.mark.parametrize("name", EXTRACTORS)
+
+
+@pytest.fixture(autouse=True)
+def settings() -> Iterator[None]:
+    """Give what is made within a program a model."""
+    with own_settings():
+        yield
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give an accelerator to which the fakes are thread-safe."""
+    with knowing(GraphLLM, HashEmbedding) as made:
+        yield made
+
+
+def _plain(name: str) -> Any:
+    return built_of(EXTRACTORS[name](model())(text_nodes()))
+
+
+# They overlap ------------------------------------------------------------------------------------
+
+
+@every_extractor
+def test_calls_of_an_accelerated_extractor_overlap(name: str, accelerator: Accelerator) -> None:
+    extractor = accelerate(EXTRACTORS[name](model(ameeting())), accelerator=accelerator)
+    assert built_of(extractor(text_nodes())) == _plain(name)
+    assert accelerator.is_idle
+
+
+@every_extractor
+def test_calls_of_a_coroutine_overlap(name: str, accelerator: Accelerator) -> None:
+    extractor = accelerate(EXTRACTORS[name](model(ameeting())), accelerator=accelerator)
+    assert built_of(run_in_loop(extractor.acall(text_nodes()))) == _plain(name)
+
+
+@every_extractor
+def test_calls_of_an_activated_extractor_overlap(name: str, accelerator: Accelerator) -> None:
+    with activate(accelerator):
+        assert built_of(EXTRACTORS[name](model(ameeting()))(text_nodes())) == _plain(name)
+
+
+@every_extractor
+def test_calls_of_an_extractor_in_a_pipeline_overlap(name: str, accelerator: Accelerator) -> None:
+    pipeline = IngestionPipeline(transformations=[EXTRACTORS[name](model(ameeting()))])
+    made = accelerate(pipeline, accelerator=accelerator)
+    assert built_of(made.run(nodes=text_nodes())) == _plain(name)
+
+
+@pytest.mark.parametrize("use_async", [True, False])
+@every_extractor
+def test_an_activated_index_is_built_of_the_same(
+    name: str, use_async: bool, accelerator: Accelerator
+) -> None:
+    plain = graph_in(built(EXTRACTORS[name](model()), use_async=use_async))
+    with activate(accelerator):
+        fast = built(EXTRACTORS[name](model(ameeting())), use_async=use_async)
+    assert graph_in(fast) == plain
+    assert len(plain[0]) > NUM_CALLS
+
+
+@every_extractor
+def test_an_accelerated_index_grows_by_the_same(name: str, accelerator: Accelerator) -> None:
+    def grown(aduring: Any, as_it_runs: Any) -> Any:
+        index = index_of(EXTRACTORS[name](model(aduring)))
+        as_it_runs(index).insert_nodes(text_nodes())
+        return graph_in(index)
+
+    plain = grown(None, lambda index: index)
+    fast = grown(ameeting(), lambda index: accelerate(index, accelerator=accelerator))
+    assert fast == plain
+
+
+def test_no_more_calls_run_at_once_than_of_any_object(accelerator: Accelerator) -> None:
+    running = most = 0
+
+    async def during(_: str) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _turn in range(NUM_CALLS):
+            await asyncio.sleep(0)
+        running -= 1
+
+    texts = TEXTS * MAX_AT_ONCE
+    with activate(accelerator):
+        EXTRACTORS["simple"](model(during))(text_nodes(texts))
+    assert most == MAX_AT_ONCE
+
+
+def test_more_workers_than_that_are_kept(accelerator: Accelerator) -> None:
+    number = MAX_AT_ONCE + 3
+    texts = [f"Pump {place} feeds tank 0." for place in range(number)]
+    extractor = EXTRACTORS["simple"](model(ameeting(number)), num_workers=number)
+    with activate(accelerator):
+        assert len(extractor(text_nodes(texts))) == number
+
+
+# They show the same ------------------------------------------------------------------------------
+
+
+@every_extractor
+def test_spans_and_events_are_those_of_the_plain_program(
+    name: str, accelerator: Accelerator
+) -> None:
+    def shown(extractor: Any) -> Any:
+        with recording() as counts, parents_of_spans() as parents, events_by_span() as events:
+            result = built_of(extractor(text_nodes()))
+        return result, counts, parents, events
+
+    plain = shown(EXTRACTORS[name](model()))
+    fast = accelerate(EXTRACTORS[name](model(ameeting())), accelerator=accelerator)
+    assert shown(fast) == plain
+
+
+@every_extractor
+def test_upstream_is_what_is_known(name: str) -> None:
+    cls = type(EXTRACTORS[name](model()))
+    assert composite_of(cls.acall) is not None, full_name(cls)
+
+
+@every_extractor
+def test_two_tenants_build_their_own_graphs(name: str) -> None:
+    plain = graph_in(built(EXTRACTORS[name](model())))
+    for namespace in ("one", "other"):
+        with (
+            knowing(GraphLLM, HashEmbedding, namespace=namespace) as tenants,
+            activate(tenants),
+        ):
+            llm = model(ameeting())
+            assert graph_in(built(EXTRACTORS[name](llm))) == plain
+            assert len(llm.seen) == len(documents())

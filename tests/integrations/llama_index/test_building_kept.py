@@ -1,0 +1,231 @@
+"""Bad input to extractors does what it does upstream, and order stays where it might matter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from li_building import EXTRACTORS, TEXTS, GraphLLM, built_of, model, simple, text_nodes
+from li_off_loop import knowing, own_settings
+from li_programs import HashEmbedding
+from li_side_by_side import PATIENCE_S
+from llama_index.core.graph_stores.types import KG_RELATIONS_KEY
+from llama_index.core.indices.property_graph import SimpleLLMPathExtractor
+from llama_index.core.indices.property_graph.transformations import schema_llm, simple_llm
+from llama_index.core.indices.property_graph.utils import default_parse_triplets_fn
+
+from llama_index_rag_accel import accelerate, activate
+from rag_accel import Accelerator, ConfigError
+
+every_extractor = pytest.mark.parametrize("name", EXTRACTORS)
+BAD = "Pump 2 "
+
+
+@pytest.fixture(autouse=True)
+def settings() -> Iterator[None]:
+    """Give what is made within a program a model."""
+    with own_settings():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep no record of an error, whose traceback leads to the program."""
+    for module in (simple_llm, schema_llm):
+        monkeypatch.setattr(module.logger, "disabled", True)
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give an accelerator to which the fakes are thread-safe."""
+    with knowing(GraphLLM, HashEmbedding) as made:
+        yield made
+
+
+def _answering(answer: str | Exception) -> Any:
+    """Return what a model does that answers one text in another way."""
+
+    async def during(prompt: str) -> str | None:
+        await asyncio.sleep(0)
+        if BAD not in prompt:
+            return None
+        if isinstance(answer, Exception):
+            raise type(answer)(*answer.args)  # whose traceback leads to the program
+        return answer
+
+    return during
+
+
+def _outcome(extractor: Any, nodes: Any) -> Any:
+    try:
+        return built_of(extractor(nodes))
+    except Exception as error:
+        return type(error), str(error)
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    ["", "no paths at all", "((,),", '{"triplets": [7]}', ValueError("bad"), RuntimeError("down")],
+    ids=repr,
+)
+@every_extractor
+def test_one_bad_answer_does_what_it_does_upstream(
+    name: str, answer: Any, raises: bool, accelerator: Accelerator
+) -> None:
+    def extractor() -> Any:
+        return EXTRACTORS[name](model(_answering(answer)), raise_on_error=raises)
+
+    plain = _outcome(extractor(), text_nodes())
+    assert _outcome(accelerate(extractor(), accelerator=accelerator), text_nodes()) == plain
+    with activate(accelerator):
+        assert _outcome(extractor(), text_nodes()) == plain
+    assert accelerator.is_idle
+
+
+@every_extractor
+def test_an_empty_text_does_what_it_does_upstream(name: str, accelerator: Accelerator) -> None:
+    nodes = [*TEXTS, ""]
+    plain = _outcome(EXTRACTORS[name](model()), text_nodes(nodes))
+    fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
+    assert _outcome(fast, text_nodes(nodes)) == plain
+    assert plain[0] is IndexError  # of the model, which finds no pump in the text
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@every_extractor
+def test_few_nodes_do_what_they_do_upstream(
+    name: str, number: int, accelerator: Accelerator
+) -> None:
+    plain = _outcome(EXTRACTORS[name](model()), text_nodes()[:number])
+    fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
+    assert _outcome(fast, text_nodes()[:number]) == plain
+    assert len(plain) == number
+
+
+@pytest.mark.parametrize("given", [None, 7, "text", [1, 2]])
+@every_extractor
+def test_what_are_no_nodes_raise_what_they_raise_upstream(
+    name: str, given: Any, accelerator: Accelerator
+) -> None:
+    plain = _outcome(EXTRACTORS[name](model()), given)
+    fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
+    assert _outcome(fast, given) == plain
+    assert plain[0] in (TypeError, AssertionError, AttributeError)
+
+
+def test_an_extractor_without_a_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="extractor of paths"):
+        accelerate(object())
+
+
+@every_extractor
+def test_cancelling_leaves_no_task_and_no_call_behind(name: str, accelerator: Accelerator) -> None:
+    started = 0
+
+    async def build() -> tuple[int, int]:
+        everyone, forever = asyncio.Event(), asyncio.Event()
+
+        async def during(_: str) -> None:
+            nonlocal started
+            started += 1
+            if started == len(TEXTS):
+                everyone.set()
+            await forever.wait()
+
+        extractor = accelerate(EXTRACTORS[name](model(during)), accelerator=accelerator)
+        nodes = text_nodes()
+        task = asyncio.ensure_future(extractor.acall(nodes))
+        await asyncio.wait_for(everyone.wait(), PATIENCE_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for _turn in range(20):
+            await asyncio.sleep(0)
+        return len(asyncio.all_tasks()), sum(KG_RELATIONS_KEY in one.metadata for one in nodes)
+
+    assert asyncio.run(build()) == (1, 0)
+    assert accelerator.is_idle
+
+
+# What stays in order -----------------------------------------------------------------------------
+
+
+class OwnExtractor(SimpleLLMPathExtractor):
+    """A user's extractor, which may do anything between its calls."""
+
+
+def _most_at_once(make: Any, nodes: Any = None) -> int:
+    """Return how many calls of the model an extractor has had at once."""
+    running = most = 0
+
+    async def during(_: str) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _turn in range(5):
+            await asyncio.sleep(0)
+        running -= 1
+
+    make(model(during))(text_nodes() if nodes is None else nodes)
+    return most
+
+
+def test_a_model_that_is_not_known_is_called_in_order() -> None:
+    with Accelerator(strict=True) as accelerator, activate(accelerator):
+        assert _most_at_once(simple) == 1
+        assert _most_at_once(lambda llm: simple(llm, num_workers=2)) == 2
+
+
+def test_the_option_keeps_the_number_of_workers() -> None:
+    with knowing(GraphLLM, side_by_side=False) as accelerator, activate(accelerator):
+        assert _most_at_once(simple) == 1
+
+
+def test_a_users_extractor_keeps_its_number_of_workers(accelerator: Accelerator) -> None:
+    own: Any = OwnExtractor
+    with activate(accelerator):
+        assert _most_at_once(lambda llm: own(llm=llm, num_workers=1)) == 1
+
+
+def test_a_node_given_twice_is_extracted_from_in_order(accelerator: Accelerator) -> None:
+    def twice() -> list[Any]:
+        nodes = text_nodes()
+        return [*nodes, nodes[0]]
+
+    plain = built_of(simple(model())(twice()))
+    with activate(accelerator):
+        assert _most_at_once(simple, twice()) == 1
+        assert built_of(simple(model())(twice())) == plain
+
+
+def test_a_users_parser_parses_in_order_where_one_worker_does(accelerator: Accelerator) -> None:
+    def make(llm: GraphLLM, workers: int = 1) -> Any:
+        def parse(answer: str) -> Any:
+            return default_parse_triplets_fn(answer)
+
+        return simple(llm, parse_fn=parse, num_workers=workers)
+
+    with activate(accelerator):
+        assert _most_at_once(make) == 1
+        assert _most_at_once(lambda llm: make(llm, 2)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_a_number_of_workers_that_runs_nothing_stays(
+    workers: int, accelerator: Accelerator
+) -> None:
+    async def is_done() -> bool:
+        with activate(accelerator):
+            task = asyncio.ensure_future(simple(model(), num_workers=workers).acall(text_nodes()))
+            done, _ = await asyncio.wait([task], timeout=0.05)
+            task.cancel()
+            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+        return bool(done) and not isinstance(outcome, ValueError)
+
+    assert asyncio.run(is_done()) is False
