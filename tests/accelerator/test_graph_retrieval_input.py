@@ -142,18 +142,16 @@ def test_relations_that_are_no_texts_are_a_named_error(relations: Any) -> None:
 
 
 def test_a_stage_without_a_graph_names_what_is_missing() -> None:
-    with opened(embedder=embedder()) as acc:
-        with pytest.raises(GraphError) as caught:
-            paths(acc)
+    with opened(embedder=embedder()) as acc, pytest.raises(GraphError) as caught:
+        paths(acc)
     assert caught.value.offenders == (
         "known-engines: stage 'facts' names engine 'graph'; valid: embedder",
     )
 
 
 def test_a_stage_without_an_embedder_names_what_is_missing() -> None:
-    with opened(graph=MemoryGraph(TRIPLES)) as acc:
-        with pytest.raises(GraphError) as caught:
-            paths(acc)
+    with opened(graph=MemoryGraph(TRIPLES)) as acc, pytest.raises(GraphError) as caught:
+        paths(acc)
     assert "stage 'facts' names engine 'embedder'; valid: graph" in caught.value.offenders[0]
 
 
