@@ -38,6 +38,7 @@ THIRD_PARTIES = {
 FOREIGN = {
     "ClientError": "neo4j",
     "GraphTransform": "the paper's algorithm",
+    "LLMGraphTransformer": "langchain-experimental",
     "PyThreadState_SetAsyncExc": "CPython",
     "Send": "langgraph",
     "ServiceUnavailable": "neo4j",

@@ -44,7 +44,7 @@ def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs
     layers = layers_of(method)
     assert layers is not None, "only what is known runs here"
     if inspect.iscoroutinefunction(layers.function):
-        run_all = _RunAll(accelerator)
+        run_all = _RunTasks(accelerator)
 
         async def abody(self: Any, *args: Any, **kwargs: Any) -> Any:
             return await known.body(run_all, self, *args, **kwargs)
@@ -81,7 +81,7 @@ def _run_all(
     return run_side_by_side(accelerator, calls)
 
 
-class _RunAll:
+class _RunTasks:
     """What runs the coroutines of one method, or tells it how many to run at once."""
 
     def __init__(self, accelerator: Accelerator) -> None:
