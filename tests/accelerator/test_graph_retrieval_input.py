@@ -192,9 +192,11 @@ def test_vectors_of_paths_of_another_dimension_are_a_named_error() -> None:
     engine = CallableEmbeddingEngine(
         lambda texts: np.ones((len(texts), 4 if "->" in texts[0] else 3)), pure=True
     )
-    with opened(graph=MemoryGraph(TRIPLES), embedder=engine) as acc:
-        with pytest.raises(EngineOutputError, match="dimension"):
-            paths(acc)
+    with (
+        opened(graph=MemoryGraph(TRIPLES), embedder=engine) as acc,
+        pytest.raises(EngineOutputError, match="dimension"),
+    ):
+        paths(acc)
 
 
 def test_two_tenants_asked_side_by_side_find_their_own_paths() -> None:
