@@ -55,7 +55,8 @@ class Options:
     on_full: OnFull = _option(  # noqa: RUF009 - a dataclass field, never shared
         "wait",
         "what a drop-in does when `max_requests` are live: `wait` in the caller's own thread "
-        "or task, or `raise` BusyError",
+        "or task, or `raise` BusyError; `raise` also refuses a new request whose texts an "
+        "embedder of several members would end later than `embedding_slo_s`",
     )
     max_requests: int = _option(
         4096,

@@ -6,7 +6,7 @@
     |-- TranslationError       a foreign object was asked to be translated and cannot be
     |-- PassError              a pass left the graph in a state its stage forbids
     |-- SchedulingError
-    |   |-- BusyError          the bound on live requests is reached; try again later
+    |   |-- BusyError          too many requests live, or an embedder is late; try again later
     |   |-- DeadlineError      a request ran past its deadline (also a TimeoutError)
     |   |-- RequestCancelledError  somebody cancelled the request while a thread waited for it
     |   |-- ClosedError        the accelerator was closed before the request could end
@@ -126,9 +126,17 @@ class SchedulingError(RagAccelError):
 
 
 class BusyError(SchedulingError):
-    """The bound on live requests is reached."""
+    """The bound on live requests is reached, or an embedder would answer too late.
+
+    ``retry_after_s`` tells after how many seconds an embedder could have caught up; ``None`` where
+    that is not known.
+    """
 
     code = "RA310"
+
+    def __init__(self, what: str, *, retry_after_s: float | None = None, **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.retry_after_s = retry_after_s
 
 
 class DeadlineError(SchedulingError, TimeoutError):

@@ -45,6 +45,7 @@ def device_group(name: str, given: Sequence[Any], options: Options, cores: int) 
         slo_s=options.embedding_slo_s,
         tolerance=options.member_tolerance,
         reproducible=options.reproducible,
+        refuses_late=options.on_full == "raise",
         hang_s=options.hang_s,
         threads=cores,
     )

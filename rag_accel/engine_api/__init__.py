@@ -9,6 +9,7 @@ Nothing here executes anything, and nothing here imports the scheduler or an eng
 """
 
 from rag_accel.engine_api.engine import (
+    AdmittingEngine,
     CompositeEngine,
     CountingEngine,
     Engine,
@@ -50,6 +51,7 @@ from rag_accel.engine_api.profile import BorrowedEngine, Capability, EngineProfi
 __all__ = [
     "KINDS",
     "ROLES",
+    "AdmittingEngine",
     "BorrowedEngine",
     "Capability",
     "CompositeEngine",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, NewType, Protocol, runtime_checkable
 
@@ -155,6 +155,22 @@ class ForgettingEngine(Protocol):
         """Remove what is kept of texts of a namespace, soon; from any thread, also after close.
 
         Work under way that holds such a text ends as it began.
+        """
+        ...
+
+
+@runtime_checkable
+class AdmittingEngine(Protocol):
+    """An engine that tells beforehand whether it would serve one more request in time."""
+
+    def late_by_s(self, request: str, live: Set[str]) -> float:
+        """Return by how many seconds the work of a new request would end too late, 0 if in time.
+
+        A request that is late is refused. On the scheduler's thread: it must return soon.
+
+        Args:
+            request: that asks to be admitted, as ``EngineRequest.request_id``.
+            live: the admitted requests; an opened program is among them before its first call.
         """
         ...
 

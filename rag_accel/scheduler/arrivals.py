@@ -9,6 +9,7 @@ from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallMade,
     EngineLeft,
+    EngineName,
     Event,
     LeafArrived,
     NodeKey,
@@ -36,6 +37,8 @@ def refusal(state: SchedulerState, event: Arrival, now: float) -> Outcome | None
         return None
     if event.deadline is not None and event.deadline <= now:
         return "deadline"
+    if event.late_by_s > 0:
+        return "rejected"
     if isinstance(event, LeafArrived) and event.on_full == "raise":
         return "rejected" if event.request in state.pending else None
     return None
@@ -43,10 +46,26 @@ def refusal(state: SchedulerState, event: Arrival, now: float) -> Outcome | None
 
 def refuse(event: Event, outcome: Outcome, out: list[Command]) -> None:
     """Tell the client of an arrival that it was not taken in."""
+    if not isinstance(event, LeafArrived | RequestArrived):
+        return
+    retry = event.late_by_s if outcome == "rejected" else 0.0
     if isinstance(event, LeafArrived):
-        out.append(EndNode(NodeKey(event.request, event.node.name), outcome))
-    elif isinstance(event, RequestArrived):
-        out.append(EndRequest(event.request, outcome))
+        key = NodeKey(event.request, event.node.name)
+        out.append(EndNode(key, outcome, retry_after_s=retry))
+    else:
+        out.append(EndRequest(event.request, outcome, retry_after_s=retry))
+
+
+def engines_of_new(state: SchedulerState, event: RequestArrived | LeafArrived) -> list[EngineName]:
+    """Return the engines that a request needs at once if this event is its admission, else none.
+
+    An opened program is admitted by its first call: nobody waited for an answer before.
+    """
+    if isinstance(event, RequestArrived):
+        return list(dict.fromkeys(spec.engine for spec in event.nodes))
+    run = state.find(event.request)
+    is_first = run is None or (run.open and not run.nodes and run.last_engine is None)
+    return [event.node.engine] if is_first else []
 
 
 def owned_added(

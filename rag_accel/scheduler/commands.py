@@ -65,20 +65,26 @@ class StartCall(_Matching):
 
 @dataclass(frozen=True, slots=True)
 class EndNode(_Matching):
-    """A node's outcome is delivered to its client; ``leader`` holds the result if it was shared."""
+    """A node's outcome is delivered to its client; ``leader`` holds the result if it was shared.
+
+    One that was ``rejected`` for an engine that would be late may try again ``retry_after_s``
+    later.
+    """
 
     node: NodeKey
     outcome: Outcome
     leader: NodeKey | None = None
+    retry_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class EndRequest(_Matching):
-    """A whole request ends; ``node`` is the one that failed it."""
+    """A whole request ends; ``node`` is the one that failed it, the rest as in ``EndNode``."""
 
     request: RequestId
     outcome: Outcome
     node: NodeKey | None = None
+    retry_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

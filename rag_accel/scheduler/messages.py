@@ -94,13 +94,17 @@ class BorrowedEngineAdded:
 
 @dataclass(frozen=True, slots=True)
 class RequestArrived:
-    """A whole request with its first primitives; it ends when all of them have ended."""
+    """A whole request with its first primitives; it ends when all of them have ended.
+
+    ``late_by_s`` tells how late an engine that it needs would be: over 0, a new one is refused.
+    """
 
     request: RequestId
     nodes: tuple[NodeSpec, ...]
     arrived_at: float
     deadline: float | None = None
     on_full: OnFull = "wait"
+    late_by_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,7 @@ class LeafArrived:
 
     It waits for no other primitive. In a graph (a call inside opaque user code) it still ends by
     itself: its failure does not end the graph.
+    ``late_by_s`` is as in ``RequestArrived``.
     """
 
     request: RequestId
@@ -130,6 +135,7 @@ class LeafArrived:
     arrived_at: float
     deadline: float | None = None
     on_full: OnFull = "wait"
+    late_by_s: float = 0.0
 
 
 class CallMade(NamedTuple):

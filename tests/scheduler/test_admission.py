@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from core_harness import Core, key, spec
 
+from rag_accel.scheduler.arrivals import engines_of_new
 from rag_accel.scheduler.commands import EndNode, EndRequest, StartCall, StartStep
+from rag_accel.scheduler.messages import LeafArrived, RequestArrived, RequestId
 
 
 def full(max_requests: int = 1) -> Core:
@@ -131,3 +133,32 @@ def test_a_waiting_request_follows_equal_work_only_once_it_is_admitted() -> None
     core.leaf(1, "a", share="k")
     core.end_step()
     assert core.end_call(100, "held")[-1] == StartStep.match(admitted=(key(1, "a"),))
+
+
+def test_a_new_request_that_would_be_late_is_refused_and_told_when_to_come_again() -> None:
+    core = full(2)
+    node = spec("a")
+    late = RequestArrived(RequestId(1), (node,), 0.0, None, "raise", late_by_s=0.5)
+    assert core.send(late, 0.0) == [
+        EndRequest.match(request=1, outcome="rejected", retry_after_s=0.5)
+    ]
+    leaf = LeafArrived(RequestId(2), node, 0.0, None, "raise", late_by_s=0.5)
+    assert core.send(leaf, 0.0) == [
+        EndNode.match(node=key(2, "a"), outcome="rejected", retry_after_s=0.5)
+    ]
+    assert RequestId(1) not in core.state.requests
+
+
+def test_only_the_first_call_of_a_program_asks_for_its_admission() -> None:
+    core = Core()
+    core.own()
+    first = LeafArrived(RequestId(1), spec("a"), 0.0, None, "raise")
+    second = LeafArrived(RequestId(1), spec("b"), 0.0, None, "raise")
+    core.open(1)
+    assert engines_of_new(core.state, first) == ["e"]
+    core.send(first, 0.0)
+    assert engines_of_new(core.state, second) == []
+    core.end_step()
+    assert engines_of_new(core.state, second) == []
+    graph = RequestArrived(RequestId(2), (spec("a"), spec("b", "e", "a")), 0.0, None, "raise")
+    assert engines_of_new(core.state, graph) == ["e"]

@@ -12,8 +12,9 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from rag_accel.engines.devices.members import Member, MemberPausedError
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
 from rag_accel.engines.devices.plan import MemberBatch
+from rag_accel.engines.devices.to_come import TokensToCome
 from rag_accel.engines.devices.worker import MemberWorker, Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
 from rag_accel.engines.embedding.sentence_encoder import Role
@@ -77,6 +79,7 @@ class DeviceGroup(EngineBase):
         tolerance: how far vectors of a member may be from the first's, in any component; members
             within 1e-6 join without it.
         reproducible: only the first member takes part.
+        refuses_late: new requests whose texts would end later than ``slo_s`` are refused.
         hang_s: a step longer than this marks its member lost.
         threads: with how many threads members here compute while they join.
         clock: measures steps, and is that of ``EngineRequest.deadline``.
@@ -92,6 +95,7 @@ class DeviceGroup(EngineBase):
         slo_s: float | None = None,
         tolerance: float | None = None,
         reproducible: bool = False,
+        refuses_late: bool = False,
         hang_s: float = 120.0,
         threads: int = 1,
         clock: Clock | None = None,
@@ -115,6 +119,8 @@ class DeviceGroup(EngineBase):
             for one in joining.joined
         }
         self._placement = Placement([one.spec for one in joining.joined], slo_s)
+        #: None if no request is refused
+        self._to_come = TokensToCome() if refuses_late and slo_s is not None else None
         self._profile = _profile(joining.joined)
         self._outbox: Outbox[tuple[_MemberJob, EngineOutput]] = Outbox()
         self._rejected: list[EngineOutput] = []
@@ -135,7 +141,10 @@ class DeviceGroup(EngineBase):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return steps, texts, tokens, busy milliseconds, failed and refused steps by member."""
+        """Return steps, texts, tokens, busy milliseconds, failed and refused steps by member.
+
+        ``texts_beyond_slo`` came when all that was queued would have ended later than it should.
+        """
         with self._lock:
             return dict(self._counts)
 
@@ -153,6 +162,23 @@ class DeviceGroup(EngineBase):
             others = [name for name in self._out if name not in self._joined]
             return (*lines, *(f"{name}: stays out: {self._out[name]}" for name in others))
 
+    def late_by_s(self, request: str, live: Set[str]) -> float:
+        """Return how much later than ``slo_s`` one more request's texts would end, 0 if in time.
+
+        A group that nothing waits for takes any request: trying again would not help it.
+        """
+        if self._to_come is None:
+            return 0.0
+        with self._lock:
+            before = self._to_come.look(request, live)
+            if not before and not self._placement.num_works:
+                return 0.0
+            tokens = ceil(before + self._to_come.tokens_a_request)
+            late = self._placement.late_by_s(tokens, self._clock.now(), self._cores, self._beside)
+            if late > 0:
+                self._to_come.refused(request)
+            return late
+
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work and let free members begin."""
         self._require_usable()
@@ -162,6 +188,7 @@ class DeviceGroup(EngineBase):
                     self._add(request)
                 except Exception as error:  # one bad item must not reject its neighbours
                     self._rejected.append(EngineOutput(request.id, "error", error=error))
+            self._count_late(work)
             self._bind()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
@@ -273,9 +300,12 @@ class DeviceGroup(EngineBase):
         if not texts:
             self._outbox.put([(job, EngineOutput(request.id, "final", job.vectors))])
             return
+        costs = [self._estimate(text) for text in texts]
+        if self._to_come is not None:
+            self._to_come.brought(request.request_id, sum(costs))
         self._placement.add(
             request.id,
-            [self._estimate(text) for text in texts],
+            costs,
             self._clock.now(),
             request=request.request_id,
             depth=request.depth,
@@ -358,6 +388,15 @@ class DeviceGroup(EngineBase):
         self._count(name, "texts", sum(len(part.texts) for part in task.parts))
         self._count(name, "tokens", task.batch.cost)
         self._count(name, "busy_ms", round(seconds * 1000))
+
+    def _count_late(self, work: Sequence[EngineRequest]) -> None:
+        """Count texts with which all that is queued would end later than it should."""
+        late = self._placement.late_by_s(0, self._clock.now(), self._cores, self._beside)
+        if late > 0:
+            new = (self._jobs.get(request.id) for request in work)
+            self._counts["texts_beyond_slo"] += sum(
+                len(job.texts) for job in new if job is not None
+            )
 
     def _count(self, member: str, what: str, number: int) -> None:
         self._counts[f"{_NO_WORD.sub('_', member)}_{what}"] += number

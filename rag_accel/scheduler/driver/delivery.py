@@ -19,7 +19,7 @@ from rag_accel.scheduler.commands import (
     StartStep,
     WakeAt,
 )
-from rag_accel.scheduler.driver.leaf import LeafClient, Result
+from rag_accel.scheduler.driver.leaf import LeafClient, Result, late_result
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
     EngineName,
@@ -66,6 +66,8 @@ class Delivery:
         node = command.node
         shared = command.leader is not None or node in self._shared
         result = self._results.get(command.leader or node)
+        if command.retry_after_s > 0:
+            result = late_result(command.retry_after_s, f"request {node.request}")
         if self.clients.end_node(node, command.outcome, result, shared):
             self.claimed.add(node)
 
@@ -93,6 +95,10 @@ def _start_call(delivery: Delivery, command: StartCall) -> None:
 
 
 def _end_request(delivery: Delivery, command: EndRequest) -> None:
+    if command.retry_after_s > 0:
+        result = late_result(command.retry_after_s, f"request {command.request}")
+        nobody = NodeKey(command.request, "")
+        delivery.clients.end_node(nobody, command.outcome, result, False)
     delivery.clients.end_request(command.request, command.outcome, command.node)
 
 

@@ -33,6 +33,19 @@ class Result:
     handle: Handle | None = None
 
 
+def late_result(retry_after_s: float, where: str) -> Result:
+    """Return what a request is told that was refused because an engine would be late."""
+    error = BusyError(
+        "an embedder would answer later than it should",
+        where=where,
+        found=f"{retry_after_s:.3f} s too late",
+        valid="within embedding_slo_s",
+        hint="try again after retry_after_s, raise embedding_slo_s, or use on_full='wait'",
+        retry_after_s=retry_after_s,
+    )
+    return Result(error=error)
+
+
 def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseException | None:
     """Return the exception that ``outcome`` means to the caller, or ``None`` for ``done``.
 
