@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +17,7 @@ from rag_accel.accelerator import Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines import DocumentIndex, IndexSpec
 from rag_accel.engines.devices.group import DeviceGroup
-from rag_accel.scheduler.messages import EngineName
+from rag_accel.scheduler.messages import EngineName, RequestClosed, RequestOpened
 from rag_accel.testing import FakeEngine, ManualClock
 from rag_accel.testing.members import FakeMember, plain_vectors
 
@@ -71,9 +71,7 @@ def fill(acc: Accelerator) -> list[Any]:
     for _ in range(CALLERS):
         try:
             handles.append(acc.submit(searching(), input="a question of five words"))
-        except BusyError as error:
-            assert error.retry_after_s is not None
-            assert error.retry_after_s > 0
+        except BusyError:
             return handles
     raise AssertionError("none was refused")
 
@@ -174,3 +172,36 @@ def test_who_waits_is_never_refused() -> None:
             member.may_go.set()
         for handle in handles:
             handle.result(PATIENCE_S)
+
+
+class NeverSure(FakeEngine):
+    """An engine that cannot say how late it would be."""
+
+    def late_by_s(self, request: str, live: Set[str]) -> float:
+        raise ArithmeticError("no prediction")
+
+
+def test_an_engine_that_fails_to_predict_refuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with opened(llm=NeverSure(), on_full="raise") as acc:
+        assert acc.run(answering(), input="x") == "reply to: x"
+    assert "failed to say how late" in caplog.text
+
+
+def test_the_first_call_of_an_opened_program_is_refused_and_a_later_one_enters() -> None:
+    with slow_pair(on_full="raise") as (acc, members), ThreadPoolExecutor(1) as callers:
+        begun, new = acc.anonymous(), acc.anonymous()
+        driver = acc._driver  # pyright: ignore[reportPrivateUsage]
+        driver.post(RequestOpened(begun.request, "p", driver.now()))
+        work = Work(EngineName("embedder"), PrimitiveKind.EMBEDDING, TextBatch(("x",)), 1)
+        handed = [acc.leaves.hand_over(begun, [work])]
+        fill(acc)
+        driver.post(RequestOpened(new.request, "p", driver.now()))
+        with pytest.raises(BusyError):
+            embed(acc, "x", new)
+        handed.append(acc.leaves.hand_over(begun, [work]))
+        for member in members:
+            member.may_go.set()
+        for one in handed:
+            assert callers.submit(one.value, 0).result(PATIENCE_S).shape == (1, 8)
+        for identity in (begun, new):
+            driver.post(RequestClosed(identity.request, driver.now()))

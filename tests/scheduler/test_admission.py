@@ -150,7 +150,8 @@ def test_a_new_request_that_would_be_late_is_refused_and_told_when_to_come_again
 
 
 def test_only_the_first_call_of_a_program_asks_for_its_admission() -> None:
-    core = full(9)
+    core = Core()
+    core.own()
     first = LeafArrived(RequestId(1), spec("a"), 0.0, None, "raise")
     second = LeafArrived(RequestId(1), spec("b"), 0.0, None, "raise")
     core.open(1)
