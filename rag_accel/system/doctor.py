@@ -34,6 +34,7 @@ PACKAGES = (
     "langchain-core",
     "langgraph",
     "llama-index-core",
+    "neo4j",
 )
 
 

@@ -33,7 +33,7 @@ ODD_NAMES = (
 )
 
 
-def embed(texts: Sequence[str]) -> np.ndarray:
+def embed(texts: Sequence[str]) -> Any:
     """Return vectors that count letters: ``[len(texts), 64], float32``."""
     rows = np.zeros((len(texts), 64), np.float32)
     for row, text in zip(rows, texts, strict=True):
@@ -91,7 +91,7 @@ def test_a_cycle_and_a_self_loop_end() -> None:
 def test_a_hub_costs_no_more_vectors_than_its_bounds() -> None:
     asked: list[str] = []
 
-    def record(texts: Sequence[str]) -> np.ndarray:
+    def record(texts: Sequence[str]) -> Any:
         asked.extend(texts)
         return embed(texts)
 
@@ -142,18 +142,16 @@ def test_relations_that_are_no_texts_are_a_named_error(relations: Any) -> None:
 
 
 def test_a_stage_without_a_graph_names_what_is_missing() -> None:
-    with opened(embedder=embedder()) as acc:
-        with pytest.raises(GraphError) as caught:
-            paths(acc)
+    with opened(embedder=embedder()) as acc, pytest.raises(GraphError) as caught:
+        paths(acc)
     assert caught.value.offenders == (
         "known-engines: stage 'facts' names engine 'graph'; valid: embedder",
     )
 
 
 def test_a_stage_without_an_embedder_names_what_is_missing() -> None:
-    with opened(graph=MemoryGraph(TRIPLES)) as acc:
-        with pytest.raises(GraphError) as caught:
-            paths(acc)
+    with opened(graph=MemoryGraph(TRIPLES)) as acc, pytest.raises(GraphError) as caught:
+        paths(acc)
     assert "stage 'facts' names engine 'embedder'; valid: graph" in caught.value.offenders[0]
 
 
@@ -180,7 +178,7 @@ def test_a_graph_closed_between_requests_is_a_named_error_of_the_later_ones() ->
 def test_a_graph_closed_midway_leaves_the_request_under_way_its_paths() -> None:
     graph = MemoryGraph(TRIPLES)
 
-    def close_and_embed(texts: Sequence[str]) -> np.ndarray:
+    def close_and_embed(texts: Sequence[str]) -> Any:
         if any("->" in text for text in texts):
             graph.close()
         return embed(texts)
@@ -191,12 +189,16 @@ def test_a_graph_closed_midway_leaves_the_request_under_way_its_paths() -> None:
 
 
 def test_vectors_of_paths_of_another_dimension_are_a_named_error() -> None:
-    engine = CallableEmbeddingEngine(
-        lambda texts: np.ones((len(texts), 4 if "->" in texts[0] else 3)), pure=True
-    )
-    with opened(graph=MemoryGraph(TRIPLES), embedder=engine) as acc:
-        with pytest.raises(EngineOutputError, match="dimension"):
-            paths(acc)
+    def uneven(texts: Sequence[str]) -> Any:
+        return np.ones((len(texts), 4 if "->" in texts[0] else 3))
+
+    with (
+        opened(
+            graph=MemoryGraph(TRIPLES), embedder=CallableEmbeddingEngine(uneven, pure=True)
+        ) as acc,
+        pytest.raises(EngineOutputError, match="dimension"),
+    ):
+        paths(acc)
 
 
 def test_two_tenants_asked_side_by_side_find_their_own_paths() -> None:
