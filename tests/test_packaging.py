@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rag_accel.system.doctor import EXTRAS
+from rag_accel.system.doctor import EXTRAS, examine
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -74,6 +74,10 @@ def test_the_distribution_requires_itself_only_by_extras_that_exist() -> None:
 def test_the_doctor_knows_every_extra_that_users_install() -> None:
     for_developers = {"bench", "test", "check"}
     assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - for_developers
+
+
+def test_the_doctor_tells_the_version_of_the_driver_of_graph_databases() -> None:
+    assert examine()["versions"]["neo4j"] == metadata.version("neo4j")
 
 
 @pytest.mark.parametrize(("group", "name"), POINTS)

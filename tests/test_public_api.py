@@ -95,6 +95,7 @@ def test_the_doctor_works_with_numpy_only(tmp_path: Path) -> None:
     (tmp_path / "rag_accel").symlink_to(ROOT / "rag_accel")
     said = _run_alone(tmp_path, "import rag_accel.cli as c, sys; sys.exit(c.main(['doctor']))")
     assert "missing torch" in said
+    assert "missing neo4j" in said
 
 
 @pytest.mark.parametrize("name", ["langchain", "llama_index", "neo4j_graphrag"])

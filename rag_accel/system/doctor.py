@@ -35,6 +35,7 @@ PACKAGES = (
     "langchain-core",
     "langgraph",
     "llama-index-core",
+    "neo4j",
     "neo4j-graphrag",
 )
 

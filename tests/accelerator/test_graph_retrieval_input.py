@@ -33,7 +33,7 @@ ODD_NAMES = (
 )
 
 
-def embed(texts: Sequence[str]) -> np.ndarray:
+def embed(texts: Sequence[str]) -> Any:
     """Return vectors that count letters: ``[len(texts), 64], float32``."""
     rows = np.zeros((len(texts), 64), np.float32)
     for row, text in zip(rows, texts, strict=True):
@@ -91,7 +91,7 @@ def test_a_cycle_and_a_self_loop_end() -> None:
 def test_a_hub_costs_no_more_vectors_than_its_bounds() -> None:
     asked: list[str] = []
 
-    def record(texts: Sequence[str]) -> np.ndarray:
+    def record(texts: Sequence[str]) -> Any:
         asked.extend(texts)
         return embed(texts)
 
@@ -122,7 +122,12 @@ def test_keywords_that_name_nobody_find_nothing(names: Any) -> None:
         assert paths(acc, keywords="names", names=names) == []
 
 
-@pytest.mark.parametrize("names", [5, b"ada", {"ada": 1}, object()], ids=repr)
+def kind(value: Any) -> str:
+    """Return a name of a parameter that is the same in every process."""
+    return type(value).__name__
+
+
+@pytest.mark.parametrize("names", [5, b"ada", {"ada": 1}, object()], ids=kind)
 def test_keywords_of_another_type_are_a_named_error_of_that_request_alone(names: Any) -> None:
     with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
         with pytest.raises(GraphLinkError, match="no keywords") as caught:
@@ -155,7 +160,7 @@ def test_a_stage_without_an_embedder_names_what_is_missing() -> None:
     assert "stage 'facts' names engine 'embedder'; valid: graph" in caught.value.offenders[0]
 
 
-@pytest.mark.parametrize("given", [5, TRIPLES, tuple(TRIPLES), {"x": MemoryGraph()}], ids=repr)
+@pytest.mark.parametrize("given", [5, TRIPLES, tuple(TRIPLES), {"x": MemoryGraph()}], ids=kind)
 def test_what_is_no_graph_is_refused_with_what_to_give(given: Any) -> None:
     with pytest.raises(ConfigError, match="cannot serve as an engine") as caught:
         Accelerator(graph=given)
@@ -178,7 +183,7 @@ def test_a_graph_closed_between_requests_is_a_named_error_of_the_later_ones() ->
 def test_a_graph_closed_midway_leaves_the_request_under_way_its_paths() -> None:
     graph = MemoryGraph(TRIPLES)
 
-    def close_and_embed(texts: Sequence[str]) -> np.ndarray:
+    def close_and_embed(texts: Sequence[str]) -> Any:
         if any("->" in text for text in texts):
             graph.close()
         return embed(texts)
@@ -189,11 +194,13 @@ def test_a_graph_closed_midway_leaves_the_request_under_way_its_paths() -> None:
 
 
 def test_vectors_of_paths_of_another_dimension_are_a_named_error() -> None:
-    engine = CallableEmbeddingEngine(
-        lambda texts: np.ones((len(texts), 4 if "->" in texts[0] else 3)), pure=True
-    )
+    def uneven(texts: Sequence[str]) -> Any:
+        return np.ones((len(texts), 4 if "->" in texts[0] else 3))
+
     with (
-        opened(graph=MemoryGraph(TRIPLES), embedder=engine) as acc,
+        opened(
+            graph=MemoryGraph(TRIPLES), embedder=CallableEmbeddingEngine(uneven, pure=True)
+        ) as acc,
         pytest.raises(EngineOutputError, match="dimension"),
     ):
         paths(acc)
