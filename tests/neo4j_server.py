@@ -117,6 +117,8 @@ def shared_server(home: Path, folder: Path, config: pytest.Config) -> BoltServer
     def stop() -> None:
         # The others still work with it; each lets go of its lock as it ends.
         fcntl.flock(users, fcntl.LOCK_EX)
+        with locked(folder / "neo4j-server") as file:
+            file.truncate(0)  # who asks later starts another
         stopped(process)
         shutil.rmtree(work, ignore_errors=True)
 
