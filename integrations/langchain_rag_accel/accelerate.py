@@ -64,7 +64,7 @@ def accelerate(
     raise ConfigError(
         "accelerate() does not know this object",
         found=f"{type(obj).__module__}.{type(obj).__qualname__}",
-        valid="a Runnable, chat model, LLM, retriever, embeddings, vector store, compressor or "
+        valid="a Runnable, chat model, LLM, retriever, embeddings, vector store, compressor, "
         "knowledge graph or LLMGraphTransformer",
         hint=_hint(obj),
     )

@@ -2,11 +2,10 @@
 
 LangChain's own callbacks tell of every model and retriever call, wherever it is made; the wrappers
 tell which calls waited for their turn, on an engine or for a permit, and which began at once and
-were reported. The difference passed by. Calls
-that have no callbacks (embeddings, stores, graphs, compressors) are known from the wrappers alone.
-A
-retriever that calls other retrievers, or a store whose search was a leaf of its own, is no leaf and
-not counted.
+were reported. The difference passed by. Calls that have no callbacks (embeddings, stores, graphs,
+compressors) are known from the wrappers alone. A retriever that calls other retrievers, or a store
+whose search was a leaf of its own, is no leaf and not counted. Leaves of other frameworks are
+``other``.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class Coverage(BaseCallbackHandler):
     def note(self, obj: Any, args: Sequence[Any], way: Way | None) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
         base = leaf_base(type(obj))
-        kind = _NAMES[base.__name__] if base is not None else "other"
+        kind = _NAMES.get(base.__name__, "other") if base is not None else "other"
         # A completion model takes many prompts in one call, and calls back for each.
         many = isinstance(obj, BaseLLM) and args and isinstance(args[0], list)
         number = len(args[0]) if many else 1

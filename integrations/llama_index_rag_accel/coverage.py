@@ -100,7 +100,7 @@ class LlamaIndexCoverage:
     def note(self, obj: Any, args: Sequence[Any], way: Way | None) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
         base = leaf_base(type(obj))
-        kind = _NAMES[base.__name__] if base is not None else "other"
+        kind = _NAMES.get(base.__name__, "other") if base is not None else "other"
         with self._lock:
             if way is not None:
                 self._ways[way][kind] += 1
