@@ -344,7 +344,9 @@ def test_a_server_of_another_model_stays_out_and_its_thread_ends() -> None:
     group = DeviceGroup([FakeMember("here"), RemoteMember(URL, "other", transport=transport)])
     try:
         assert "remote: stays out: wrong dimension: 2" in group.describe_parts()[1]
-        assert set(threading.enumerate()) <= before
+        # Others may start or end threads meanwhile.
+        left = set(threading.enumerate()) - before
+        assert [one.name for one in left if one.name.startswith("rag-accel")] == []
     finally:
         group.close()
 
