@@ -88,7 +88,10 @@ class MemberState:
 
 @dataclass(slots=True, eq=False)
 class MemberPlan:
-    """The next steps of one member: those that are full, and the one that pieces still join."""
+    """The next steps of one member: those that are full, and the one that pieces still join.
+
+    It is of use only until the member's lines learn something.
+    """
 
     member: MemberState
     beside: bool
@@ -103,6 +106,16 @@ class MemberPlan:
     #: of the first step only
     pieces: list[Turn] = field(default_factory=list[Turn])
     is_first: bool = True
+    #: seconds a token, seconds of a step by itself, and by how much a step may exceed both: looked
+    #: up once, since planning asks for the end of very many steps
+    _alpha: float = field(init=False)
+    _beta: float = field(init=False)
+    _exceeds: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        lines = self.member.lines
+        line = lines.line(self.beside)
+        self._alpha, self._beta, self._exceeds = line.alpha, line.beta, 1.0 + lines.margin
 
     def end_with(self, turn: Turn) -> float:
         """Return when the step that this piece would be in ends."""
@@ -153,5 +166,4 @@ class MemberPlan:
 
     def _seconds(self, tokens: int) -> float:
         """Return the seconds that a step will take at most, as far as can be told."""
-        lines = self.member.lines
-        return lines.predict_s(tokens, self.beside) * (1.0 + lines.margin) if tokens else 0.0
+        return (self._alpha * tokens + self._beta) * self._exceeds if tokens else 0.0
