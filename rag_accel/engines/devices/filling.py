@@ -32,12 +32,14 @@ def first_in_time(turn: Turn, plans: Sequence[MemberPlan]) -> MemberPlan | None:
     if latest is None:
         return None
     at_ease = latest - (1.0 - AT_EASE) * max(0.0, latest - turn.work.came_at)
-    ends = [plan.end_with(turn) for plan in plans]
-    for plan, end in zip(plans, ends, strict=True):
+    sooner, soonest_end = None, inf
+    for plan in plans:
+        end = plan.end_with(turn)
         if end <= at_ease:
             return plan
-    soonest_end = min(ends)
-    return plans[ends.index(soonest_end)] if soonest_end <= latest else None
+        if end < soonest_end:
+            sooner, soonest_end = plan, end
+    return sooner if soonest_end <= latest else None
 
 
 def soonest(turn: Turn, plans: Sequence[MemberPlan]) -> MemberPlan:
@@ -51,21 +53,13 @@ def place(turns: Sequence[Turn], plans: Sequence[MemberPlan]) -> int:
     Those come after all others, into what these leave. One whose work is overdue does not: it has
     waited too long.
     """
-    late: list[Turn] = []
-    for turn in turns:
-        allowed = _untried(turn, plans)
-        plan = first_in_time(turn, allowed)
-        if plan is None and turn.work.latest_end is not None and not turn.is_overdue:
-            late.append(turn)
-        else:
-            (plan or soonest(turn, allowed)).add(turn)
-    for turn in late:
-        soonest(turn, _untried(turn, plans)).add(turn)
+    late = _place_in_time(turns, plans)
+    _place_late(late, plans)
     return len(late)
 
 
 def least_late(turns: Sequence[Turn], make: Callable[[], list[MemberPlan]]) -> list[MemberPlan]:
-    """Return the plans in which fewest pieces are late if the most urgent ones are put off.
+    """Return the plans in which fewest pieces are late, though the most urgent ones be put off.
 
     A step that must end soon for one piece has room for few others, and costs these what every step
     costs.
@@ -74,15 +68,19 @@ def least_late(turns: Sequence[Turn], make: Callable[[], list[MemberPlan]]) -> l
         turns: the queued pieces, most urgent first.
         make: returns empty plans.
     """
-    turns = turns[:_MOST_WEIGHED]
-    best, num_late = 0, place(turns, make())
-    for count in POSTPONED:
-        if count < len(turns):
-            found = place([*turns[count:], *turns[:count]], make())
-            if found < num_late:
-                best, num_late = count, found
     plans = make()
-    place([*turns[best:], *turns[:best]], plans)
+    num_late = place(turns, plans)
+    if num_late and len(turns) > _MOST_WEIGHED:
+        turns, plans = turns[:_MOST_WEIGHED], make()
+        num_late = place(turns, plans)
+    for count in POSTPONED:
+        if not num_late or count >= len(turns):
+            break
+        other = make()
+        late = _place_in_time([*turns[count:], *turns[:count]], other, num_late)
+        if len(late) < num_late:
+            _place_late(late, other)
+            plans, num_late = other, len(late)
     return plans
 
 
@@ -107,6 +105,28 @@ def drained_at(tokens: int, plans: Sequence[MemberPlan]) -> float:
         weighted += begin / alpha
         end = (tokens + weighted) / rate
     return end
+
+
+def _place_in_time(
+    turns: Sequence[Turn], plans: Sequence[MemberPlan], most: float = inf
+) -> list[Turn]:
+    """Put pieces that are not late into plans; return the others, at most so many of them."""
+    late: list[Turn] = []
+    for turn in turns:
+        allowed = _untried(turn, plans)
+        plan = first_in_time(turn, allowed)
+        if plan is None and turn.work.latest_end is not None and not turn.is_overdue:
+            late.append(turn)
+            if len(late) >= most:
+                break
+        else:
+            (plan or soonest(turn, allowed)).add(turn)
+    return late
+
+
+def _place_late(late: Sequence[Turn], plans: Sequence[MemberPlan]) -> None:
+    for turn in late:
+        soonest(turn, _untried(turn, plans)).add(turn)
 
 
 def _untried(turn: Turn, plans: Sequence[MemberPlan]) -> Sequence[MemberPlan]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.filling import drained_at, least_late, place
+from rag_accel.engines.devices.filling import drained_at, least_late
 from rag_accel.engines.devices.line import MemberLines
 from rag_accel.engines.devices.pieces import DeviceWork, Turn, WorkPiece, by_urgency, cut
 from rag_accel.engines.devices.plan import (
@@ -273,8 +273,7 @@ class Placement:
         if not any(self._may_take(plan.member, now, cores) for plan in plans):
             return None
         turns = self._turns(plans, now, beside)
-        if place(turns, plans):
-            plans = least_late(turns, lambda: self._plans(now, cores, beside))
+        plans = least_late(turns, lambda: self._plans(now, cores, beside))
         free = (plan for plan in plans if self._may_take(plan.member, now, cores))
         return next((plan for plan in free if plan.pieces), None)
 

@@ -124,16 +124,11 @@ class MemberPlan:
             return start + self._seconds(turn.piece.cost)
         return self.starts_at + self._seconds(self.cost + turn.piece.cost)
 
-    def is_in_time(self, turn: Turn) -> bool:
-        """Tell whether a piece has a latest end and would end before it."""
-        return turn.work.latest_end is not None and self.end_with(turn) <= turn.work.latest_end
-
     def add(self, turn: Turn) -> None:
         """Put a piece into the step it fits in.
 
         One that will be late there whatever else is in the step hurries nobody.
         """
-        is_late = not self.is_in_time(turn)
         if self._must_follow(turn):
             self.starts_at += self._seconds(self.cost)
             self.texts = self.cost = 0
@@ -141,8 +136,9 @@ class MemberPlan:
             self.is_first = self.is_closed = False
         self.cost += turn.piece.cost
         self.texts += len(turn.piece.positions)
-        if turn.work.latest_end is not None and not is_late:
-            self.earliest = min(self.earliest, turn.work.latest_end)
+        latest = turn.work.latest_end
+        if latest is not None and self.starts_at + self._seconds(self.cost) <= latest:
+            self.earliest = min(self.earliest, latest)
         self.is_closed = turn.piece.alone
         if self.is_first:
             self.pieces.append(turn)
