@@ -5,12 +5,14 @@ Tests of all rooms share the servers that the modules beside this one start.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, Any, Any]:
+    """Let collections, of which tests need many, look only at what was made since this file began.
+
+    What is there by then are libraries, mostly: with torch and the frameworks loaded, one collection
+    of it all costs more than most tests.
+    """
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return result
+
+
+def pytest_collection_finish() -> None:
+    """Let collections leave out what was imported to find the tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def sample(cases: Iterable[pytest.Function], keep: int) -> list[pytest.Function]:

@@ -94,11 +94,6 @@ def embeddings() -> Any:
     return made
 
 
-def pytest_collection_finish() -> None:
-    """Let collections, of which these tests need many, look at what tests make only."""
-    _keep_what_is_there()
-
-
 def _keep_what_is_there() -> None:
     gc.collect()
     gc.freeze()
