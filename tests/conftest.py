@@ -56,7 +56,7 @@ def pytest_runtest_protocol(
 ) -> Generator[None, Any, Any]:
     """Let collections, of which tests need many, look only at what was made since this file began.
 
-    What is there by then are libraries, mostly: with torch and the frameworks loaded, one collection
+    What is there by then are libraries, mostly: with torch and the frameworks loaded, a collection
     of it all costs more than most tests.
     """
     result = yield
