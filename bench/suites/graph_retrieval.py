@@ -263,7 +263,7 @@ def _bolt(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str,
     if reason := reason_without_server():
         _logger.warning("bolt_trips and the programs over Neo4j are left out: %s", reason)
         return [], {}
-    with bolt_server() as server, server.driver() as driver:
+    with bolt_server() as server, server.driver(notifications_min_severity="OFF") as driver:
         with written(driver, triples):
             rows, found = _bolt_trips(driver, triples, sizes.bolt_waves)
         if reason := reason_without_store(driver):

@@ -185,7 +185,7 @@ def test_without_the_package_of_the_store_its_rows_are_left_out_with_the_reason(
             pass
 
     class Server:
-        def driver(self) -> Driver:
+        def driver(self, **_: object) -> Driver:
             return Driver()
 
     monkeypatch.setattr(graph_retrieval, "reason_without_server", lambda: None)
