@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.graph.property_graph import entity_names
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines import BoltGraph, KnowledgeEngine, MemoryGraph
 from rag_accel.graph import END, START, RAGraph
 from rag_accel.sample.source_triples import Triple
-from rag_accel.testing.neo4j_process import running_server, started, stopped
+from rag_accel.testing.neo4j_process import BoltServer, running_server, started, stopped
 
 HOPS, REQUESTS, FAN_OUT, MAX_PATHS = 2, 16, 6, 16
 #: the label of what is written here, and nowhere else
@@ -24,23 +26,34 @@ _ROWS = 5_000
 
 
 class CountingDriver:
-    """A driver that counts the queries sent in its sessions; the rest is the driver's own."""
+    """A driver that counts the queries sent, from any thread; the rest is the driver's own."""
 
     def __init__(self, driver: Any) -> None:
-        self._driver = driver
+        self.driver = driver
+        self._lock = threading.Lock()
         self.sent = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._driver, name)
+        return getattr(self.driver, name)
 
     def close(self) -> None:
         """Close the driver."""
-        self._driver.close()
+        self.driver.close()
+
+    def count_query(self) -> None:
+        """Count a query that is sent now."""
+        with self._lock:
+            self.sent += 1
+
+    def execute_query(self, *args: Any, **settings: Any) -> Any:
+        """Execute a query, which is counted."""
+        self.count_query()
+        return self.driver.execute_query(*args, **settings)
 
     @contextmanager
     def session(self, **settings: Any) -> Iterator[Any]:
         """Give a session, whose queries are counted."""
-        with self._driver.session(**settings) as session:
+        with self.driver.session(**settings) as session:
             yield _CountingSession(session, self)
 
 
@@ -49,7 +62,7 @@ class _CountingSession:
         self._session, self._counts = session, counts
 
     def run(self, query: Any, parameters: Any = None) -> Any:
-        self._counts.sent += 1
+        self._counts.count_query()
         return self._session.run(query, parameters)
 
 
@@ -62,19 +75,16 @@ class WaveOfRequests:
 
 
 @contextmanager
-def server_driver() -> Iterator[Any]:
-    """Give a driver of the server that runs, or of one that is started and stopped again."""
-    server = running_server()
-    if server is not None:
-        with server.driver() as driver:
-            yield driver
+def bolt_server() -> Iterator[BoltServer]:
+    """Give the server that runs, or one that is started and stopped again."""
+    if server := running_server():
+        yield server
         return
     home = Path(os.environ["NEO4J_HOME"]).resolve()
     with tempfile.TemporaryDirectory(prefix="bench-neo4j-", ignore_cleanup_errors=True) as folder:
         process, server = started(home, Path(folder) / "neo4j")
         try:
-            with server.driver() as driver:
-                yield driver
+            yield server
         finally:
             stopped(process)
 
@@ -93,8 +103,9 @@ def written(driver: Any, triples: Sequence[Triple]) -> Iterator[None]:
 
 
 def _write(driver: Any, triples: Sequence[Triple]) -> None:
-    names = list(dict.fromkeys(name for head, _, tail in triples for name in (head, tail)))
-    driver.execute_query(f"UNWIND $names AS name CREATE (:{LABEL} {{id: name}})", names=names)
+    driver.execute_query(
+        f"UNWIND $names AS name CREATE (:{LABEL} {{id: name}})", names=entity_names(triples)
+    )
     by_relation = dict[str, list[list[str]]]()
     for head, relation, tail in triples:
         by_relation.setdefault(relation, []).append([head, tail])

