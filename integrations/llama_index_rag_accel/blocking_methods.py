@@ -113,6 +113,7 @@ _READS = frozenset({"aget", "aget_triplets", "aget_rel_map", "avector_query"})
 #: Async methods of stores that only call their sync form, and their digests.
 _OF_STORES: Mapping[type, Mapping[str, str]] = {
     BasePydanticVectorStore: {
+        "aquery": "7b9e23d1929cf623",
         "async_add": "cd468cb755e986f0",
         "adelete": "adb62e892581df33",
         "adelete_nodes": "980378c33b46fa8c",
@@ -177,10 +178,6 @@ async def _retrieval(elsewhere: Elsewhere, retriever: Any, query_bundle: Any) ->
     return (await elsewhere(retriever._retrieve, query_bundle)).result()
 
 
-async def _store_query(elsewhere: Elsewhere, store: Any, query: Any, **kwargs: Any) -> Any:
-    return (await elsewhere(store.query, query, **kwargs)).result()
-
-
 async def _text_embedding(elsewhere: Elsewhere, embedding: Any, text: str) -> Any:
     return (await elsewhere(embedding._get_text_embedding, text)).result()
 
@@ -234,10 +231,6 @@ _CORE = "llama_index.core"
 #: Async methods that classes inherit, and their digests.
 _DEFAULTS = {
     f"{_CORE}.base.base_retriever.BaseRetriever._aretrieve": (_retrieval, "9f5d3a865ba95531"),
-    f"{_CORE}.vector_stores.types.BasePydanticVectorStore.aquery": (
-        _store_query,
-        "7b9e23d1929cf623",
-    ),
     f"{_CORE}.base.embeddings.base.BaseEmbedding._aget_text_embedding": (
         _text_embedding,
         "31be2c85aa6b343a",

@@ -7,14 +7,15 @@ of results, and which error leaves.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from llama_index.core.async_utils import run_jobs
-from llama_index.core.indices.property_graph.utils import default_parse_triplets_fn
 
 from llama_index_rag_accel.independent_calls import IndependentCalls, RunTasks
+from rag_accel.interception.leaf_table import plain_class
 
 _TRANSFORMATIONS = "llama_index.core.indices.property_graph.transformations"
 _SIMPLE = f"{_TRANSFORMATIONS}.simple_llm.SimpleLLMPathExtractor"
@@ -29,24 +30,29 @@ async def _extracted(
     show_progress: bool = False,
     **kwargs: Any,
 ) -> Any:
-    workers = run_all.at_once(extractor.num_workers, _uses(extractor))
+    workers = run_all.at_once(extractor.num_workers, [extractor.llm])
     jobs = [extractor._aextract(node) for node in nodes]
     return await run_jobs(jobs, workers=workers, show_progress=show_progress, desc=desc)
 
 
-def _uses(extractor: Any) -> list[object]:
-    """Return what its calls use beside the loop's thread, which its prompt never leaves.
+def _may_have_more(extractor: Any) -> bool:
+    """Tell whether an extractor's number of workers is no limit that its user has chosen.
 
-    Its parser is used there too, but upstream's one worker parses each answer before the next.
+    Less than the class has by itself is one: the model's server takes no more, say. Without any
+    worker upstream waits for ever, or raises.
     """
-    parser = getattr(extractor, "parse_fn", default_parse_triplets_fn)
-    in_order = [parser] if extractor.num_workers == 1 else []
-    return [extractor.llm, *in_order]
+    own = _default_workers(plain_class(type(extractor)))
+    return own is not None and extractor.num_workers >= max(own, 1)
 
 
-def _has_workers(extractor: Any) -> bool:
-    """Tell whether upstream runs any job: without a worker it waits for ever, or raises."""
-    return extractor.num_workers > 0
+def _default_workers(cls: type) -> int | None:
+    """Return how many workers a class has that is made without a number; ``None`` if unknown."""
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            known = inspect.signature(base.__init__).parameters.get("num_workers")
+            if known is not None:
+                return known.default if type(known.default) is int else None
+    return None
 
 
 def _are_apart(nodes: Any = (), show_progress: bool = False, **kwargs: Any) -> bool:
@@ -64,7 +70,7 @@ def _extracting(name: str, desc: str, digest: str, helper: str) -> IndependentCa
         digest,
         ("_aextract", helper),
         frozenset({name}),
-        applies=_has_workers,
+        applies=_may_have_more,
         are_several=_are_apart,
     )
 

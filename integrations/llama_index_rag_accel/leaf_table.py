@@ -141,6 +141,16 @@ def _around(*names: str) -> list[LeafMethod]:
     return [LeafMethod(name, PrimitiveKind.INGESTION, "composite") for name in names]
 
 
+def _vector_search(leaf: LeafMethod) -> LeafMethod:
+    """Return the row of a vector store's search, which a retriever's call may be made of."""
+    may_leave_its_loop = partial(may_leave, leaf)
+    return replace(
+        leaf,
+        owned=searching,
+        within=lambda cls: is_recognised(cls) or may_leave_its_loop(cls),
+    )
+
+
 def _graph_search(leaf: LeafMethod) -> LeafMethod:
     """Return the row of a graph store's search, which a retriever's call may be made of."""
     may_leave_its_loop = partial(may_leave, leaf)
@@ -176,10 +186,7 @@ LLAMA_INDEX = Framework(
         ],
         # Where a store looks at its vectors, also for a retriever over it.
         BasePydanticVectorStore: [
-            *(
-                replace(leaf, owned=searching, within=is_recognised)
-                for leaf in _pair("query", "aquery", SEARCHING)
-            ),
+            *(_vector_search(leaf) for leaf in _pair("query", "aquery", SEARCHING)),
             *_pair("add", "async_add", PrimitiveKind.INGESTION),
             *_around("adelete", "adelete_nodes", "aget_nodes", "aclear"),
         ],

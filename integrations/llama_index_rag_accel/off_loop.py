@@ -49,15 +49,17 @@ def leaving_within(original: Method, leaf: LeafMethod, plain: Method) -> Method:
         leaf: its row.
         plain: the scheduled version of a call of its own.
     """
-    if leaf.flavour != "coroutine":
-        return plain
+
+    def sync(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        method = original if is_nested(self) else functools.partial(plain, identity)
+        return method(self, *args, **kwargs)
 
     async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_nested(self):
-            return await off_loop(original)(self, *args, **kwargs)
-        return await plain(identity, self, *args, **kwargs)
+        nested = is_nested(self)
+        method = off_loop(original) if nested else functools.partial(plain, identity)
+        return await method(self, *args, **kwargs)
 
-    return coroutine
+    return coroutine if leaf.flavour == "coroutine" else sync
 
 
 def _run(method: Method, known: BlockingMethod, obj: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
+from llama_index_rag_accel.off_loop import leaving_within
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.store_copies import is_large
 from rag_accel.interception.copied_search import CopiedSearch, is_due, left_to_its_store
-from rag_accel.interception.leaf_call import is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
 from rag_accel_adapters.llama_index.stores import (
     SimpleStores,
@@ -37,13 +37,19 @@ def is_recognised(cls: type) -> bool:
 def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
     """Return the scheduled version of a store's search that uses an owned engine where it pays.
 
-    ``borrowed`` is the one for any other search.
+    Any other search is the store's own, which leaves its loop where it may.
+
+    Args:
+        original: the store's method.
+        leaf: its row.
+        borrowed: the scheduled version of the store's own search.
     """
+    its_own = leaving_within(original, leaf, borrowed)
 
     def sync(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_recognised(type(self)):
-            return borrowed(identity, self, *args, **kwargs)
-        plain = _plain(original, borrowed, identity, self, args, kwargs)
+            return its_own(identity, self, *args, **kwargs)
+        plain = partial(its_own, identity, self, *args, **kwargs)
         query = _query(self, args, kwargs)
         if query is None:
             return plain()
@@ -52,12 +58,12 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
 
     async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_recognised(type(self)):
-            return await borrowed(identity, self, *args, **kwargs)
+            return await its_own(identity, self, *args, **kwargs)
 
         async def plain() -> Any:
-            # It calls the sync method on the loop.
+            # It calls the sync method.
             with left_to_its_store():
-                return await _plain(original, borrowed, identity, self, args, kwargs)()
+                return await its_own(identity, self, *args, **kwargs)
 
         query = _query(self, args, kwargs)
         if query is None or not is_due(_KIND, self):
@@ -73,19 +79,6 @@ def _search(identity: RequestIdentity, store: Any, query: VectorStoreQuery) -> C
         return CopiedSearch(identity, _KIND, store)
     ids = query.node_ids  # retrievers name all nodes that their index had when they were made
     return CopiedSearch(identity, _KIND, store, lambda look: set(ids).issuperset(look.parts))
-
-
-def _plain(
-    original: Method,
-    borrowed: Method,
-    identity: RequestIdentity,
-    store: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Method:
-    """Return the search as the store does it, admitted unless it is part of a leaf."""
-    method = original if is_nested(store) else partial(borrowed, identity)
-    return partial(method, store, *args, **kwargs)
 
 
 def _query(store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> VectorStoreQuery | None:

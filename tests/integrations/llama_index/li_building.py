@@ -57,13 +57,13 @@ class GraphLLM(EchoLLM):
 
 def simple(llm: GraphLLM, **more: Any) -> SimpleLLMPathExtractor:
     """Return an extractor of the paths that a model writes, one a line."""
-    return SimpleLLMPathExtractor(llm=llm, **{"num_workers": 1, **more})
+    return SimpleLLMPathExtractor(llm=llm, **more)
 
 
 def by_schema(llm: GraphLLM, **more: Any) -> SchemaLLMPathExtractor:
     """Return an extractor of the paths that a model writes by a schema."""
     llm.as_json = True
-    return SchemaLLMPathExtractor(llm=llm, **{"num_workers": 1, **more})
+    return SchemaLLMPathExtractor(llm=llm, **more)
 
 
 EXTRACTORS: dict[str, Callable[..., Any]] = {"simple": simple, "schema": by_schema}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,13 +15,15 @@ from li_side_by_side import PATIENCE_S
 from llama_index.core.graph_stores.types import KG_RELATIONS_KEY
 from llama_index.core.indices.property_graph import SimpleLLMPathExtractor
 from llama_index.core.indices.property_graph.transformations import schema_llm, simple_llm
-from llama_index.core.indices.property_graph.utils import default_parse_triplets_fn
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator, ConfigError
 
 every_extractor = pytest.mark.parametrize("name", EXTRACTORS)
 BAD = "Pump 2 "
+
+#: as many as upstream's extractors have by themselves
+OWN_WORKERS = inspect.signature(SimpleLLMPathExtractor.__init__).parameters["num_workers"].default
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +156,7 @@ def test_cancelling_leaves_no_task_and_no_call_behind(name: str, accelerator: Ac
     assert accelerator.is_idle
 
 
-# What stays in order -----------------------------------------------------------------------------
+# What stays as upstream ---------------------------------------------------------------------------
 
 
 class OwnExtractor(SimpleLLMPathExtractor):
@@ -176,44 +179,56 @@ def _most_at_once(make: Any, nodes: Any = None) -> int:
     return most
 
 
-def test_a_model_that_is_not_known_is_called_in_order() -> None:
+def test_a_model_that_is_not_known_keeps_the_number_of_workers() -> None:
     with Accelerator(strict=True) as accelerator, activate(accelerator):
-        assert _most_at_once(simple) == 1
-        assert _most_at_once(lambda llm: simple(llm, num_workers=2)) == 2
+        assert _most_at_once(simple) == OWN_WORKERS
+        assert _most_at_once(lambda llm: simple(llm, num_workers=1)) == 1
 
 
 def test_the_option_keeps_the_number_of_workers() -> None:
     with knowing(GraphLLM, side_by_side=False) as accelerator, activate(accelerator):
-        assert _most_at_once(simple) == 1
+        assert _most_at_once(simple) == OWN_WORKERS
 
 
 def test_a_users_extractor_keeps_its_number_of_workers(accelerator: Accelerator) -> None:
     own: Any = OwnExtractor
     with activate(accelerator):
-        assert _most_at_once(lambda llm: own(llm=llm, num_workers=1)) == 1
+        assert _most_at_once(lambda llm: own(llm=llm)) == OWN_WORKERS
 
 
-def test_a_node_given_twice_is_extracted_from_in_order(accelerator: Accelerator) -> None:
+def test_a_node_given_twice_is_extracted_from_as_upstream(accelerator: Accelerator) -> None:
     def twice() -> list[Any]:
         nodes = text_nodes()
         return [*nodes, nodes[0]]
 
     plain = built_of(simple(model())(twice()))
     with activate(accelerator):
-        assert _most_at_once(simple, twice()) == 1
+        assert _most_at_once(simple, twice()) == OWN_WORKERS
         assert built_of(simple(model())(twice())) == plain
 
 
-def test_a_users_parser_parses_in_order_where_one_worker_does(accelerator: Accelerator) -> None:
-    def make(llm: GraphLLM, workers: int = 1) -> Any:
-        def parse(answer: str) -> Any:
-            return default_parse_triplets_fn(answer)
-
-        return simple(llm, parse_fn=parse, num_workers=workers)
-
+@pytest.mark.parametrize("name", EXTRACTORS)
+@pytest.mark.parametrize("workers", [1, OWN_WORKERS - 1, OWN_WORKERS])
+def test_fewer_workers_than_the_class_has_are_a_limit_that_is_kept(
+    name: str, workers: int, accelerator: Accelerator
+) -> None:
+    is_limit = workers < OWN_WORKERS
     with activate(accelerator):
-        assert _most_at_once(make) == 1
-        assert _most_at_once(lambda llm: make(llm, 2)) == len(TEXTS)
+        most = _most_at_once(lambda llm: EXTRACTORS[name](llm, num_workers=workers))
+    assert most == (workers if is_limit else len(TEXTS))
+
+
+class FewWorkers(SimpleLLMPathExtractor):
+    """A user's extractor that has two workers by itself."""
+
+    def __init__(self, llm: Any, num_workers: int = 2) -> None:
+        super().__init__(llm=llm, num_workers=num_workers)
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(1, 1), (2, len(TEXTS))])
+def test_the_class_that_is_made_says_which_number_is_a_limit(workers: int, expected: int) -> None:
+    with knowing(GraphLLM, HashEmbedding, FewWorkers) as accelerator, activate(accelerator):
+        assert _most_at_once(lambda llm: FewWorkers(llm, num_workers=workers)) == expected
 
 
 @pytest.mark.parametrize("workers", [0, -1])
