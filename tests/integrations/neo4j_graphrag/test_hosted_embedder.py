@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("openai")
 
 import httpx
-import openai
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
 from neo4j_graphrag.embeddings import AzureOpenAIEmbeddings, OpenAIEmbeddings
 from neo4j_graphrag.exceptions import EmbeddingsGenerationError
@@ -19,6 +18,7 @@ from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.retrievers import VectorRetriever
 from neo4j_graphrag.utils.rate_limit import NoOpRateLimitHandler, RetryRateLimitHandler
 from ng_kit import ScriptedDriver, ScriptedModel, digest, outcome, side_by_side
+from openai.resources import Embeddings
 from tenacity import RetryError
 
 from neo4j_graphrag_rag_accel import accelerate, activate, explain
@@ -249,7 +249,7 @@ def test_a_change_is_seen_at_the_next_look(plain: OpenAIEmbeddings, change: str)
     assert calls(plain) is None
 
 
-@pytest.mark.parametrize("owner", [OpenAIEmbeddings, openai.resources.Embeddings])
+@pytest.mark.parametrize("owner", [OpenAIEmbeddings, Embeddings])
 def test_a_tracers_wrapper_is_seen(
     plain: OpenAIEmbeddings, owner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
