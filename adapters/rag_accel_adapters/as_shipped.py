@@ -149,12 +149,22 @@ def _unwrapped(value: Any) -> Iterator[Any]:
         yield from (one for one in (value.fget, value.fset, value.fdel) if one is not None)
     elif issubclass(cls, functools.cached_property):
         yield value.func
-    elif cls is FunctionType and value.__code__.co_filename == contextlib.__file__:
+    elif cls is FunctionType and _stands_for_another(value.__code__):
         yield getattr(value, "__wrapped__", value)
     elif _is_decorated_as_shipped(value):
         yield from _unwrapped(value.__wrapped__)
     else:
         yield value
+
+
+#: Functions of a library that it puts around methods of its own classes.
+_AROUND = frozenset({"rate_limit_handler.<locals>.wrapper"})
+
+
+def _stands_for_another(code: CodeType) -> bool:
+    if code.co_filename == contextlib.__file__:
+        return True
+    return code.co_qualname in _AROUND and code.co_filename.startswith(_homes())
 
 
 def _is_decorated_as_shipped(value: Any) -> bool:
@@ -180,6 +190,7 @@ _LIBRARIES = (
     "langchain_openai",
     "llama_index.embeddings.openai",
     "llama_index_instrumentation",
+    "neo4j_graphrag",
     "openai",
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neo4j_graphrag.generation import GraphRAG
+from neo4j_graphrag.retrievers.base import Retriever
 
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
 from rag_accel.accelerator import Accelerator, default_accelerator
@@ -19,6 +20,9 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 from rag_accel_adapters.neo4j_graphrag.walk import walk
+
+#: The driver is the program's, and no leaf of its own.
+_QUERIES = "; what it asks its driver is part of that"
 
 
 def explain(obj: Any) -> str:
@@ -46,7 +50,7 @@ def _say(part: Any, accelerator: Accelerator) -> Iterator[str]:
     elif is_composite(part):
         yield "runs plainly around the retrievers and the model that it asks"
     elif known.framework is NEO4J_GRAPHRAG:
-        yield BORROWED
+        yield f"{BORROWED}{_QUERIES}" if isinstance(part, Retriever) else BORROWED
     elif known.base is not None:
         yield f"a leaf of {known.framework.name}: scheduled as its integration says"
     else:

@@ -81,7 +81,7 @@ class EmbeddingsServer(LoopbackServer):
 
     async def _answer(self, request: web.Request) -> web.Response:
         call: dict[str, Any] = await request.json()
-        texts = call["input"]
+        texts = [call["input"]] if isinstance(call["input"], str) else call["input"]
         self.calls.append(texts)
         self.models.append(call["model"])
         key = request.headers.get("authorization", "").removeprefix("Bearer ")

@@ -14,6 +14,7 @@ pytest.importorskip("neo4j_graphrag")
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "engines/knowledge/bolt"))  # a way that can be cut
+sys.path.append(str(Path(__file__).parents[2] / "engines/llm"))  # a loopback server of embeddings
 
 from ng_kit import GraphPrograms, fill
 

@@ -310,7 +310,7 @@ def test_each_part_is_named_with_how_it_runs(accelerator: Accelerator) -> None:
     assert said[2:] == [
         "  program: GraphRAG: runs plainly around its leaves, each search is one request",
         "  program.retriever: VectorRetriever: borrowed: admitted by the scheduler, runs where its"
-        " caller is",
+        " caller is; what it asks its driver is part of that",
         "  program.llm: ScriptedModel: borrowed: admitted by the scheduler, runs where its caller"
         " is",
         "  program.retriever.embedder: HashEmbedder: borrowed: admitted by the scheduler, runs"

@@ -1,0 +1,283 @@
+"""Texts of concurrent callers of an ``OpenAIEmbeddings`` reach its server in few calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+import httpx
+from embeddings_server import EmbeddingsServer, Refusal, vector_of
+from neo4j_graphrag.embeddings import AzureOpenAIEmbeddings, OpenAIEmbeddings
+from neo4j_graphrag.exceptions import EmbeddingsGenerationError
+from neo4j_graphrag.generation import GraphRAG
+from neo4j_graphrag.retrievers import VectorRetriever
+from neo4j_graphrag.utils.rate_limit import NoOpRateLimitHandler, RetryRateLimitHandler
+from ng_kit import ScriptedDriver, ScriptedModel, digest, outcome, side_by_side
+from openai.resources import Embeddings
+from tenacity import RetryError
+
+from neo4j_graphrag_rag_accel import accelerate, activate, explain
+from rag_accel import Accelerator
+from rag_accel.adoption.embeddings import HostedCalls
+from rag_accel.errors import EngineOutputError
+from rag_accel.interception.leaf_table import plain_method
+from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
+
+#: bounds a hang; nothing is measured
+PATIENCE_S = 20.0
+TEXTS = [f"text {number}" for number in range(32)]
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingsServer]:
+    """Yield a loopback server of embeddings."""
+    with EmbeddingsServer() as made:
+        yield made
+
+
+Make = Callable[..., OpenAIEmbeddings]
+
+
+@pytest.fixture
+def make(server: EmbeddingsServer) -> Iterator[Make]:
+    """Yield a maker of embedders on that server, whose connections end with the test."""
+    clients: list[Any] = []
+
+    def made(cls: type[OpenAIEmbeddings] = OpenAIEmbeddings, **fields: Any) -> OpenAIEmbeddings:
+        given = {"api_key": "k", "max_retries": 1, "timeout": PATIENCE_S, **fields}
+        embedder = cls(base_url=server.base_url, **given)
+        clients.append(embedder.client)
+        return embedder
+
+    yield made
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def plain(make: Make) -> OpenAIEmbeddings:
+    """Give an embedder as a program makes it."""
+    return make()
+
+
+def calls(embedder: OpenAIEmbeddings) -> HostedCalls | None:
+    """Return how an object asks, if its calls may be shared."""
+    return hosted_calls(embedder, type(embedder), plain_method)
+
+
+def test_callers_in_threads_share_calls(
+    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    with activate(accelerator):
+        found = side_by_side(plain.embed_query, TEXTS)
+    assert found == [vector_of(text) for text in TEXTS]
+    assert len(server.calls) <= 8
+
+
+async def test_callers_on_a_loop_share_calls(
+    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    fast = accelerate(plain, accelerator=accelerator)
+    found = await asyncio.gather(*map(fast.async_embed_query, TEXTS))
+    assert found == [vector_of(text) for text in TEXTS]
+    assert len(server.calls) <= 8
+
+
+def test_programs_in_threads_share_calls(
+    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    rag = GraphRAG(VectorRetriever(ScriptedDriver(), "facts", plain), ScriptedModel(digest))
+    fast = accelerate(rag, accelerator=accelerator)
+    found = side_by_side(lambda text: fast.search(text, return_context=True), TEXTS)
+    assert len(server.calls) <= 8
+    assert found == [rag.search(text, return_context=True) for text in TEXTS]
+
+
+def test_a_vector_is_the_one_of_the_plain_object(
+    plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    fast = accelerate(plain, accelerator=accelerator)
+    found = fast.embed_query("two\nlines")
+    assert found == plain.embed_query("two\nlines")
+    assert (type(found), type(found[0])) == (list, float)
+
+
+def test_a_bad_text_fails_alone(
+    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    server.bad = {TEXTS[20]}
+    expected = outcome(lambda: plain.embed_query(TEXTS[20]))
+    with activate(accelerator):
+        found = side_by_side(plain.embed_query, TEXTS)
+    assert found.pop(20) == expected
+    assert expected[0] is EmbeddingsGenerationError
+    assert found == [vector_of(text) for text in TEXTS if text != TEXTS[20]]
+
+
+@pytest.mark.parametrize("text", ["", None, 5, ["a"]], ids=str)
+def test_what_is_no_text_is_answered_as_plainly(
+    text: Any, server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    server.bad = {""}
+    fast = accelerate(plain, accelerator=accelerator)
+    assert outcome(lambda: fast.embed_query(text)) == outcome(lambda: plain.embed_query(text))
+
+
+def test_arguments_of_the_call_are_sent_as_plainly(
+    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    fast = accelerate(plain, accelerator=accelerator)
+    assert fast.embed_query("a", user="u") == vector_of("a")
+    assert [one.user for one in server.heard] == ["u"]
+
+
+def test_a_refusal_that_passes_loses_nothing(
+    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    server.refusals.append(Refusal(429, "0.05"))
+    with activate(accelerator):
+        found = side_by_side(plain.embed_query, TEXTS[:8])
+    assert found == [vector_of(text) for text in TEXTS[:8]]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_refusal_that_stays_is_tried_as_often_as_plainly(
+    attempts: int, server: EmbeddingsServer, make: Make, accelerator: Accelerator
+) -> None:
+    handler = RetryRateLimitHandler(attempts, min_wait=0, max_wait=0)
+    plain = make(rate_limit_handler=handler, max_retries=2)
+    server.refusals.extend([Refusal(429, "0.01")] * 100)
+    raised, tried = list[str](), list[int]()
+    for embedder in (plain, accelerate(plain, accelerator=accelerator)):
+        server.calls.clear()
+        with pytest.raises(RetryError) as caught:
+            embedder.embed_query("a")
+        raised.append(repr(caught.value.last_attempt.exception()))
+        tried.append(len(server.calls))
+    assert raised[0] == raised[1]
+    assert tried == [3 * attempts] * 2
+
+
+def test_a_server_that_is_gone_is_the_embedders_own_error(
+    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    plain.client.base_url = "http://127.0.0.1:9/v1/"  # nothing listens there
+    expected = outcome(lambda: plain.embed_query("a"))
+    fast = accelerate(plain, accelerator=accelerator)
+    assert side_by_side(fast.embed_query, ["a", "b"]) == [expected] * 2
+    assert expected[0] is EmbeddingsGenerationError
+
+
+def test_two_keys_never_share_a_call(
+    server: EmbeddingsServer, make: Make, accelerator: Accelerator
+) -> None:
+    both = [make(api_key=key) for key in ("one", "two")]
+    with activate(accelerator):
+        side_by_side(lambda at: both[at % 2].embed_query(TEXTS[at]), list(range(32)))
+    asked = {
+        key: {text for heard in server.heard if heard.key == key for text in heard.texts}
+        for key in ("one", "two")
+    }
+    assert asked == {"one": set(TEXTS[::2]), "two": set(TEXTS[1::2])}
+
+
+class Same(OpenAIEmbeddings):
+    """A subclass that changes nothing."""
+
+
+class OwnHandler(RetryRateLimitHandler):
+    """A handler of a user's, which may look at who calls."""
+
+
+SHARING: list[dict[str, Any]] = [
+    {},
+    {"model": "text-embedding-3-large", "max_retries": 5, "organization": "o"},
+    {"rate_limit_handler": NoOpRateLimitHandler()},
+    {"rate_limit_handler": RetryRateLimitHandler(max_attempts=7)},
+    {"cls": AzureOpenAIEmbeddings, "api_version": "2024-02-01"},
+]
+OWN: list[dict[str, Any]] = [
+    {"cls": Same},
+    {"default_headers": {"x": "y"}},
+    {"default_query": {"x": "y"}},
+    {"max_retries": 0},
+    {"rate_limit_handler": OwnHandler()},
+    {"api_key": lambda: "k"},
+]
+
+
+@pytest.mark.parametrize("fields", SHARING, ids=range(len(SHARING)))
+def test_an_object_as_its_library_made_it_shares_calls(make: Make, fields: dict[str, Any]) -> None:
+    assert calls(make(**fields)) is not None
+
+
+@pytest.mark.parametrize("fields", OWN, ids=range(len(OWN)))
+def test_an_object_with_something_of_the_users_shares_none(
+    make: Make, fields: dict[str, Any]
+) -> None:
+    assert calls(make(**fields)) is None
+
+
+def test_an_object_with_an_http_client_of_the_users_shares_none(make: Make) -> None:
+    with httpx.Client() as client:
+        assert calls(make(http_client=client)) is None
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "client": lambda one: setattr(one, "client", object()),
+    "another's resource": lambda one: vars(one.client).update(
+        embeddings=one.client.with_options().embeddings
+    ),
+    "create": lambda one: vars(one.client.embeddings).update(create=print),
+    "headers": lambda one: one.client._custom_headers.update(x="y"),
+    "method": lambda one: vars(one).update(embed_query=print),
+    "model": lambda one: setattr(one, "model", None),
+    "handler": lambda one: setattr(one, "_rate_limit_handler", OwnHandler()),
+    "attribute": lambda one: setattr(one, "other", 1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_seen_at_the_next_look(plain: OpenAIEmbeddings, change: str) -> None:
+    assert calls(plain) is not None
+    CHANGES[change](plain)
+    assert calls(plain) is None
+
+
+@pytest.mark.parametrize("owner", [OpenAIEmbeddings, Embeddings])
+def test_a_tracers_wrapper_is_seen(
+    plain: OpenAIEmbeddings, owner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "embed_query" if owner is OpenAIEmbeddings else "create"
+    inner = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: inner(*args, **kwargs))
+    assert calls(plain) is None
+
+
+def test_a_group_tells_models_and_keys_apart(plain: OpenAIEmbeddings) -> None:
+    groups = {found.group for found in [calls(plain)] if found}
+    plain.model = "another"
+    groups |= {found.group for found in [calls(plain)] if found}
+    plain.client.api_key = "another"
+    groups |= {found.group for found in [calls(plain)] if found}
+    assert len(groups) == 3
+
+
+def test_a_call_is_not_sent_with_a_key_that_has_changed_since(plain: OpenAIEmbeddings) -> None:
+    found = calls(plain)
+    assert found is not None
+    plain.client.api_key = "another"
+    with pytest.raises(EngineOutputError, match="changed"):
+        found.ask(["text"])
+
+
+def test_it_is_said_that_callers_share_calls(
+    plain: OpenAIEmbeddings, accelerator: Accelerator
+) -> None:
+    said = explain(accelerate(plain, accelerator=accelerator))
+    assert "recognised server: queries and short lists of all requests share its calls" in said

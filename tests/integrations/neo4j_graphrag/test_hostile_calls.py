@@ -1,0 +1,162 @@
+"""Searches that are wrong, interrupted, nested or among many on a real server end as plainly."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import neo4j
+import pytest
+from neo4j.exceptions import ServiceUnavailable
+from neo4j_graphrag.retrievers import VectorRetriever
+from neo4j_graphrag.types import RetrieverResultItem
+from ng_kit import (
+    ARMS,
+    DIMENSION,
+    KINDS,
+    TEXTS,
+    GraphPrograms,
+    HashEmbedder,
+    outcome,
+    running,
+    side_by_side,
+)
+
+from neo4j_graphrag_rag_accel import accelerate, activate
+from rag_accel import Accelerator
+
+pytestmark = pytest.mark.neo4j
+
+#: nothing listens there
+NOWHERE = "bolt://127.0.0.1:9"
+ASKED: list[dict[str, Any]] = [
+    {"query_text": ""},
+    {"query_text": "bridge", "top_k": 0},
+    {"query_text": "bridge", "top_k": -1},
+    {"query_text": "bridge", "query_vector": [0.5] * DIMENSION},
+    {"query_text": "bridge", "filters": {"at": {"$gte": 3}}},
+    {"query_text": "bridge", "filters": {"at": {"$unknown": 3}}},
+    {"query_text": "bridge", "filters": {}},
+    {"query_text": None},
+    {"query_vector": []},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_search_among_others_ends_as_plainly(
+    kind: str, programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    plain = programs.retriever(kind)
+    calls = [one for asked in ASKED for one in (asked, {"query_text": "bridge"})]
+    expected = [outcome(lambda asked=asked: plain.search(**asked)) for asked in calls]
+    fast = accelerate(plain, accelerator=accelerator)
+    assert side_by_side(lambda asked: fast.search(**asked), calls) == expected
+    assert any(isinstance(one, tuple) for one in expected)
+
+
+def test_an_index_that_is_not_there_is_refused_as_plainly(
+    programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    def make() -> Any:
+        return VectorRetriever(programs.driver, "nowhere", HashEmbedder()).search(query_text="a")
+
+    expected = outcome(make)
+    with activate(accelerator):
+        assert outcome(make) == expected
+    assert issubclass(expected[0], Exception)
+
+
+def test_a_server_that_was_never_there_is_the_drivers_error(
+    programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    plain, lost = programs.vector(), programs.vector()
+    with neo4j.GraphDatabase.driver(NOWHERE, max_transaction_retry_time=0.1) as driver:
+        lost.driver = driver
+        expected = outcome(lambda: lost.search(query_text="bridge"))
+        fast = [accelerate(one, accelerator=accelerator) for one in (lost, plain)]
+        found = side_by_side(lambda one: one.search(query_text="bridge"), fast)
+    assert found == [expected, plain.search(query_text="bridge")]
+    assert expected[0] is ServiceUnavailable
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_in_sixteen_threads_answer_as_plainly(
+    kind: str, programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    plain = programs.rag(kind)
+    texts = list(TEXTS * 2)
+    expected = [outcome(lambda one=one: plain.search(one, return_context=True)) for one in texts]
+    fast = accelerate(plain, accelerator=accelerator)
+    assert side_by_side(lambda one: fast.search(one, return_context=True), texts) == expected
+
+
+def test_two_databases_of_a_server_are_asked_apart(
+    programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    both = [programs.vector(), programs.vector()]
+    both[0].neo4j_database = "another"  # which is not there
+    expected = outcome(lambda: both[0].search(query_text="bridge"))
+    fast = [accelerate(one, accelerator=accelerator) for one in both]
+    found = side_by_side(lambda at: fast[at % 2].search(query_text="bridge"), list(range(8)))
+    assert found[::2] == [expected] * 4
+    assert issubclass(expected[0], Exception)
+    assert found[1::2] == [both[1].search(query_text="bridge")] * 4
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_formatter_may_search_again(
+    arm: str, programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    inner = programs.hybrid()
+
+    def form(record: neo4j.Record) -> RetrieverResultItem:
+        found = inner.search(query_text=record["node"]["text"][:9].replace('"', ""))
+        return RetrieverResultItem(content=str([item.content for item in found.items]))
+
+    plain = VectorRetriever(
+        programs.driver, "facts", programs.embedder, ["text"], result_formatter=form
+    )
+    expected = plain.search(query_text="bridge", top_k=2)
+    with running(arm, plain, accelerator) as fast:
+        assert fast.search(query_text="bridge", top_k=2) == expected
+
+
+def test_switching_off_amid_a_call_lets_it_end(
+    programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    class Slow(HashEmbedder):
+        def embed_query(self, text: str) -> list[float]:
+            begun.set()
+            assert over.wait(20)
+            return super().embed_query(text)
+
+    programs.embedder = Slow()
+    plain, found = programs.vector(), list[Any]()
+    thread = threading.Thread(target=lambda: found.append(plain.search(query_text="bridge")))
+    with activate(accelerator):
+        thread.start()
+        assert begun.wait(20)
+    over.set()
+    thread.join()
+    assert found == [plain.search(query_text="bridge")]
+    assert accelerator.is_idle
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_amid_a_call_leaves_nothing_behind(
+    error: type[BaseException], arm: str, programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    def interrupt(record: neo4j.Record) -> RetrieverResultItem:
+        raise error("stop")
+
+    plain = programs.vector()
+    plain.result_formatter = interrupt
+    with running(arm, plain, accelerator) as fast:
+        with pytest.raises(error, match="stop"):
+            fast.search(query_text="bridge")
+        fast.result_formatter = None
+        assert fast.search(query_text="bridge").items
+    assert accelerator.is_idle
