@@ -66,10 +66,16 @@ def pytest_runtest_protocol(
     return result
 
 
-def pytest_collection_finish() -> None:
-    """Let collections leave out what was imported to find the tests."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Let collections leave out what is imported to find the tests, and none run meanwhile."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def sample(cases: Iterable[pytest.Function], keep: int) -> list[pytest.Function]:
