@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,24 @@ def default_model(monkeypatch: pytest.MonkeyPatch) -> None:
     from llama_index.core import Settings
 
     monkeypatch.setattr(Settings, "_llm", EchoLLM())
+
+
+@pytest.fixture
+def shared_models() -> Iterator[None]:
+    """Set models that threads may share for objects that are given none."""
+    from li_off_loop import own_settings
+
+    with own_settings():
+        yield
+
+
+@pytest.fixture
+def graph_store(neo4j_server: Any, neo4j_driver: Any) -> Iterator[Any]:
+    """Give LlamaIndex's store over a real server, filled."""
+    from li_graph_stores import opened_and_filled
+
+    with opened_and_filled(neo4j_server) as store:
+        yield store
 
 
 @pytest.fixture(autouse=True)

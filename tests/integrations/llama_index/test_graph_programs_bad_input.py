@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from li_graph_programs import (
@@ -15,10 +14,10 @@ from li_graph_programs import (
     retrieve,
     retriever,
 )
+from li_graph_stores import outcomes_on_one_loop, same, words
 from li_programs import run_in_loop
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.graph_stores.types import EntityNode, Relation
-from llama_index.core.indices.property_graph import LLMSynonymRetriever, PGRetriever
 
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -37,34 +36,18 @@ def star(edges: int) -> SimplePropertyGraphStore:
     return store
 
 
-def words(store: Any, given: str, **options: Any) -> PGRetriever:
-    """Return a retriever whose model gives these words."""
-    llm = GraphLLM(words=given)
-    return PGRetriever([LLMSynonymRetriever(store, include_text=False, llm=llm, **options)])
-
-
-def same(program: Any, accelerator: Accelerator) -> list[Any]:
-    """Return what a program finds, once it was seen to be the same accelerated."""
-    plain = retrieve(program)
-    fast = accelerate(program, accelerator=accelerator)
-    for _ in range(TIMES):
-        assert retrieve(fast) == plain
-        assert run_in_loop(aretrieve(fast)) == plain
-    return plain
-
-
 def test_an_unknown_entity_finds_nothing(accelerator: Accelerator) -> None:
-    assert same(words(filled(SimplePropertyGraphStore()), "Nobody"), accelerator) == []
+    assert same(words(filled(SimplePropertyGraphStore()), "Nobody"), accelerator, TIMES) == []
 
 
 def test_no_entity_is_every_entity_as_upstream_has_it(accelerator: Accelerator) -> None:
-    assert same(words(filled(SimplePropertyGraphStore()), " ^ "), accelerator)
+    assert same(words(filled(SimplePropertyGraphStore()), " ^ "), accelerator, TIMES)
 
 
 @pytest.mark.parametrize(("options", "count"), [({"path_depth": 0}, 0), ({"limit": 1}, 1)])
 def test_bounds_are_kept(accelerator: Accelerator, options: dict[str, int], count: int) -> None:
     program = words(filled(SimplePropertyGraphStore()), "E1^E2", **options)
-    assert len(same(program, accelerator)) == count
+    assert len(same(program, accelerator, TIMES)) == count
 
 
 def test_a_hub_is_cut_where_the_store_cuts_it(accelerator: Accelerator) -> None:
@@ -76,7 +59,7 @@ def test_a_hub_is_cut_where_the_store_cuts_it(accelerator: Accelerator) -> None:
             for at in range(HUB_EDGES)
         ]
     )
-    assert len(same(words(store, "E0"), accelerator)) == 30
+    assert len(same(words(store, "E0"), accelerator, TIMES)) == 30
 
 
 ODD = ["A 'quoted' name", 'A "quoted" name', "A\nline", "A_to_b", "A^b", "A -> b", "A`b", ""]
@@ -89,16 +72,18 @@ def test_odd_names_are_found_as_plainly(accelerator: Accelerator, name: str) -> 
     node = next(one for one in store.graph.nodes.values() if getattr(one, "name", None) == name)
     store.upsert_relations([Relation(label="to", source_id=node.id, target_id="E1")])
     assert same(
-        words(store, f"{node.id}^E1", output_parsing_fn=lambda text: [text[:-3]]), accelerator
+        words(store, f"{node.id}^E1", output_parsing_fn=lambda text: [text[:-3]]),
+        accelerator,
+        TIMES,
     )
 
 
 def test_an_edit_is_seen_by_the_next_question(accelerator: Accelerator) -> None:
     program = words(star(80), "E80", path_depth=1)
     store = program.sub_retrievers[0]._graph_store
-    before = same(program, accelerator)
+    before = same(program, accelerator, TIMES)
     store.upsert_relations([Relation(label="new", source_id="E80", target_id="E0")])
-    assert len(same(program, accelerator)) == len(before) + 1
+    assert len(same(program, accelerator, TIMES)) == len(before) + 1
 
 
 def test_edits_between_questions_of_one_loop_are_seen(accelerator: Accelerator) -> None:
@@ -119,12 +104,8 @@ def test_tenants_find_what_is_in_their_own_graphs(accelerator: Accelerator) -> N
     programs = [words(filled(SimplePropertyGraphStore(), seed), "E1") for seed in (1, 2)]
     plain = [retrieve(one) for one in programs]
     fast = [accelerate(one, accelerator=accelerator) for one in programs]
-
-    async def at_once() -> list[Any]:
-        return await asyncio.gather(*(aretrieve(one) for one in fast * TIMES))
-
     assert plain[0] != plain[1]
-    assert run_in_loop(at_once()) == plain * TIMES
+    assert outcomes_on_one_loop(fast, TIMES) == plain * TIMES
 
 
 def test_an_invalid_query_of_a_model_raises_the_store_s_error(accelerator: Accelerator) -> None:

@@ -16,12 +16,12 @@ from li_graph_programs import (
     GraphLLM,
     GraphParts,
     aretrieve,
-    filled,
     programs,
     retrieve,
     retriever,
 )
-from li_off_loop import PATIENCE_S, knowing, own_settings
+from li_graph_stores import NEO4J_MARKS, opened, outcome, same
+from li_off_loop import PATIENCE_S, knowing
 from li_programs import HashEmbedding, run_in_loop
 from llama_index.core.graph_stores.types import EntityNode
 from llama_index.core.vector_stores.types import VectorStoreQuery
@@ -36,41 +36,15 @@ from rag_accel import Accelerator
 
 AT_ONCE = 16
 
-pytestmark = [
-    pytest.mark.neo4j,
-    # The store fills itself by what pydantic has replaced.
-    pytest.mark.filterwarnings("ignore:The `dict` method is deprecated"),
-]
-
-
-@contextmanager
-def opened(server: BoltServer, **settings: Any) -> Iterator[Neo4jPropertyGraphStore]:
-    """Give a store on a server."""
-    arguments: dict[str, Any] = {"url": server.uri} | settings
-    store = Neo4jPropertyGraphStore(server.user, server.password, **arguments)
-    try:
-        yield store
-    finally:
-        store.close()
-        run_in_loop(store._async_driver.close())  # which nobody uses or closes upstream
-
-
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Set models that threads may share: what is made without a model of its own takes them."""
-    with own_settings():
-        yield
+pytestmark = NEO4J_MARKS
 
 
 @pytest.fixture
-def store(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[Neo4jPropertyGraphStore]:
-    """Give a store that is filled."""
-    with opened(neo4j_server) as made:
-        filled(made)
-        made.structured_query("CALL db.awaitIndexes(60)")
-        made.structured_query("MATCH ()-[r]->() SET r.since = date('2020-02-29')")
-        made.refresh_schema()
-        yield made
+def store(graph_store: Neo4jPropertyGraphStore) -> Neo4jPropertyGraphStore:
+    """Return a store that is filled, with dates, and knows its schema."""
+    graph_store.structured_query("MATCH ()-[r]->() SET r.since = date('2020-02-29')")
+    graph_store.refresh_schema()
+    return graph_store
 
 
 def test_accelerated_programs_do_as_the_plain_ones(
@@ -208,23 +182,11 @@ def test_a_subclass_of_the_user_s_keeps_its_loop(
 # Errors ------------------------------------------------------------------------------------------
 
 
-def error_of(ask: Callable[[], Any]) -> tuple[type, str]:
-    """Return the class and the text of what a call raises."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011
-        ask()
-    return caught.type, str(caught.value)
-
-
 def test_an_invalid_query_of_a_model_raises_the_driver_s_error(
     store: Neo4jPropertyGraphStore, accelerator: Accelerator
 ) -> None:
     program = retriever(GraphParts(store, GraphLLM(cypher="MATCH (n RETURN n")), "text to Cypher")
-    fast = accelerate(program, accelerator=accelerator)
-    plain = error_of(lambda: program.retrieve("q"))
-    assert plain[0] is CypherSyntaxError
-    assert error_of(lambda: fast.retrieve("q")) == plain
-    assert error_of(lambda: run_in_loop(aretrieve(fast))) == plain
-    assert accelerator.is_idle
+    assert same(program, accelerator)[0] is CypherSyntaxError
 
 
 def test_a_server_that_goes_away_raises_the_driver_s_error(
@@ -239,7 +201,7 @@ def test_a_server_that_goes_away_raises_the_driver_s_error(
             fast = accelerate(retriever(GraphParts(gone), "synonyms"), accelerator=accelerator)
             assert run_in_loop(aretrieve(fast))
             relay.cut()
-            kind, _ = error_of(lambda: run_in_loop(aretrieve(fast)))
+            kind, _ = outcome(lambda: run_in_loop(aretrieve(fast)))
             assert issubclass(kind, ServiceUnavailable | SessionExpired)
     finally:
         relay.cut()

@@ -1,9 +1,10 @@
-"""Bad input, tenants and edits of property graph programs over a real Neo4j."""
+"""Tenants over one real Neo4j whose programs ask the same at once: each finds what is its own."""
 
 from __future__ import annotations
 
-import asyncio
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,154 +12,131 @@ import pytest
 
 pytest.importorskip("llama_index.graph_stores.neo4j")
 
-from li_graph_programs import GraphLLM, aretrieve, filled, retrieve
-from li_off_loop import own_settings
-from li_programs import run_in_loop
+from li_graph_programs import GraphLLM, Names, retrieve
+from li_graph_stores import NEO4J_MARKS, opened, same_at_once, words
 from llama_index.core.graph_stores.types import EntityNode, Relation
-from llama_index.core.indices.property_graph import LLMSynonymRetriever, PGRetriever
+from llama_index.core.indices.property_graph import (
+    CypherTemplateRetriever,
+    PGRetriever,
+    TextToCypherRetriever,
+)
 from llama_index.graph_stores.neo4j import Neo4jPropertyGraphStore
+from neo4j.exceptions import ClientError
 from neo4j_server import BoltServer
 
-from llama_index_rag_accel import accelerate
+from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
 
-TIMES = 6
+AT_ONCE = 8
 
-pytestmark = [
-    pytest.mark.neo4j,
-    # The store fills itself by what pydantic has replaced.
-    pytest.mark.filterwarnings("ignore:The `dict` method is deprecated"),
-]
+pytestmark = NEO4J_MARKS
 
 
-@contextmanager
-def opened(server: BoltServer, **settings: Any) -> Iterator[Neo4jPropertyGraphStore]:
-    """Give a store on a server."""
-    arguments: dict[str, Any] = {"url": server.uri, "refresh_schema": False} | settings
-    store = Neo4jPropertyGraphStore(server.user, server.password, **arguments)
-    try:
-        yield store
-    finally:
-        store.close()
-        run_in_loop(store._async_driver.close())  # which nobody uses or closes upstream
-
-
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Set models that threads may share."""
-    with own_settings():
-        yield
-
-
-@pytest.fixture
-def store(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[Neo4jPropertyGraphStore]:
-    """Give a store that is filled."""
-    with opened(neo4j_server) as made:
-        filled(made)
-        made.structured_query("CALL db.awaitIndexes(60)")
-        yield made
-
-
-def words(store: Any, given: str, **options: Any) -> PGRetriever:
-    """Return a retriever whose model gives these words."""
-    sub = LLMSynonymRetriever(
-        store,
-        include_text=False,
-        llm=GraphLLM(words=given),
-        output_parsing_fn=lambda text: text.split("^"),
-        **options,
-    )
-    return PGRetriever([sub])
-
-
-def outcome(find: Callable[[], Any]) -> Any:
-    """Return what a call gives, or the class and the text of its error."""
-    try:
-        return find()
-    except Exception as error:
-        return type(error), str(error)
-
-
-def same(program: Any, accelerator: Accelerator) -> Any:
-    """Return the outcome of a program, once it was seen to be the same accelerated."""
-    plain = outcome(lambda: retrieve(program))
-    fast = accelerate(program, accelerator=accelerator)
-    assert outcome(lambda: retrieve(fast)) == plain
-    assert outcome(lambda: run_in_loop(aretrieve(fast))) == plain
+def same_everywhere(programs: list[Any], accelerator: Accelerator) -> list[Any]:
+    """Return what each program gives: the same accelerated, on a loop, in threads, activated."""
+    plain = same_at_once(programs, accelerator, AT_ONCE)
+    fast = [accelerate(one, accelerator=accelerator) for one in programs]
+    with ThreadPoolExecutor(AT_ONCE * len(programs)) as pool:
+        assert list(pool.map(retrieve, fast * AT_ONCE)) == plain * AT_ONCE
+        with activate(accelerator):
+            assert list(pool.map(retrieve, programs * AT_ONCE)) == plain * AT_ONCE
     assert accelerator.is_idle
     return plain
 
 
-NAMES = ["Nobody", "", "O'Hara", 'a "b"', "a\nb", "a`b", "x'}) DETACH DELETE n //"]
+def asked_in_cypher(store: Any, query: str) -> PGRetriever:
+    """Return a retriever whose model always writes this query."""
+    return PGRetriever([TextToCypherRetriever(store, GraphLLM(cypher=query))])
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("options", [{}, {"path_depth": 0}, {"limit": 0}])
-def test_any_name_and_bound_does_as_plainly(
-    store: Neo4jPropertyGraphStore, accelerator: Accelerator, name: str, options: dict[str, int]
+def texts(found: list[Any]) -> list[str]:
+    """Return the texts of what a retriever gives."""
+    return [one[2]["text"] for one in found]
+
+
+def of_words(store: Any, tenant: str) -> PGRetriever:
+    """Return a retriever whose model names the tenant's entity."""
+    return words(store, tenant)
+
+
+def of_labels(store: Any, tenant: str) -> PGRetriever:
+    """Return a retriever whose query names the tenant's label; the model gives the same names."""
+    query = f"MATCH (e:`{tenant}`)-[r]->(t) WHERE e.at IN $names RETURN t.name AS name"
+    return PGRetriever([CypherTemplateRetriever(store, Names, query, llm=GraphLLM())])
+
+
+@pytest.mark.parametrize("make", [of_words, of_labels])
+def test_tenants_with_graphs_of_their_own_in_one_database_find_their_own(
+    neo4j_server: BoltServer,
+    graph_store: Neo4jPropertyGraphStore,
+    accelerator: Accelerator,
+    make: Callable[[Any, str], PGRetriever],
 ) -> None:
-    if name not in ("", "Nobody"):
-        store.upsert_nodes([EntityNode(name=name)])
-        source = store.get(properties={"name": name})[0].id
-        store.upsert_relations([Relation(label="to", source_id=source, target_id="E1")])
-        name = source
-    before = store.structured_query("MATCH (n) RETURN count(n) AS n")
-    same(words(store, name, **options), accelerator)
-    assert store.structured_query("MATCH (n) RETURN count(n) AS n") == before
-
-
-def fill_other(store: Neo4jPropertyGraphStore) -> None:
-    """Add what a tenant's own request is to see."""
-    store.upsert_relations([Relation(label="new", source_id="E1", target_id="E2")])
-
-
-def test_two_stores_over_one_database_each_give_what_they_give_plainly(
-    neo4j_server: BoltServer, store: Neo4jPropertyGraphStore, accelerator: Accelerator
-) -> None:
-    async def at_once() -> list[Any]:
-        return await asyncio.gather(*(aretrieve(one) for one in fast * TIMES))
-
+    tenants = ("Left", "Right")
+    for tenant in tenants:
+        inner = EntityNode(name=tenant, label=tenant, properties={"at": "E1"})
+        graph_store.upsert_nodes([inner, EntityNode(name=f"{tenant} only", label=tenant)])
+        relation = Relation(label="to", source_id=tenant, target_id=f"{tenant} only")
+        graph_store.upsert_relations([relation])
     with opened(neo4j_server) as other:
-        programs = [words(store, "E1"), words(other, "E2")]
-        plain = [retrieve(one) for one in programs]
-        fast = [accelerate(one, accelerator=accelerator) for one in programs]
-        assert plain[0] != plain[1]
-        assert run_in_loop(at_once()) == plain * TIMES
+        stores = (graph_store, other)
+        programs = [make(store, tenant) for store, tenant in zip(stores, tenants, strict=True)]
+        plain = same_everywhere(programs, accelerator)
+    for tenant, found in zip(tenants, plain, strict=True):
+        (text,) = texts(found)
+        assert f"{tenant} only" in text
+        assert not any(one in text for one in tenants if one != tenant)
+
+
+def test_stores_that_differ_in_a_setting_alone_each_keep_theirs(
+    neo4j_server: BoltServer, graph_store: Neo4jPropertyGraphStore, accelerator: Accelerator
+) -> None:
+    # A store leaves out long lists unless it is told not to.
+    query = "RETURN range(1, 200) AS long, 1 AS short"
+    with opened(neo4j_server, sanitize_query_output=False) as whole:
+        programs = [asked_in_cypher(store, query) for store in (graph_store, whole)]
+        cut, kept = same_everywhere(programs, accelerator)
+    assert "199, 200" not in texts(cut)[0]
+    assert "199, 200" in texts(kept)[0]
 
 
 def test_a_tenant_whose_database_is_unknown_fails_alone(
-    neo4j_server: BoltServer, store: Neo4jPropertyGraphStore, accelerator: Accelerator
+    neo4j_server: BoltServer, graph_store: Neo4jPropertyGraphStore, accelerator: Accelerator
 ) -> None:
-    async def at_once() -> list[Any]:
-        asked = (aretrieve(one) for one in fast * TIMES)
-        return await asyncio.gather(*asked, return_exceptions=True)
-
     with opened(neo4j_server) as elsewhere:
         elsewhere._database = "nowhere"
-        programs = [words(store, "E1"), words(elsewhere, "E1")]
-        plain = [outcome(lambda one=one: retrieve(one)) for one in programs]
-        fast = [accelerate(one, accelerator=accelerator) for one in programs]
-        found = run_in_loop(at_once())
-    assert [found[0], (type(found[1]), str(found[1]))] == plain
-    assert found[::2] == [plain[0]] * TIMES
-    assert {type(one) for one in found[1::2]} == {plain[1][0]}
+        programs = [words(graph_store, "E1"), words(elsewhere, "E1")]
+        given, failed = same_at_once(programs, accelerator)
+    assert isinstance(given, list)
+    assert failed[0] is ClientError
+    assert "nowhere" in failed[1]
 
 
-def test_a_closed_store_does_as_plainly(
-    neo4j_server: BoltServer, store: Neo4jPropertyGraphStore, accelerator: Accelerator
+@contextmanager
+def another_user(driver: Any) -> Iterator[dict[str, str]]:
+    """Give the login of a user who exists meanwhile."""
+    name, password = f"user{os.urandom(4).hex()}", os.urandom(12).hex()
+    system = {"database_": "system"}
+    driver.execute_query(
+        f"CREATE USER {name} SET PASSWORD $password CHANGE NOT REQUIRED",
+        {"password": password},
+        **system,
+    )
+    try:
+        yield {"username": name, "password": password}
+    finally:
+        driver.execute_query(f"DROP USER {name}", **system)
+
+
+def test_users_of_one_server_who_ask_the_same_each_ask_as_themselves(
+    neo4j_server: BoltServer,
+    neo4j_driver: Any,
+    graph_store: Neo4jPropertyGraphStore,
+    accelerator: Accelerator,
 ) -> None:
-    with opened(neo4j_server) as closed:
-        closed.close()
-        assert isinstance(same(words(closed, "E1"), accelerator)[0], type)
-
-
-def test_edits_between_requests_are_seen(
-    store: Neo4jPropertyGraphStore, accelerator: Accelerator
-) -> None:
-    program = words(store, "E1", path_depth=1)
-    before = same(program, accelerator)
-    fill_other(store)
-    after = same(program, accelerator)
-    assert after != before
-    store.delete(entity_names=["E1"])
-    assert same(program, accelerator) == []
+    query = "SHOW CURRENT USER YIELD user"
+    with another_user(neo4j_driver) as login, opened(neo4j_server, **login) as theirs:
+        programs = [asked_in_cypher(store, query) for store in (graph_store, theirs)]
+        plain = same_everywhere(programs, accelerator)
+    for user, found in zip((neo4j_server.user, login["username"]), plain, strict=True):
+        assert f"[{{'user': '{user}'}}]" in texts(found)[0]
