@@ -85,7 +85,8 @@ def bolt_program_rows(store: Any, asked: Asked) -> list[Row]:
     finally:
         store._driver = counting.driver
     at_once = "one program" if asked.programs == 1 else f"{asked.programs} programs at once"
-    workload = f"{at_once}, {len(asked.triples)} triples, Neo4j"
+    by = "" if asked.vectors else " by names alone"
+    workload = f"{at_once}{by}, {len(asked.triples)} triples, Neo4j"
     return [
         *program_rows(workload, pairs),
         median_row(PLAIN, workload, "round_trips", [wave.sent for wave in pairs.plain]),

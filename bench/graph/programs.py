@@ -78,24 +78,25 @@ class NamedRetriever(LLMSynonymRetriever):
 
 def graph_program(
     store: Any,
-    vectors: SimpleVectorStore | None,
+    vectors: SimpleVectorStore,
     model: BaseEmbedding,
     questions: Sequence[GraphQuestion],
 ) -> PGRetriever:
     """Return a retriever by names and by vectors, two hops from each entity found."""
-    llm = NamingLLM(names={one.text: one.seeds for one in questions})
-    return PGRetriever(
-        [
-            NamedRetriever(store, include_text=False, llm=llm, path_depth=DEPTH),
-            VectorContextRetriever(
-                store,
-                include_text=False,
-                embed_model=model,
-                vector_store=vectors,
-                path_depth=DEPTH,
-            ),
-        ]
+    by_vectors = VectorContextRetriever(
+        store, include_text=False, embed_model=model, vector_store=vectors, path_depth=DEPTH
     )
+    return PGRetriever([_by_names(store, questions), by_vectors])
+
+
+def names_program(store: Any, questions: Sequence[GraphQuestion]) -> PGRetriever:
+    """Return a retriever by names alone, two hops from each entity found."""
+    return PGRetriever([_by_names(store, questions)])
+
+
+def _by_names(store: Any, questions: Sequence[GraphQuestion]) -> NamedRetriever:
+    llm = NamingLLM(names={one.text: one.seeds for one in questions})
+    return NamedRetriever(store, include_text=False, llm=llm, path_depth=DEPTH)
 
 
 def named_vectors(names: Sequence[str], model: BaseEmbedding) -> SimpleVectorStore:
@@ -189,7 +190,8 @@ class Asked:
         triples: of the graph; the questions are about its entities.
         waves: of programs that ask at once.
         programs: in each wave.
-        vectors: entities that have one, in the retriever's store.
+        vectors: entities that have one, in the retriever's store; without any, it finds entities
+            by names alone, and embeds nothing.
     """
 
     triples: Sequence[Triple]
@@ -203,11 +205,9 @@ def asked_programs(store: Any, asked: Asked, sent: Callable[[], int] = _no_queri
 
     Ours is what ``accelerate`` makes of the plain program, once it has its indexes and models.
     """
-    model, programs = minilm(), asked.programs
+    programs = asked.programs
     stream = uniform_stream(chain_questions(asked.triples), asked.waves * programs, seed=4)
-    seeds = (name for one in stream for name in one.seeds)
-    names = list(dict.fromkeys((*seeds, *entity_names(asked.triples))))[: asked.vectors]
-    program = graph_program(store, named_vectors(names, model), model, stream)
+    program = _program(store, asked, stream)
     groups = [stream[at : at + programs] for at in range(0, len(stream), programs)]
     with Accelerator() as accelerator:
         fast = accelerate(program, accelerator=accelerator)
@@ -217,6 +217,15 @@ def asked_programs(store: Any, asked: Asked, sent: Callable[[], int] = _no_queri
                 ask_at_once(fast, groups[0], loop)
         wait_until_compiled(PATIENCE_S)
         return waves(program, fast, groups, sent)
+
+
+def _program(store: Any, asked: Asked, questions: Sequence[GraphQuestion]) -> PGRetriever:
+    if not asked.vectors:
+        return names_program(store, questions)
+    seeds = (name for one in questions for name in one.seeds)
+    names = list(dict.fromkeys((*seeds, *entity_names(asked.triples))))[: asked.vectors]
+    model = minilm()
+    return graph_program(store, named_vectors(names, model), model, questions)
 
 
 def times_ms(pairs: Pairs[Wave]) -> Pairs[float]:

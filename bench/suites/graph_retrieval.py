@@ -28,7 +28,9 @@ join an entity to itself.
 - The 16 programs at once, and one after the other, over LlamaIndex' ``Neo4jPropertyGraphStore`` on
   the same server, 20,000 triples: rows alone, with the queries that its driver sends. Both arms
   ask one store object. They are left out, and the reason is printed, without a server, without
-  the package of the store, and where the database of ``NEO4J_URI`` holds a property graph.
+  the package of the store, and where the database of ``NEO4J_URI`` holds a property graph. Rows
+  as well: the program by names alone, which has nothing to embed and so waits for the server
+  only, 16 at once and one after the other, and the latter on the graph of few triples.
 
 Ratios:
     pipeline_16: against the same programs run plainly by LlamaIndex: ms until 16 concurrent
@@ -274,12 +276,20 @@ def _bolt(triples: Sequence[Triple], sizes: Sizes) -> tuple[list[Row], dict[str,
 
 def _bolt_programs(server: BoltServer, triples: Sequence[Triple], sizes: Sizes) -> list[Row]:
     """Ask LlamaIndex' store of Neo4j: many programs at once, then one after the other."""
-    asked = (
-        Asked(triples, num_waves, programs, sizes.vectors)
-        for num_waves, programs in ((sizes.waves, sizes.programs), (sizes.singles, 1))
+    small = triples[: sizes.small_triples]
+    graphs = (
+        [
+            Asked(triples, num_waves, programs, vectors)
+            for vectors in (sizes.vectors, 0)
+            for num_waves, programs in ((sizes.waves, sizes.programs), (sizes.singles, 1))
+        ],
+        [Asked(small, sizes.singles, 1, vectors=0)],
     )
-    with written_store(server, triples) as store:
-        return [row for one in asked for row in bolt_program_rows(store, one)]
+    rows = list[Row]()
+    for of_one_graph in graphs:
+        with written_store(server, of_one_graph[0].triples) as store:
+            rows += [row for asked in of_one_graph for row in bolt_program_rows(store, asked)]
+    return rows
 
 
 def _bolt_trips(

@@ -233,6 +233,20 @@ def test_programs_over_neo4j_find_what_plain_ones_find_in_as_many_queries(
 
 
 @over_the_store
+def test_programs_by_names_alone_ask_for_no_vectors(
+    triples: tuple[Triple, ...], neo4j_server: BoltServer, neo4j_driver: Any
+) -> None:
+    asked = Asked(triples, waves=2, programs=1, vectors=0)
+    with written_store(neo4j_server, triples) as store:
+        rows = {(row.system, row.metric): row for row in bolt_program_rows(store, asked)}
+    compared = rows[OURS, "different_answers"]
+    assert (compared.median, compared.n) == (0, 2)
+    assert [rows[arm, "round_trips"].median for arm in (PLAIN, OURS)] == [2, 2]
+    named = f"one program by names alone, {len(triples)} triples, Neo4j"
+    assert {row.workload for row in rows.values()} == {named}
+
+
+@over_the_store
 def test_a_store_holds_every_triple_and_then_leaves_the_database_as_it_was(
     triples: tuple[Triple, ...], neo4j_server: BoltServer, neo4j_driver: Any
 ) -> None:
