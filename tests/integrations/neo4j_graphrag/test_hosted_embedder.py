@@ -286,7 +286,7 @@ def test_a_decorator_that_was_changed_in_place_is_seen(
     elif attribute == "cell":
         monkeypatch.setattr(around.__closure__[0], "cell_contents", lambda *_, **__: [1.0])
     else:
-        foreign = rate_limit_handler(lambda *_, **__: [1.0])
+        foreign: Any = rate_limit_handler(lambda *_, **__: [1.0])
         foreign.__wrapped__ = around.__wrapped__
         monkeypatch.setattr(BaseOpenAIEmbeddings, "embed_query", foreign)
     assert calls(plain) is None

@@ -183,9 +183,9 @@ def test_an_interrupt_inside_a_leaf_leaves_nothing_behind(
     def interrupt(*_: Any, **__: Any) -> Any:
         raise error("stop")
 
-    plain = programs.vector()
+    plain: Any = programs.vector()
     expected = plain.search(query_text="bridge")
-    held = programs.embedder if where == "embedder" else _WrappedDriver(programs.driver)
+    held: Any = programs.embedder if where == "embedder" else _WrappedDriver(programs.driver)
     plain.driver = held if where == "driver" else plain.driver
     name = "embed_query" if where == "embedder" else "execute_query"
     with running(arm, plain, accelerator) as fast:
