@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,6 +33,9 @@ class _ShippedClass:
     ids: list[int]
     functions: tuple[FunctionType, ...]
     codes: list[CodeType]
+    #: what the functions of decorators call, which is among ``functions``
+    cells: tuple[CellType, ...]
+    called: list[int]
     #: attributes that are functions, properties and the like
     names: frozenset[str]
 
@@ -102,6 +105,7 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
         seen is not None
         and list(map(id, values)) == seen.ids
         and list(map(_code, seen.functions)) == seen.codes
+        and [id(_content(cell)) for cell in seen.cells] == seen.called
     ):
         return seen
     functions, names = list[FunctionType](), set[str]()
@@ -114,7 +118,11 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
         if found and not isinstance(vars(cls)[name], functools.cached_property):
             names.add(name)
     ids, codes = list(map(id, values)), list(map(_code, functions))
-    _seen[cls] = _ShippedClass(values, ids, tuple(functions), codes, frozenset(names))
+    cells = tuple(cell for one in functions if (cell := _cell_around(one)) is not None)
+    called = [id(_content(cell)) for cell in cells]
+    _seen[cls] = _ShippedClass(
+        values, ids, tuple(functions), codes, cells, called, frozenset(names)
+    )
     return _seen[cls]
 
 
@@ -146,11 +154,14 @@ def _unwrapped(value: Any) -> Iterator[Any]:
     if issubclass(cls, staticmethod | classmethod):
         yield from _unwrapped(value.__func__)
     elif issubclass(cls, property):
-        yield from (one for one in (value.fget, value.fset, value.fdel) if one is not None)
+        for one in (value.fget, value.fset, value.fdel):
+            yield from _unwrapped(one) if one is not None else ()
     elif issubclass(cls, functools.cached_property):
-        yield value.func
-    elif cls is FunctionType and _stands_for_another(value.__code__):
-        yield getattr(value, "__wrapped__", value)
+        yield from _unwrapped(value.func)
+    elif cls is FunctionType and (cell := _cell_around(value)) is not None:
+        # What it calls, not what its ``__wrapped__`` says.
+        yield value
+        yield from _unwrapped(_content(cell))
     elif _is_decorated_as_shipped(value):
         yield from _unwrapped(value.__wrapped__)
     else:
@@ -159,6 +170,21 @@ def _unwrapped(value: Any) -> Iterator[Any]:
 
 #: Functions of a library that it puts around methods of its own classes.
 _AROUND = frozenset({"rate_limit_handler.<locals>.wrapper"})
+
+
+def _cell_around(function: FunctionType) -> CellType | None:
+    """Return the cell in which a decorator's function keeps the one that it stands around."""
+    code = function.__code__
+    if not _stands_for_another(code) or "func" not in code.co_freevars:
+        return None
+    return (function.__closure__ or ())[code.co_freevars.index("func")]
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # somebody emptied it
+        return None
 
 
 def _stands_for_another(code: CodeType) -> bool:
@@ -174,8 +200,13 @@ def _is_decorated_as_shipped(value: Any) -> bool:
 
 
 def _is_of(function: FunctionType, cls: type) -> bool:
-    """Tell whether a function stands in a library's own file, in the class that has it."""
+    """Tell whether a function stands in a library's own file, in the class that has it.
+
+    A known decorator's need not: the function that it stands around is looked at, too.
+    """
     code = function.__code__
+    if _cell_around(function) is not None:
+        return True
     return code.co_filename.startswith(_homes()) and code.co_qualname.startswith(
         f"{cls.__qualname__}."
     )

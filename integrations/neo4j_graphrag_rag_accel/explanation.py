@@ -22,7 +22,7 @@ from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 from rag_accel_adapters.neo4j_graphrag.walk import walk
 
 #: The driver is the program's, and no leaf of its own.
-_QUERIES = "; what it asks its driver is part of that"
+_QUERIES = "; the queries that it sends over its driver are part of that call"
 
 
 def explain(obj: Any) -> str:
@@ -59,6 +59,8 @@ def _say(part: Any, accelerator: Accelerator) -> Iterator[str]:
 
 def hint(obj: Any) -> str:
     """Return what to do with an object that cannot be accelerated."""
+    if isinstance(obj, type):
+        return f"accelerate an instance: accelerate({obj.__name__}(...))"
     framework = type(obj).__module__.partition(".")[0]
     if framework.startswith(("langchain", "langgraph")):
         return "use accelerate of langchain_rag_accel: pip install 'rag-accel[langchain]'"

@@ -299,6 +299,11 @@ def test_an_unknown_object_is_refused_with_what_would_be_valid() -> None:
     assert "builtins.list" in str(caught.value)
 
 
+def test_a_class_is_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(ConfigError, match=r"an instance: accelerate\(GraphRAG\(\.\.\.\)\)"):
+        accelerate(GraphRAG)
+
+
 def test_a_driver_is_refused_with_what_to_do_instead() -> None:
     with pytest.raises(ConfigError, match="activate"):
         accelerate(ScriptedDriver())
@@ -310,7 +315,7 @@ def test_each_part_is_named_with_how_it_runs(accelerator: Accelerator) -> None:
     assert said[2:] == [
         "  program: GraphRAG: runs plainly around its leaves, each search is one request",
         "  program.retriever: VectorRetriever: borrowed: admitted by the scheduler, runs where its"
-        " caller is; what it asks its driver is part of that",
+        " caller is; the queries that it sends over its driver are part of that call",
         "  program.llm: ScriptedModel: borrowed: admitted by the scheduler, runs where its caller"
         " is",
         "  program.retriever.embedder: HashEmbedder: borrowed: admitted by the scheduler, runs"

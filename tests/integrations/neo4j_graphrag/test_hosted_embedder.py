@@ -13,10 +13,15 @@ pytest.importorskip("openai")
 import httpx
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
 from neo4j_graphrag.embeddings import AzureOpenAIEmbeddings, OpenAIEmbeddings
+from neo4j_graphrag.embeddings.openai import BaseOpenAIEmbeddings
 from neo4j_graphrag.exceptions import EmbeddingsGenerationError
 from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.retrievers import VectorRetriever
-from neo4j_graphrag.utils.rate_limit import NoOpRateLimitHandler, RetryRateLimitHandler
+from neo4j_graphrag.utils.rate_limit import (
+    NoOpRateLimitHandler,
+    RetryRateLimitHandler,
+    rate_limit_handler,
+)
 from ng_kit import ScriptedDriver, ScriptedModel, digest, outcome, side_by_side
 from openai.resources import Embeddings
 from tenacity import RetryError
@@ -257,6 +262,36 @@ def test_a_tracers_wrapper_is_seen(
     inner = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: inner(*args, **kwargs))
     assert calls(plain) is None
+
+
+def _around(func: Any) -> Any:
+    """Return a function whose code fits into that of a decorator's."""
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return func(self, *args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+@pytest.mark.parametrize("attribute", ["__code__", "cell", "__wrapped__ kept"])
+def test_a_decorator_that_was_changed_in_place_is_seen(
+    attribute: str, looked_at: bool, plain: OpenAIEmbeddings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around: Any = OpenAIEmbeddings.embed_query
+    if looked_at:
+        assert calls(plain) is not None
+    if attribute == "__code__":
+        monkeypatch.setattr(around, "__code__", _around(None).__code__)
+    elif attribute == "cell":
+        monkeypatch.setattr(around.__closure__[0], "cell_contents", lambda *_, **__: [1.0])
+    else:
+        foreign: Any = rate_limit_handler(lambda *_, **__: [1.0])
+        foreign.__wrapped__ = around.__wrapped__
+        monkeypatch.setattr(BaseOpenAIEmbeddings, "embed_query", foreign)
+    assert calls(plain) is None
+    monkeypatch.undo()
+    assert calls(plain) is not None
 
 
 def test_a_group_tells_models_and_keys_apart(plain: OpenAIEmbeddings) -> None:

@@ -20,6 +20,7 @@ from ng_kit import (
     outcome,
     running,
     side_by_side,
+    steps,
 )
 
 from neo4j_graphrag_rag_accel import accelerate, activate
@@ -142,6 +143,69 @@ def test_switching_off_amid_a_call_lets_it_end(
     thread.join()
     assert found == [plain.search(query_text="bridge")]
     assert accelerator.is_idle
+
+
+def test_switching_on_amid_a_call_lets_it_end(
+    programs: GraphPrograms, accelerator: Accelerator
+) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    class Slow(HashEmbedder):
+        def embed_query(self, text: str) -> list[float]:
+            begun.set()
+            assert over.wait(20)
+            return super().embed_query(text)
+
+    programs.embedder = Slow()
+    plain, found = programs.vector(), list[Any]()
+    thread = threading.Thread(target=lambda: found.append(plain.search(query_text="bridge")))
+    thread.start()
+    assert begun.wait(20)
+    with activate(accelerator):
+        over.set()
+        thread.join()
+        found.append(plain.search(query_text="bridge"))
+    assert found == [plain.search(query_text="bridge")] * 2
+    assert accelerator.is_idle
+    assert steps(accelerator)["VectorRetriever"] == 1  # the call that began plainly ended so
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["embedder", "driver"])
+def test_an_interrupt_inside_a_leaf_leaves_nothing_behind(
+    where: str,
+    error: type[BaseException],
+    arm: str,
+    programs: GraphPrograms,
+    accelerator: Accelerator,
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> Any:
+        raise error("stop")
+
+    plain: Any = programs.vector()
+    expected = plain.search(query_text="bridge")
+    held: Any = programs.embedder if where == "embedder" else _WrappedDriver(programs.driver)
+    plain.driver = held if where == "driver" else plain.driver
+    name = "embed_query" if where == "embedder" else "execute_query"
+    with running(arm, plain, accelerator) as fast:
+        setattr(held, name, interrupt)
+        with pytest.raises(error, match="stop"):
+            fast.search(query_text="bridge")
+        assert accelerator.is_idle
+        delattr(held, name)
+        assert fast.search(query_text="bridge") == expected
+    assert accelerator.is_idle
+
+
+class _WrappedDriver:
+    """An object of a program's own that stands for its driver."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
 
 
 @pytest.mark.parametrize("arm", ARMS)
