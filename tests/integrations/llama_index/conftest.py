@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # how to serve
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "knowledge" / "bolt"))  # a relay
 
+pytest.register_assert_rewrite("li_graph_stores")
+
 #: LlamaIndex leaves loops and the databases of its chat memory open, whoever runs it.
 UPSTREAM = (
     "ignore:.*unclosed|.*aiosqlite:ResourceWarning",
