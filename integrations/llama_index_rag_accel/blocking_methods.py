@@ -55,9 +55,7 @@ class BlockingMethod:
         uses: returns what that call may use, of the method's object.
         digests: of the sources that do the same.
         given: returns what that call may use of the method's arguments.
-        only_named: whether it is moved for objects of the classes alone that the user has named,
-            or that stand in ``waiting``: of the others known here, none blocks for long.
-        waiting: full names of classes whose objects wait for a server there.
+        only_named: whether it is moved for objects of the classes alone that the user has named.
     """
 
     body: Body
@@ -65,7 +63,6 @@ class BlockingMethod:
     digests: frozenset[str]
     given: Callable[[tuple[Any, ...], dict[str, Any]], list[object]] = _query_given
     only_named: bool = False
-    waiting: frozenset[str] = frozenset()
 
 
 # The methods of stores ---------------------------------------------------------------------------
@@ -102,13 +99,6 @@ def _one_of_each_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[ob
             given.append(value)
     return given
 
-
-#: Stores that ask a server over a driver that threads may share. Their reads alone leave the loop
-#: by themselves: it keeps apart what changes a store, and any query may.
-_ON_SERVERS = frozenset(
-    {"llama_index.graph_stores.neo4j.neo4j_property_graph.Neo4jPropertyGraphStore"}
-)
-_READS = frozenset({"aget", "aget_triplets", "aget_rel_map", "avector_query"})
 
 #: Async methods of stores that only call their sync form, and their digests.
 _OF_STORES: Mapping[type, Mapping[str, str]] = {
@@ -250,7 +240,6 @@ _BLOCKING: Mapping[str, BlockingMethod] = {
             frozenset({digest}),
             _one_of_each_class,
             only_named=True,
-            waiting=_ON_SERVERS if name in _READS else frozenset(),
         )
         for base, digests in _OF_STORES.items()
         for name, digest in digests.items()

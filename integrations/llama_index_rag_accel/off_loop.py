@@ -83,7 +83,7 @@ def _threads_for(
     if identity is None or not identity.accelerator.options.off_loop:
         return None
     accelerator = identity.accelerator
-    if known.only_named and not _is_to_be_moved(known, obj, accelerator):
+    if known.only_named and not _is_to_be_moved(obj, accelerator):
         return None
     prepare = preparation_for(accelerator, lambda: [*known.uses(obj), *known.given(args, kwargs)])
     return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
@@ -103,11 +103,10 @@ def preparation_for(
         return None
 
 
-def _is_to_be_moved(known: BlockingMethod, obj: Any, accelerator: Accelerator) -> bool:
+def _is_to_be_moved(obj: Any, accelerator: Accelerator) -> bool:
     """Tell whether the method of an object may block for long, and is to do so elsewhere."""
     name = full_name(plain_class(type(obj)))
-    is_told = name in accelerator.options.thread_safe_classes or name in known.waiting
-    return is_told or _shares_steps(obj, accelerator)
+    return name in accelerator.options.thread_safe_classes or _shares_steps(obj, accelerator)
 
 
 def _shares_steps(obj: Any, accelerator: Accelerator) -> bool:
@@ -132,7 +131,7 @@ def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) ->
     """
     if not accelerator.options.off_loop:
         return "off_loop=False"
-    if known.only_named and not _is_to_be_moved(known, obj, accelerator):
+    if known.only_named and not _is_to_be_moved(obj, accelerator):
         return f"thread_safe_classes does not name {full_name(plain_class(type(obj)))}"
     return obstacle(known.uses(obj), accelerator.options.thread_safe_classes, plain_class)
 
