@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Generator, Iterable
 from hashlib import sha256
@@ -61,7 +62,8 @@ def pytest_runtest_protocol(
     """
     result = yield
     if nextitem is None or nextitem.path != item.path:
-        gc.collect()
+        with warnings.catch_warnings(action="ignore"):  # the next test is not to blame for them
+            gc.collect()
         gc.freeze()
     return result
 
