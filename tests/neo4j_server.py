@@ -8,6 +8,7 @@ processes of one run share the server, and a test has its database for itself.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ def neo4j_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> BoltServer:
     """Return the server of this run; skip without one."""
+    # A record of an error holds it, with all that it went through, for as long as the test.
+    logging.getLogger("neo4j").setLevel(logging.CRITICAL)
     if reason := reason_without_server():
         pytest.skip(reason)
     if running := running_server():
