@@ -122,24 +122,29 @@ def test_a_formatter_may_search_again(
         assert fast.search(query_text="bridge", top_k=2) == expected
 
 
+class SlowEmbedder(HashEmbedder):
+    """Says that it has begun, and goes on once it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def embed_query(self, text: str) -> list[float]:
+        self.begun.set()
+        assert self.over.wait(20)
+        return super().embed_query(text)
+
+
 def test_switching_off_amid_a_call_lets_it_end(
     programs: GraphPrograms, accelerator: Accelerator
 ) -> None:
-    begun, over = threading.Event(), threading.Event()
-
-    class Slow(HashEmbedder):
-        def embed_query(self, text: str) -> list[float]:
-            begun.set()
-            assert over.wait(20)
-            return super().embed_query(text)
-
-    programs.embedder = Slow()
+    programs.embedder = slow = SlowEmbedder()
     plain, found = programs.vector(), list[Any]()
     thread = threading.Thread(target=lambda: found.append(plain.search(query_text="bridge")))
     with activate(accelerator):
         thread.start()
-        assert begun.wait(20)
-    over.set()
+        assert slow.begun.wait(20)
+    slow.over.set()
     thread.join()
     assert found == [plain.search(query_text="bridge")]
     assert accelerator.is_idle
@@ -148,21 +153,13 @@ def test_switching_off_amid_a_call_lets_it_end(
 def test_switching_on_amid_a_call_lets_it_end(
     programs: GraphPrograms, accelerator: Accelerator
 ) -> None:
-    begun, over = threading.Event(), threading.Event()
-
-    class Slow(HashEmbedder):
-        def embed_query(self, text: str) -> list[float]:
-            begun.set()
-            assert over.wait(20)
-            return super().embed_query(text)
-
-    programs.embedder = Slow()
+    programs.embedder = slow = SlowEmbedder()
     plain, found = programs.vector(), list[Any]()
     thread = threading.Thread(target=lambda: found.append(plain.search(query_text="bridge")))
     thread.start()
-    assert begun.wait(20)
+    assert slow.begun.wait(20)
     with activate(accelerator):
-        over.set()
+        slow.over.set()
         thread.join()
         found.append(plain.search(query_text="bridge"))
     assert found == [plain.search(query_text="bridge")] * 2
