@@ -6,41 +6,21 @@ Not collected: ``test_fork.py`` runs it, with the address and the login of a fil
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2]))
 
+from forked_child import in_child
 from neo4j import GraphDatabase
 from ng_kit import GraphPrograms, steps
 
 from neo4j_graphrag_rag_accel import accelerate, activate
 from rag_accel import Accelerator
 from rag_accel.accelerator import default_accelerator
-
-
-def in_child(call: Callable[[], Any]) -> Any:
-    """Return what ``call`` gave in a forked child, or its error's name."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(60)  # a child that hangs ends without an answer
-        try:
-            result = call()
-        except BaseException as error:
-            result = type(error).__name__
-        with os.fdopen(writing, "w") as out:
-            json.dump(result, out)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    return json.loads(text) if text else "no answer"
 
 
 def main(uri: str, user: str, password: str) -> None:

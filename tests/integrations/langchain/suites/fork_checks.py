@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[3]))
 
+from forked_child import in_child
 from langchain_core.runnables import RunnableLambda
 from lc_fakes import AsyncChat, SyncRetriever
 from lc_programs import QUESTION, model_chain
@@ -26,26 +26,6 @@ from rag_accel import Accelerator
 from rag_accel.accelerator import default_accelerator
 
 INPUT = {"input": "question one"}
-
-
-def in_child(call: Callable[[], Any]) -> Any:
-    """Return what ``call`` gave in a forked child, or its error's name."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(30)  # a child that hangs ends without an answer
-        try:
-            result = call()
-        except BaseException as error:
-            result = type(error).__name__
-        with os.fdopen(writing, "w") as out:
-            json.dump(result, out)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    return json.loads(text) if text else "no answer"
 
 
 def scheduled(call: Callable[[], Any]) -> list[Any]:
