@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 
 from rag_accel import Accelerator
 from rag_accel.accelerator import shutdown
@@ -21,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # how to se
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "embedding"))  # how to keep graphs
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "knowledge" / "bolt"))  # how to cut
 
-from lc_waiting import is_idle, wait_until
+from lc_waiting import wait_until
 
 _PASSED = pytest.StashKey[bool]()
 
@@ -31,7 +32,7 @@ def accelerator() -> Iterator[Accelerator]:
     """Give a strict accelerator; afterwards nothing lives in it and nothing was bypassed."""
     with Accelerator(strict=True) as made:
         yield made
-        wait_until(lambda: is_idle(made), "an empty scheduler")
+        assert soon_idle(made)
         assert made.bypassed == {}
         assert made._driver.internal_errors == 0
 

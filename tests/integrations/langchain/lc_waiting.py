@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rag_accel import Accelerator
-
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
     """Wait for something that other threads bring about; fail if they do not."""
@@ -14,8 +12,3 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
     while not is_so():
         assert time.monotonic() < until, f"still waiting for: {what}"
         time.sleep(0.001)
-
-
-def is_idle(accelerator: Accelerator) -> bool:
-    """Tell whether nothing lives in the scheduler: no request, no queue, no permit."""
-    return accelerator._driver.is_idle

@@ -11,10 +11,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from idle_accelerators import soon_idle
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from lc_recording import plain
-from lc_waiting import is_idle, wait_until
 from places_kit import Kit, Program
 from places_leaves import METERED, Tally, kind_of_engine
 
@@ -86,7 +86,7 @@ def run(program: Program, kind: str, entry: Entry, arm: Arm) -> Outcome:
             items = _called(graph, kit, entry)
             history = _history(graph, kit)
         rows = meter.rows()
-        wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+        assert soon_idle(accelerator)
         assert accelerator.bypassed == {}
         engines = accelerator.metrics.snapshot().get("engines", {})
     if arm == "accelerate":

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from idle_accelerators import soon_idle
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_huggingface import HuggingFaceEmbeddings
 from lc_fakes import AsyncChat
 from lc_programs import joined
-from lc_waiting import is_idle
 
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, activate
 from langchain_rag_accel.coverage import coverage
@@ -33,7 +33,7 @@ def plain(embeddings: RagAccelEmbeddings) -> HuggingFaceEmbeddings:
 
 
 def _embedding_engines(accelerator: Accelerator) -> dict[str, Any]:
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     engines: Any = accelerator.metrics.snapshot().get("engines", {})
     return {name: engine for name, engine in engines.items() if name.startswith("embedding#")}
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from idle_accelerators import soon_idle
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
-from lc_waiting import is_idle
 
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
@@ -101,7 +101,7 @@ def queries(count: int = 4) -> list[list[float]]:
 
 def engines(accelerator: Accelerator) -> dict[str, Any]:
     """Return what was measured of the engines that search."""
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     found: Any = accelerator.metrics.snapshot().get("engines", {})
     return {name: engine for name, engine in found.items() if name.startswith("retrieval#")}
 
@@ -350,7 +350,7 @@ def test_a_store_that_changes_its_dimension_is_copied_anew(
             store.similarity_search_by_vector(queries(1)[0])
         gc.collect()
         store.similarity_search_by_vector([2.0, 1.0], 1)
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     names = [name for name in accelerator._bound if name.startswith("retrieval#")]
     assert len(names) <= 1
 
@@ -389,5 +389,5 @@ def test_a_store_and_its_copy_go_together(accelerator: Accelerator) -> None:
             passing.similarity_search_by_vector(queries(1)[0])
         del passing
         gc.collect()
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     assert len(engines(accelerator)) <= 2

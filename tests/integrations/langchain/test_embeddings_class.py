@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from idle_accelerators import soon_idle
 from langchain_core.embeddings import Embeddings
 from langchain_tests.integration_tests import EmbeddingsIntegrationTests
 from langchain_tests.unit_tests import EmbeddingsUnitTests
-from lc_waiting import is_idle
 
 import langchain_rag_accel
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, activate
@@ -80,7 +80,7 @@ async def test_concurrent_queries_share_steps(
 ) -> None:
     ours.embed_query("warm up")
     await asyncio.gather(*(ours.aembed_query(f"query {number}") for number in range(32)))
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     engines: Any = accelerator.metrics.snapshot()["engines"]
     (engine,) = engines.values()
     assert engine["items"] == 33

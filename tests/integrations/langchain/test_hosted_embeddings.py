@@ -13,9 +13,10 @@ from typing import Any
 import openai
 import pytest
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
+from idle_accelerators import soon_idle
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import OpenAIEmbeddings
-from lc_waiting import is_idle, wait_until
+from lc_waiting import wait_until
 
 from langchain_rag_accel import accelerate, activate, explain
 from langchain_rag_accel.coverage import coverage
@@ -161,7 +162,7 @@ def test_other_settings_are_other_calls(
         plain.model = "another"
         plain.embed_query("x")
         assert plain.embed_query("x") == vector_of("x")
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
 
 
 def test_an_object_that_is_gone_is_kept_by_nothing(make: Make, accelerator: Accelerator) -> None:

@@ -8,8 +8,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from lc_fakes import SyncChat, SyncRetriever
-from lc_waiting import is_idle, wait_until
 
 from langchain_rag_accel import activate
 from rag_accel import Accelerator
@@ -58,4 +58,4 @@ def test_an_interrupt_leaves_no_leaf_and_no_run_behind(leaf: Any, accelerator: A
             line += 1
     sys.settrace(before)
     assert line > 10
-    wait_until(lambda: is_idle(accelerator), "nothing that runs")
+    assert soon_idle(accelerator)

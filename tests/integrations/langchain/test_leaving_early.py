@@ -10,11 +10,11 @@ from itertools import count
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from langchain_core.language_models import BaseChatModel
 from langchain_core.outputs import ChatGenerationChunk
 from lc_fakes import AsyncChat, StreamingChat, SyncRetriever
 from lc_programs import QUESTION, model_chain
-from lc_waiting import is_idle, wait_until
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -61,7 +61,7 @@ async def _until(is_so: Callable[[], bool]) -> None:
 
 
 async def _until_idle(accelerator: Accelerator) -> None:
-    await _until(lambda: is_idle(accelerator))
+    await _until(lambda: accelerator.is_idle)
 
 
 def _input(name: str) -> Any:
@@ -74,10 +74,10 @@ def test_a_closed_stream_frees_its_permit(name: str, accelerator: Accelerator) -
     fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
     stream = fast.stream(_input(name))
     next(stream)
-    assert not is_idle(accelerator)
+    assert not accelerator.is_idle
     stream.close()
     assert model.closed.is_set()
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -88,7 +88,7 @@ def test_a_forgotten_stream_frees_its_permit(name: str, accelerator: Accelerator
         break
     gc.collect()
     assert model.closed.is_set()
-    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+    assert soon_idle(accelerator)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -97,7 +97,7 @@ async def test_a_closed_async_stream_frees_its_permit(name: str, accelerator: Ac
     fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
     stream = fast.astream(_input(name))
     await anext(stream)
-    assert not is_idle(accelerator)
+    assert not accelerator.is_idle
     await stream.aclose()
     await _until_idle(accelerator)
     assert model.closed.is_set()
@@ -125,7 +125,7 @@ async def test_a_stream_closed_in_another_task_frees_its_permit(accelerator: Acc
 
 def test_a_stream_never_begun_holds_nothing(accelerator: Accelerator) -> None:
     stream = accelerate(model_chain(), accelerator=accelerator).stream(INPUT)
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     stream.close()
 
 
@@ -144,11 +144,11 @@ async def test_a_cancelled_call_frees_its_permit(accelerator: Accelerator) -> No
     fast = accelerate(QUESTION | model, accelerator=accelerator)
     task = asyncio.create_task(fast.ainvoke(INPUT))
     await _until(lambda: model.journal.under_way > 0)
-    assert not is_idle(accelerator)
+    assert not accelerator.is_idle
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     assert model.journal.under_way == 0
 
 
@@ -164,7 +164,7 @@ async def test_a_call_cancelled_at_any_moment_frees_its_permit(
         task.cancel()
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(result) for result in found} == {asyncio.CancelledError}
-    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+    assert soon_idle(accelerator)
 
 
 async def test_a_timeout_around_a_call_is_the_users_own(accelerator: Accelerator) -> None:
@@ -172,7 +172,7 @@ async def test_a_timeout_around_a_call_is_the_users_own(accelerator: Accelerator
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await fast.ainvoke(INPUT)
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
 
 
 async def test_cancelling_one_of_many_leaves_the_others_alone(accelerator: Accelerator) -> None:
@@ -203,7 +203,7 @@ async def test_a_cancelled_wait_for_a_thread_frees_the_permit_when_the_thread_is
     with pytest.raises(asyncio.CancelledError):
         await task
     release.set()
-    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+    assert soon_idle(accelerator)
 
 
 def test_a_loop_closed_over_pending_calls_leaves_nothing_behind(accelerator: Accelerator) -> None:
@@ -218,7 +218,7 @@ def test_a_loop_closed_over_pending_calls_leaves_nothing_behind(accelerator: Acc
 
     tasks = asyncio.run(start_and_leave())  # ends by cancelling what is pending
     assert all(task.cancelled() for task in tasks)
-    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+    assert soon_idle(accelerator)
 
 
 def test_a_chunk_of_a_stream_can_be_of_any_kind(accelerator: Accelerator) -> None:
@@ -239,5 +239,5 @@ def test_a_loop_closed_over_open_streams_leaves_nothing_behind(
             await anext(stream)
 
     asyncio.run(start_and_leave())
-    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+    assert soon_idle(accelerator)
     assert caplog.records == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 
 pytest.importorskip("transformers")
 
@@ -25,7 +26,6 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
-from lc_waiting import is_idle, wait_until
 from tiny_chat import TOKENS, generated, generated_by, model
 
 from langchain_rag_accel import ChatRagAccel, accelerate
@@ -222,7 +222,7 @@ def test_a_stream_that_is_left_ends_its_work(chat: ChatRagAccel, accelerator: Ac
     stream = chat.stream(QUESTIONS[6])
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    wait_until(lambda: is_idle(accelerator), "an empty scheduler")
+    assert soon_idle(accelerator)
     (engine,) = _steps(accelerator)
     assert engine["steps"] < TOKENS
 

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from idle_accelerators import soon_idle
 from langchain_core.runnables import RunnableLambda
 from lc_fakes import (
     AsyncChat,
@@ -23,7 +24,7 @@ from lc_fakes import (
     SyncRetriever,
 )
 from lc_programs import QUESTION, model_chain, retrieval_chain
-from lc_waiting import is_idle, wait_until
+from lc_waiting import wait_until
 
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
@@ -206,7 +207,7 @@ def test_nested_blocks_share_the_patches(accelerator: Accelerator) -> None:
 
 
 def _engine_steps(accelerator: Accelerator) -> int:
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     engines: Any = accelerator.metrics.snapshot().get("engines", {})
     return sum(engine["steps"] for engine in engines.values())
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from idle_accelerators import soon_idle
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
-from lc_waiting import is_idle
 
 from langchain_rag_accel import accelerate, activate
 from rag_accel import Accelerator
@@ -61,7 +61,7 @@ def queries(count: int) -> list[list[float]]:
 
 def searched(accelerator: Accelerator) -> int:
     """Return how many searches an owned engine has done."""
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     found: Any = accelerator.metrics.snapshot().get("engines", {})
     return sum(one["items"] for name, one in found.items() if name.startswith("retrieval#"))
 

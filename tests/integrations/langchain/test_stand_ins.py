@@ -15,12 +15,12 @@ import faiss
 import numpy as np
 import pytest
 from cross_encoders import cross_encoder, passages, reranked, reranker_of
+from idle_accelerators import soon_idle
 from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_community.vectorstores.utils import DistanceStrategy
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
-from lc_waiting import is_idle
 
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
@@ -134,7 +134,7 @@ def same(found: list[list[Any]], plain: list[list[Any]]) -> bool:
 
 def measured(accelerator: Accelerator, name: str = "retrieval#") -> dict[str, Any]:
     """Return what was measured of the owned engines of a name."""
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     engines: Any = accelerator.metrics.snapshot().get("engines", {})
     return {key: engine for key, engine in engines.items() if key.startswith(name)}
 

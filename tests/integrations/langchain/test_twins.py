@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from langchain_classic.retrievers import EnsembleRetriever, MultiQueryRetriever
 from langchain_classic.retrievers.document_compressors import EmbeddingsFilter, LLMChainExtractor
 from langchain_core.documents import BaseDocumentCompressor
@@ -29,7 +30,6 @@ from lc_fakes import (
     SyncRetriever,
 )
 from lc_programs import QUESTION
-from lc_waiting import is_idle
 
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.coverage import Coverage, coverage
@@ -333,7 +333,7 @@ def test_a_twin_in_a_program_belongs_to_the_programs_run(accelerator: Accelerato
     model = accelerate(AsyncChat(), accelerator=accelerator)
     fast = accelerate(QUESTION | model, accelerator=accelerator)
     assert fast.invoke({"input": "x"}) is not None
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     engines: Any = accelerator.metrics.snapshot()["engines"]
     assert [engine["steps"] for engine in engines.values()] == [1]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import (
@@ -15,7 +16,6 @@ from langchain_tests.integration_tests import (
     VectorStoreIntegrationTests,
 )
 from lc_fakes import AsyncEmbeddings, FakeEmbeddings, vector_of
-from lc_waiting import is_idle
 
 from langchain_rag_accel import (
     RagAccelEmbeddings,
@@ -234,7 +234,7 @@ async def test_with_our_embeddings_both_halves_of_a_search_are_batched(
     store = RagAccelVectorStore(embeddings, accelerator=accelerator)
     store.add_texts(TEXTS[:10])
     await asyncio.gather(*(store.asimilarity_search(f"query {n}") for n in range(16)))
-    assert is_idle(accelerator)
+    assert soon_idle(accelerator)
     engines: Any = accelerator.metrics.snapshot()["engines"]
     kinds = {name.split("#")[0]: engine for name, engine in engines.items()}
     assert sorted(kinds) == ["embedding", "retrieval"]

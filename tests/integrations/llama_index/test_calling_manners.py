@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from li_more_programs import MORE, OF_EACH_FORM, Program, evidence
 from li_more_workflows import AskingTheUser, RerankFlow, answered_by_the_user, function_agent
-from li_programs import CHAT_ENGINES, EchoLLM, Parts, nodes_of, shown, text_of, wait_for
+from li_programs import CHAT_ENGINES, EchoLLM, Parts, nodes_of, shown, text_of
 from llama_index.core.agent.workflow import AgentStream
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.query_engine import RouterQueryEngine
@@ -55,7 +56,7 @@ def test_eight_threads_get_and_show_the_same(program: Program, accelerator: Acce
 
     bare, fast = program.made(), accelerate(program.made(), accelerator=accelerator)
     assert evidence(lambda: in_threads(fast)) == evidence(lambda: in_threads(bare))
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)
 
 
 @each_form
@@ -88,7 +89,7 @@ def test_a_chat_that_is_left_ends_its_request(name: str, accelerator: Accelerato
     response = fast.stream_chat(QUESTION)
     next(iter(response.response_gen))
     del response
-    assert wait_for(lambda: accelerator.is_idle)
+    assert soon_idle(accelerator)
 
 
 class FailingLLM(EchoLLM):
@@ -116,7 +117,7 @@ async def test_a_chat_whose_model_fails_ends_its_request_while_its_response_is_k
 def test_a_chat_that_is_kept_ends_its_request(name: str, accelerator: Accelerator) -> None:
     fast = accelerate(CHAT_ENGINES[name](Parts()), accelerator=accelerator)
     kept = fast.stream_chat(QUESTION)
-    assert wait_for(lambda: accelerator.is_idle)
+    assert soon_idle(accelerator)
     assert text_of(kept)
 
 

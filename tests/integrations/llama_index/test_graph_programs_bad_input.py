@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from idle_accelerators import soon_idle
 from li_graph_programs import (
     AskedGraph,
     GraphLLM,
@@ -115,4 +116,4 @@ def test_an_invalid_query_of_a_model_raises_the_store_s_error(accelerator: Accel
         fast.retrieve("q")
     with pytest.raises(ValueError, match=r"^no query: DROP all$"):
         run_in_loop(aretrieve(fast))
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)

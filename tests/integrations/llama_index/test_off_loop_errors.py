@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from li_off_loop import (
     AT_ONCE,
     ENGINES,
@@ -67,7 +68,7 @@ def test_an_error_of_one_of_sixteen_is_its_own(
     assert [(type(one), str(one)) for one in found] == [(type(one), str(one)) for one in plain]
     assert isinstance(found[7], Exception)
     assert type(found[7].__cause__) is type(plain[7].__cause__)
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)
 
 
 def test_an_error_keeps_the_traceback_of_where_it_was_raised(accelerator: Accelerator) -> None:
@@ -111,7 +112,7 @@ def test_a_query_that_is_cancelled_leaves_nothing_behind(accelerator: Accelerato
     found = run_in_loop(ask())
     assert [type(one).__name__ for one in found] == ["Response", "CancelledError", "Response"]
     assert problems == []
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)
 
 
 def test_context_variables_go_with_the_call_and_come_back(accelerator: Accelerator) -> None:

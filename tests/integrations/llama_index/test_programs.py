@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from li_programs import (
     CHAT_ENGINES,
     QUERY_ENGINES,
@@ -142,7 +143,7 @@ def test_a_stream_that_is_left_ends_its_request(accelerator: Accelerator, num_ta
     for _ in range(num_taken):
         next(response.response_gen)
     del response
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)
     assert items(accelerator, "EchoLLM") == num_taken  # the model is asked with the first token
 
 
@@ -164,7 +165,7 @@ def test_a_response_without_a_stream_stays_without_one(accelerator: Accelerator)
 
     fast = accelerate(Silent(), accelerator=accelerator)
     assert str(fast.query(QUESTION)) == str(Silent().query(QUESTION)) == "None"
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)
 
 
 async def test_sixteen_queries_at_once_are_sixteen_requests(accelerator: Accelerator) -> None:

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from li_off_loop import knowing, own_settings, parents_of_spans
 from li_programs import recording, run_in_loop
 from li_side_by_side import (
@@ -117,7 +118,7 @@ def test_calls_overlap_and_give_the_same(name: str, accelerator: Accelerator) ->
     program = accelerate(make(parts), accelerator=accelerator)
     assert plainly(ask(program)) == _plain(name)
     assert len({thread for thread, _ in calls_seen(parts)}) == NUM_CALLS
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)
 
 
 @every_program

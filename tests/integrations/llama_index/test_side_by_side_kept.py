@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from li_off_loop import knowing, own_settings
 from li_programs import run_in_loop
 from li_side_by_side import (
@@ -257,4 +258,4 @@ def test_a_cancelled_caller_cancels_its_calls(accelerator: Accelerator) -> None:
     parts = parts_of(aduring=during)
     program = accelerate(strings(parts), accelerator=accelerator)
     run_in_loop(ask())
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)

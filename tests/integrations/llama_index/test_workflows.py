@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 from li_programs import EchoLLM, Parts, run_in_loop
 from llama_index.core.agent.workflow import ReActAgent
 from llama_index.core.base.llms.types import CompletionResponse
@@ -101,7 +102,7 @@ async def test_a_run_is_a_request_until_its_handler_is_done(accelerator: Acceler
     assert not accelerator.is_idle
     await handler
     await asyncio.sleep(0)
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)
 
 
 def test_a_run_that_is_cancelled_ends_its_request(accelerator: Accelerator) -> None:
@@ -112,7 +113,7 @@ def test_a_run_that_is_cancelled_ends_its_request(accelerator: Accelerator) -> N
             await handler
 
     run_in_loop(cancel())
-    assert accelerator.is_idle
+    assert soon_idle(accelerator)
 
 
 async def test_an_activated_workflow_is_scheduled(accelerator: Accelerator) -> None:
