@@ -37,11 +37,8 @@ def device_group(name: str, given: Sequence[Any], options: Options, cores: int) 
     """
     from rag_accel.engines.devices.group import DeviceGroup
 
-    _require_apart(name, given)
-    members = _members(name, given, options)
-    _name_apart(members)
     return DeviceGroup(
-        members,
+        listed_members(name, given, options),
         slo_s=options.embedding_slo_s,
         tolerance=options.member_tolerance,
         reproducible=options.reproducible,
@@ -51,8 +48,13 @@ def device_group(name: str, given: Sequence[Any], options: Options, cores: int) 
     )
 
 
-def _members(name: str, given: Sequence[Any], options: Options) -> list[Member]:
-    """Return a member for each thing listed; those made here are closed if a later one fails."""
+def listed_members(name: str, given: Sequence[Any], options: Options) -> list[Member]:
+    """Return a member for each thing listed; those made here are closed if a later one fails.
+
+    Raises:
+        ConfigError: something was listed twice, embeds nothing, or is a device that is not there.
+    """
+    _require_apart(name, given)
     members: list[Member] = []
     try:
         for one in given:
@@ -62,6 +64,7 @@ def _members(name: str, given: Sequence[Any], options: Options) -> list[Member]:
             if member is not one and getattr(member, "engine", None) is not one:
                 member.close()
         raise
+    _name_apart(members)
     return members
 
 

@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from rag_accel.cli.cache import add_cache_command
+from rag_accel.cli.doctor import add_doctor_command
 from rag_accel.cli.run import run_program
 from rag_accel.errors import RagAccelError
 from rag_accel.profile.profile import profile_events
 from rag_accel.registry import command_registry
-from rag_accel.system.doctor import examine, format_examination
 from rag_accel.telemetry.reading import read_json_lines
 
 RUN = "run"
@@ -27,9 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_program(given[1:])  # whatever follows is for the program
     parser = argparse.ArgumentParser(prog="rag-accel", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    doctor = commands.add_parser("doctor", help="show devices, versions, extras and options")
-    doctor.add_argument("--json", action="store_true", help="print one JSON object")
-    doctor.set_defaults(run=_doctor)
+    add_doctor_command(commands)
     trace = commands.add_parser("trace", help="show where the time of a recorded run went")
     trace.add_argument("events", metavar="FILE", help="what a JsonLinesSink wrote")
     trace.add_argument("--chrome", metavar="OUT", help="also write a trace for ui.perfetto.dev")
@@ -72,12 +70,6 @@ def _add_plugin(commands: Any, name: str) -> None:
     parser = commands.add_parser(name, help=getattr(module, "HELP", None))
     getattr(module, "add_arguments", lambda _: None)(parser)
     parser.set_defaults(run=run)
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    found = examine()
-    print(json.dumps(found, indent=2) if arguments.json else format_examination(found))
-    return 0
 
 
 def _trace(arguments: argparse.Namespace) -> int:

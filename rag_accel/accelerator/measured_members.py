@@ -1,0 +1,296 @@
+"""What each embedder of a list costs on its own, and what those after the first one save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import count, cycle
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from rag_accel.accelerator.device_groups import listed_members
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.config import Options
+from rag_accel.engine_api import LatencyModel
+from rag_accel.engines.devices.cost_model import (
+    DeviceCapacity,
+    DeviceDemand,
+    DeviceSavings,
+    depth_within,
+    savings_of,
+)
+from rag_accel.engines.measuring import SIZES, Measurements
+from rag_accel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rag_accel.engines.devices.joining import Joined
+
+REPEATS = 3
+"""Runs of each size, of which the fastest counts."""
+
+LONGEST_RUN_S = 10.0
+"""No larger batch is tried after one that takes longer."""
+
+COMPILE_S = 300.0
+"""How long the compilation of a model on this machine is waited for."""
+
+_WORDS = (
+    "retrieval",
+    "data",
+    "river",
+    "work",
+    "index",
+    "book",
+    "garden",
+    "key",
+    "bridge",
+    "winter",
+)
+_NUM_WORDS = 60  # about 75 tokens, the length that WindVE was measured with
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredMember:
+    """What one member costs while the others are idle.
+
+    Args:
+        name: what it is called.
+        latency: the fitted line over texts (WindVE 4.2.2, Equation 12).
+        depth: most texts of a batch that ends in time; 0 if not even one does.
+        vectors: how near its vectors are to the first member's, in words.
+        shares: the member before it that computes on the same cores, if any: it adds nothing.
+    """
+
+    name: str
+    latency: LatencyModel
+    depth: int
+    vectors: str
+    shares: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredMembers:
+    """What all members of a list cost and save (WindVE 3.1 and 3.2, Equations 1 to 11).
+
+    Args:
+        slo_s: by when a batch has to end, in seconds.
+        tokens: of the texts measured with, about, in the mean.
+        members: those that take part, most preferred first.
+        excluded: why each of the others does not, by name.
+        savings: what those after the first save.
+        demand: texts a second in the mean and at once at the peak, if the user said.
+    """
+
+    slo_s: float
+    tokens: float
+    members: tuple[MeasuredMember, ...]
+    excluded: dict[str, str]
+    savings: DeviceSavings
+    demand: DeviceDemand | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; None stands for a ratio to nothing."""
+        found: dict[str, Any] = {
+            "slo_s": self.slo_s,
+            "tokens_per_text": self.tokens,
+            "members": [_described(one) for one in self.members],
+            "excluded": self.excluded,
+            **_finite(asdict(self.savings)),
+        }
+        if self.demand is not None:
+            found["demand"] = {
+                "mean_texts_per_s": self.demand.mean_rate,
+                "peak_texts": self.demand.peak,
+                **{
+                    way: _finite(
+                        {
+                            "instances_by_mean": capacity.cost_by_mean(self.demand),
+                            "instances_by_peak": capacity.cost_by_peak(self.demand),
+                        }
+                    )
+                    for way, capacity in self._ways()
+                },
+            }
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _ways(self) -> tuple[tuple[str, DeviceCapacity], ...]:
+        return ("alone", self.savings.alone), ("together", self.savings.together)
+
+    def _lines(self) -> Iterator[str]:
+        yield f"embedders, each measured alone with texts of about {self.tokens:.0f} tokens:"
+        for one in self.members:
+            line = one.latency
+            depth = f"{one.depth} texts" if one.depth else "no text: of no use"
+            yield (
+                f"  {one.name:<24}{line.base_s * 1e3:.1f} ms + {line.per_item_s * 1e3:.2f} ms a "
+                f"text; in {self.slo_s:g} s {depth}; {one.vectors}"
+                + (f"; not counted, on the cores of {one.shares}" if one.shares else "")
+            )
+        for name, reason in self.excluded.items():
+            yield f"  {name:<24}stays out: {reason}"
+        for way, capacity in self._ways():
+            yield (
+                f"{way}: {capacity.concurrency} texts at once, {capacity.throughput:.1f} texts/s "
+                "in such batches"
+            )
+        yield _verdict(self.savings, sum(not one.shares for one in self.members))
+        if self.demand is not None:
+            for way, capacity in self._ways():
+                yield (
+                    f"{way}, instances for {self.demand.mean_rate:g} texts/s: "
+                    f"{capacity.cost_by_mean(self.demand):.2f}; for {self.demand.peak:g} at once: "
+                    f"{capacity.cost_by_peak(self.demand):.2f}"
+                )
+
+
+def measure_members(
+    given: Sequence[Any],
+    options: Options,
+    cores: int,
+    *,
+    slo_s: float,
+    texts: Sequence[str] = (),
+    demand: DeviceDemand | None = None,
+    clock: Clock | None = None,
+) -> MeasuredMembers:
+    """Measure the embedders of a list one after the other; all of them are closed then.
+
+    Args:
+        given: as of ``Accelerator(embedder=[...])``, most preferred first.
+        options: ``member_tolerance``, ``reproducible`` and limits.
+        cores: threads that members here may use.
+        slo_s: by when a batch has to end, in seconds.
+        texts: what to measure with, as long as real ones; by default of about 75 tokens.
+        demand: what is asked of all of them.
+        clock: measures.
+
+    Raises:
+        ConfigError: a limit that is no time, or what ``Accelerator(embedder=...)`` refuses.
+        Exception: what a member raised that had taken the probes.
+    """
+    from rag_accel.engines.devices.joining import close, join
+    from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+
+    if not (isfinite(slo_s) and slo_s > 0.0):
+        raise ConfigError("a limit is no time", found=f"{slo_s:g} s", valid="seconds above 0")
+    clock = clock or MonotonicClock()
+    with ExitStack() as closing:
+        joining = join(
+            listed_members("embedder", given, options),
+            clock,
+            tolerance=options.member_tolerance,
+            reproducible=options.reproducible,
+            threads=cores,
+        )
+        for one in joining.joined:
+            closing.callback(close, one.member)
+        wait_until_compiled(COMPILE_S)  # what runs from then on is what counts
+        distinct = _distinct(texts)
+        here = next((one.spec.name for one in joining.joined if one.spec.max_threads), None)
+        found = [_measured(one, distinct, slo_s, cores, clock, here) for one in joining.joined]
+        tokens = _mean_tokens(joining.joined[0], texts)
+    return MeasuredMembers(
+        slo_s,
+        tokens,
+        tuple(found),
+        dict(joining.excluded),
+        savings_of([one.latency for one in found if not one.shares], slo_s),
+        demand,
+    )
+
+
+def _measured(
+    joined: Joined,
+    texts: Callable[[int], list[str]],
+    slo_s: float,
+    cores: int,
+    clock: Clock,
+    here: str | None,
+) -> MeasuredMember:
+    latency = Measurements(tuple(_points(joined, texts, cores, clock))).latency
+    name = joined.spec.name
+    return MeasuredMember(
+        name,
+        latency,
+        depth_within(latency, slo_s),
+        str(joined),
+        here if joined.spec.max_threads and name != here else None,
+    )
+
+
+def _points(
+    joined: Joined, texts: Callable[[int], list[str]], cores: int, clock: Clock
+) -> Iterator[tuple[int, float]]:
+    """Yield pairs of texts in a call and seconds; calls grow, two sizes at least."""
+    from rag_accel.engines.devices.fidelity import embedded
+
+    member = joined.member
+    threads = min(cores, member.max_threads)
+    for place, size in enumerate(size for size in SIZES if size <= max(2, member.max_texts)):
+        runs: list[float] = []
+        for _ in range(REPEATS):
+            some = texts(size)
+            began = clock.now()
+            for at in range(0, size, member.max_texts):
+                embedded(member, some[at : at + member.max_texts], "query", threads)
+            runs.append(clock.now() - began)
+        yield size, min(runs)
+        if place and min(runs) > LONGEST_RUN_S:
+            return
+
+
+def _distinct(texts: Sequence[str]) -> Callable[[int], list[str]]:
+    """Return what gives so many texts, none of them twice: members may keep vectors."""
+    source = cycle(texts or [_default_text()])
+    numbers = count()
+
+    def some(size: int) -> list[str]:
+        return [f"{next(source)} {next(numbers)}" for _ in range(size)]
+
+    return some
+
+
+def _default_text() -> str:
+    return " ".join(_WORDS[place % len(_WORDS)] for place in range(_NUM_WORDS))
+
+
+def _mean_tokens(joined: Joined, texts: Sequence[str]) -> float:
+    known = texts or [_default_text()]
+    return sum(map(joined.member.estimate, known)) / len(known)
+
+
+def _described(member: MeasuredMember) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "base_s": member.latency.base_s,
+        "per_text_s": member.latency.per_item_s,
+        "depth": member.depth,
+        "vectors": member.vectors,
+        "shares_cores_with": member.shares,
+    }
+
+
+def _verdict(savings: DeviceSavings, members: int) -> str:
+    if not savings.alone.concurrency:
+        return "the first embedder ends not even one text in time: raise the limit, or list another"
+    if members == 1:
+        return "one embedder: nothing is saved by others"
+    if not savings.saved_by_mean:
+        return "the others save nothing within this limit"
+    return (
+        f"the others save {savings.saved_by_peak:.1%} of the cost by peak and at most "
+        f"{savings.saved_by_mean:.1%} by mean; at once at most {savings.burst_bound:.2f} times "
+        "what the first takes"
+    )
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of which those that are infinite or no number are None."""
+    return {
+        name: _finite(value) if isinstance(value, dict) else (value if isfinite(value) else None)
+        for name, value in values.items()
+    }
