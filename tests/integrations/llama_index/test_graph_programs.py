@@ -42,7 +42,7 @@ def _made(store: str) -> GraphParts:
     return GraphParts(filled(STORES[store]()))
 
 
-@pytest.mark.cross_product(keep=36)
+@pytest.mark.cross_product(keep=16)
 @pytest.mark.parametrize(("store", "name"), CASES)
 def test_an_accelerated_program_does_as_the_plain_one(
     store: str, name: str, accelerator: Accelerator
@@ -61,7 +61,7 @@ def test_an_accelerated_program_does_as_the_plain_one(
     assert accelerator.is_idle
 
 
-@pytest.mark.cross_product(keep=16)
+@pytest.mark.cross_product(keep=8)
 @pytest.mark.parametrize(("store", "name"), CASES)
 def test_an_activated_program_does_as_the_plain_one(
     store: str, name: str, accelerator: Accelerator

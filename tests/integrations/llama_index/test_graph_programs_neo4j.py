@@ -106,6 +106,7 @@ READS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("name", READS)
 def test_reads_of_one_loop_overlap_where_the_class_is_named(
     store: Neo4jPropertyGraphStore, monkeypatch: pytest.MonkeyPatch, name: str
@@ -121,6 +122,7 @@ def test_reads_of_one_loop_overlap_where_the_class_is_named(
         assert accelerator.is_idle
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("name", READS)
 def test_reads_stay_on_their_loop_unless_the_class_is_named(
     store: Neo4jPropertyGraphStore,

@@ -50,7 +50,7 @@ def relayed(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[tuple[Relay
     login = neo4j.basic_auth(neo4j_server.user, neo4j_server.password)
     try:
         with neo4j.GraphDatabase.driver(
-            relay.uri, auth=login, max_transaction_retry_time=0.1
+            relay.uri, auth=login, max_transaction_retry_time=0.1, initial_retry_delay=0.05
         ) as driver:
             yield relay, driver
     finally:
