@@ -55,7 +55,7 @@ def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
 
 def _by_server(real: Callable[[Path], int]) -> Callable[[Path], int]:
     def run(folder: Path) -> int:
-        if compile_process._PROGRAM != rebuilt_network.__file__:
+        if rebuilt_network.__file__ != compile_process._PROGRAM:
             return real(folder)  # a test has put another program there
         if os.getpid() not in _servers:
             _servers[os.getpid()] = _started()
@@ -83,6 +83,7 @@ def _started() -> subprocess.Popen[bytes]:
 def forget() -> None:
     """Delete all that is kept, and end this process's server."""
     if server := _servers.pop(os.getpid(), None):
+        server.kill()  # the end of its input would not do: a forked process may hold the pipe, too
         server.communicate()
     for place in _kept.values():
         shutil.rmtree(place, ignore_errors=True)
