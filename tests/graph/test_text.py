@@ -1,7 +1,7 @@
 import operator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.errors import GraphError
@@ -210,7 +210,6 @@ def graphs(draw):
     return FrozenRAGraph(stages, tuple(links), tuple(inputs), tuple(reducers.items()))
 
 
-@settings(max_examples=25)
 @given(graphs())
 def test_every_graph_comes_back_from_its_text(graph):
     text = format(graph)
