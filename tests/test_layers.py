@@ -82,6 +82,7 @@ def _planted(file: Path, imported: str) -> Iterator[None]:
         file.unlink()
 
 
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("contract", VIOLATIONS)
 def test_a_contract_breaks_when_it_is_broken(contract: str, checkout: Path) -> None:
     path, imported = VIOLATIONS[contract]

@@ -46,6 +46,7 @@ def explained(acc: Accelerator) -> str:
     return str(acc.explain(graph))
 
 
+@pytest.mark.processes
 def test_a_device_and_a_process_compute_the_packaged_model(minilm: Any) -> None:
     listed = ["cpu", ProcessMember()]
     with opened(embedder=listed, embedding_runtime="torch") as acc:

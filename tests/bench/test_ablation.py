@@ -129,6 +129,7 @@ def test_every_ratio_has_both_its_arms_and_its_answers_compared(found: SuiteResu
     assert min(compared) >= 1
 
 
+@pytest.mark.bench
 @pytest.mark.parametrize("name", requests.PASSES)
 def test_every_pass_has_a_row(found: SuiteResult, name: str) -> None:
     assert [ratio for ratio in found.ratios if ratio.startswith(f"{name}_")]

@@ -49,6 +49,7 @@ def url(chain: Any) -> Iterator[str]:
         assert not thread.is_alive()
 
 
+@pytest.mark.cross_product(keep=3)
 @pytest.mark.parametrize("endpoint", http.ENDPOINTS)
 @pytest.mark.parametrize("connections", [1, 5])
 def test_every_endpoint_answers_as_the_chain(

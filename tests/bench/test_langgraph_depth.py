@@ -47,6 +47,7 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) ->
     assert all(row.n == TINY.turns for row in found.rows if row.metric == "latency_ms")
 
 
+@pytest.mark.bench
 def test_the_ratios_are_against_the_faster_of_the_plain_programs(found: SuiteResult) -> None:
     for workload, ending in (("1 user", ""), ("4 users", "_4")):
         times = _medians(found, workload, "latency_ms")
@@ -58,6 +59,7 @@ def test_the_ratios_are_against_the_faster_of_the_plain_programs(found: SuiteRes
         )
 
 
+@pytest.mark.bench
 def test_every_vector_of_every_arm_is_the_same(found: SuiteResult) -> None:
     for workload in ("1 user", "4 users"):
         different = _medians(found, workload, "different_answers")

@@ -130,6 +130,7 @@ def test_every_answer_of_every_load_is_compared(found: SuiteResult) -> None:
     assert found.wrong == ()
 
 
+@pytest.mark.bench
 def test_utilisations_and_latencies_are_reported_of_every_system(found: SuiteResult) -> None:
     for metric in ("device_utilisation", "latency_s", "p95_latency_s"):
         rows = _rows(found, "retrieval-bound, unloaded", metric)
@@ -138,6 +139,7 @@ def test_utilisations_and_latencies_are_reported_of_every_system(found: SuiteRes
     assert tuple(_rows(found, "retrieval-bound, unloaded", "cpu_utilisation")) == SYSTEMS
 
 
+@pytest.mark.bench
 def test_each_system_is_swept_from_the_limit_of_the_one_before(found: SuiteResult) -> None:
     passes = _rows(found, "retrieval-bound", "limit_rps")
     fails = _rows(found, "retrieval-bound", "limit_fails_rps")
@@ -154,6 +156,7 @@ def test_each_system_is_swept_from_the_limit_of_the_one_before(found: SuiteResul
             assert "langchain" in _rows(found, workload, "latency_s")
 
 
+@pytest.mark.bench
 def test_requests_are_compared_at_the_caller_at_shares_of_the_limit_of_staged(
     found: SuiteResult,
 ) -> None:
@@ -168,6 +171,7 @@ def test_requests_are_compared_at_the_caller_at_shares_of_the_limit_of_staged(
             assert ratios[f"request_p99_vs_{other}_{percent}"] == pytest.approx(sum(p99) / 2)
 
 
+@pytest.mark.bench
 def test_where_generation_dominates_the_lowest_ratio_counts(found: SuiteResult) -> None:
     ratios: list[float] = []
     for rate in ("20.00", "40.00"):

@@ -89,6 +89,7 @@ def test_overhead_measures_every_workload_sync_and_async(measured_overhead: Suit
     assert len([row for row in found.rows if row.metric == "leaf_calls"]) == 2
 
 
+@pytest.mark.bench
 def test_the_ratios_of_overhead_are_the_worst_of_its_rows(measured_overhead: SuiteResult) -> None:
     found = measured_overhead
     of_calls = [row for row in found.rows if row.system == "accelerated / plain"]

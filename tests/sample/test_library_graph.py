@@ -118,6 +118,7 @@ def test_facts_that_every_python_has(library: LibraryGraph) -> None:
     assert facts <= set(library.triples)
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("limit", [1, 2_000, 20_000])
 def test_a_limit_cuts_the_first_triples(library: LibraryGraph, limit: int) -> None:
     cut = read_library_graph(limit)

@@ -66,6 +66,7 @@ def mean(shares: Iterable[float]) -> float:
     return float(np.mean(list(shares)))
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize(
     ("options", "share"),
     [({**BY_NAME, "top_k": 30}, 0.95), ({**BY_WORDS, "top_k": 30}, 0.75)],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 PLAYER = Path(__file__).with_name("core_player.py")
 
 
+@cache
 def commands(hash_seed: str, play_seed: int) -> str:
     """Return the commands of one seeded play in a process of its own."""
     done = subprocess.run(

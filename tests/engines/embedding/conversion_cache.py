@@ -1,13 +1,17 @@
 """Graphs that were converted once in this process of tests, for all tests of the same weights.
 
 A conversion imports torch in a child, which takes seconds; tests convert the same two models over
-and over. What a child makes follows from what it is told and from the weights alone.
+and over. What a child makes follows from what it is told and from the weights alone. Whatever was
+not converted before is converted by a process that imports once and forks for each conversion.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -16,15 +20,21 @@ from typing import Any
 
 import pytest
 
+from rag_accel.engines.embedding import compile_process, rebuilt_network
 from rag_accel.engines.embedding.compile_process import convert
 from rag_accel.engines.embedding.rebuilt_network import GRAPH, WEIGHTS
 
+_PROGRAM = str(Path(__file__).with_name("conversion_server.py"))
 _kept: dict[str, Path] = {}
+#: the running servers, by the process whose they are: a forked one cannot talk to its parent's
+_servers: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def use(monkeypatch: pytest.MonkeyPatch, into: Any) -> None:
     """Have a module that converts models take what was converted before."""
     monkeypatch.setattr(into, "convert", _from_cache(convert))
+    if hasattr(os, "fork"):
+        monkeypatch.setattr(compile_process, "_run", _by_server(compile_process._run))
 
 
 def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
@@ -43,8 +53,38 @@ def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
     return cached
 
 
+def _by_server(real: Callable[[Path], int]) -> Callable[[Path], int]:
+    def run(folder: Path) -> int:
+        if rebuilt_network.__file__ != compile_process._PROGRAM:
+            return real(folder)  # a test has put another program there
+        if os.getpid() not in _servers:
+            _servers[os.getpid()] = _started()
+        server = _servers[os.getpid()]
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(os.fsencode(folder) + b"\n")
+        server.stdin.flush()
+        return int(server.stdout.readline())
+
+    return run
+
+
+def _started() -> subprocess.Popen[bytes]:
+    arguments = [_PROGRAM, rebuilt_network.__file__, *compile_process._library_path()]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-B", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=compile_process._environment(),
+        start_new_session=True,
+    )
+
+
 def forget() -> None:
-    """Delete all that is kept."""
+    """Delete all that is kept, and end this process's server."""
+    if server := _servers.pop(os.getpid(), None):
+        server.kill()  # the end of its input would not do: a forked process may hold the pipe, too
+        server.communicate()
     for place in _kept.values():
         shutil.rmtree(place, ignore_errors=True)
     _kept.clear()

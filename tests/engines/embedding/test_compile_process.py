@@ -135,6 +135,7 @@ def test_two_models_compile_at_once_and_no_trace_of_the_user_fails(small_model: 
         thread.start()
     while any(thread.is_alive() for thread in threads):
         torch.jit.trace(torch.nn.Linear(3, 3), torch.ones(2, 3))
+        threads[0].join(0.02)  # leaves the cores to what compiles
     assert len(made) == 2
 
 

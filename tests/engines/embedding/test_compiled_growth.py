@@ -29,7 +29,7 @@ from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa
 
 PATIENCE_S = 100.0
 #: Models before memory is looked at: what libraries keep for their first few is theirs.
-FIRST, MODELS = 8, 20
+FIRST, MODELS = 8, 10
 #: Most bytes that a model may leave: fewer than the 2 MiB of one whose graph is kept.
 LEFT_BYTES = 3 * 2**19
 

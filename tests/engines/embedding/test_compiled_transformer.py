@@ -300,6 +300,7 @@ def test_a_reranker_computes_on_all_threads_that_it_is_granted(
     assert granted == {threads}
 
 
+@pytest.mark.processes  # test_runtime.py forks with what stands for a compiled model
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
 def test_a_forked_child_gives_the_models_vectors_on_torch(model: Any) -> None:
     program = (

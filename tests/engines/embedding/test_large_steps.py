@@ -68,6 +68,7 @@ def require_own(engine: SentenceTransformerEngine, output: EngineOutput, texts: 
     np.testing.assert_allclose(output.value, engine.model.encode(texts), atol=TOLERANCE)
 
 
+@pytest.mark.cross_product(keep=3)
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_many_texts_have_the_vectors_of_encode(
     engine: SentenceTransformerEngine, threads: int
@@ -104,6 +105,7 @@ def test_what_a_step_has_no_time_for_is_computed_by_the_next(
     require_own(engine, outputs["a"], MANY)
 
 
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("after", range(4))
 def test_cancelled_work_gives_nothing_and_leaves_the_others_alone(
     engine: SentenceTransformerEngine, after: int

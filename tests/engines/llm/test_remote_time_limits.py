@@ -62,6 +62,7 @@ def one_generation() -> RAGraph:
     return graph
 
 
+@pytest.mark.cross_product(keep=5)
 @drips
 @anyhow
 def test_a_server_that_drips_is_given_up_after_the_total_time(

@@ -227,6 +227,7 @@ class TestMemoryRunsOut:
         check(index, CHANGES["both"].after(before))
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_memory_that_really_runs_out_leaves_an_index_that_answers(
     kind: IndexKind, threads: int

@@ -219,7 +219,7 @@ def test_a_search_beside_changes_finds_what_was_there_at_some_moment(
             put(store, f"more {chance.randrange(20)}", [-value for value in near])
 
     def search() -> None:
-        for _ in range(30):
+        for _ in range(8):
             found = store.similarity_search_by_vector(near, 1)
             if [document.id for document in found] != ["near"]:
                 failed.append(found)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("openvino")
+
+from lc_waiting import wait_until  # noqa: E402
 
 from langchain_rag_accel import accelerate  # noqa: E402
 from langchain_rag_accel.demo.material import local_embeddings  # noqa: E402
@@ -23,7 +27,7 @@ from rag_accel.engines.embedding.shared_runtimes import (  # noqa: E402
 )
 
 CALLERS, OWN_TEXTS = 12, 8
-BEFORE_S, AFTER_S = 0.3, 1.0
+EACH = 5 * CALLERS
 TOLERANCE = 1e-6
 
 
@@ -77,6 +81,7 @@ def test_no_old_vector_after_a_change(name: str, loaded: Any) -> None:
     texts = [f"who crosses bridge number {n} over the long river" for n in range(CALLERS)]
     pool = [f"{text}, {part}" for text in texts for part in range(OWN_TEXTS)]
     seen: list[tuple[float, float, str, list[float]]] = []
+    counts, ended = Counter[str](), math.inf
     is_over = threading.Event()
     with Accelerator() as accelerator:
         fast = accelerate(embeddings, accelerator=accelerator)
@@ -91,21 +96,25 @@ def test_no_old_vector_after_a_change(name: str, loaded: Any) -> None:
                     started = time.monotonic()
                     vector = fast.embed_query(text)
                     seen.append((started, time.monotonic(), text, vector))
+                    counts["after" if started > ended else "before"] += 1
 
         callers = [
             threading.Thread(target=call, args=(pool[first::CALLERS],)) for first in range(CALLERS)
         ]
         for caller in callers:
             caller.start()
-        time.sleep(BEFORE_S)
+        wait_until(lambda: counts["before"] >= EACH, "texts before the change")
         began = time.monotonic()
         with torch.no_grad():
             CHANGES[name](embeddings, model)
         ended = time.monotonic()
-        time.sleep(AFTER_S)
+        wait_until(lambda: counts["after"] >= EACH, "texts of the changed model")
         is_over.set()
         for caller in callers:
             caller.join(60)
+        wait_until_compiled(60)
+        for text in pool[:CALLERS]:  # by what was compiled of the changed model
+            seen.append((time.monotonic(), math.inf, text, fast.embed_query(text)))
         new = dict(zip(pool, embeddings.embed_documents(pool), strict=True))
     assert max(np.abs(np.subtract(new[text], old[text])).max() for text in pool) > 1e-3
     before = [(text, vector) for _, end, text, vector in seen if end < began]

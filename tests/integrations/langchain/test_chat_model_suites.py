@@ -10,6 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+# test_local_chat.py runs such a suite in the quick run.
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 

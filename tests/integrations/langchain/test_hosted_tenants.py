@@ -455,7 +455,7 @@ def failing(request: pytest.FixtureRequest, server: EmbeddingsServer) -> str:
 def test_a_failure_in_threads_shows_only_the_callers_own_text(
     failing: str, opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
 ) -> None:
-    embeddings = opened.embeddings(timeout=0.5 if server.hangs else PATIENCE_S)
+    embeddings = opened.embeddings(timeout=0.2 if server.hangs else PATIENCE_S)
     with activate(accelerator):
         found = ask_in_threads(embeddings)
     expect_own_errors(found, server, failing)
@@ -464,7 +464,7 @@ def test_a_failure_in_threads_shows_only_the_callers_own_text(
 async def test_a_failure_on_a_loop_shows_only_the_callers_own_text(
     failing: str, opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
 ) -> None:
-    embeddings = opened.embeddings(timeout=0.5 if server.hangs else PATIENCE_S)
+    embeddings = opened.embeddings(timeout=0.2 if server.hangs else PATIENCE_S)
     with activate(accelerator):
         found = await ask_on_loop(embeddings)
     expect_own_errors(found, server, failing)

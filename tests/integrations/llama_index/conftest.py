@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -33,8 +34,9 @@ UPSTREAM = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             for ignored in UPSTREAM:
                 item.add_marker(pytest.mark.filterwarnings(ignored))
 

@@ -50,13 +50,14 @@ def relayed(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[tuple[Relay
     login = neo4j.basic_auth(neo4j_server.user, neo4j_server.password)
     try:
         with neo4j.GraphDatabase.driver(
-            relay.uri, auth=login, max_transaction_retry_time=0.1
+            relay.uri, auth=login, max_transaction_retry_time=0.1, initial_retry_delay=0.05
         ) as driver:
             yield relay, driver
     finally:
         relay.cut()
 
 
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_is_gone_is_the_drivers_error(
@@ -137,6 +138,7 @@ def test_a_vector_of_another_length_is_the_servers_error(
     assert expected[0] is ClientError
 
 
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize(
     "cypher", ["MATCH (n", "", "no Cypher at all", "MATCH (n) RETURN nothing", "RETURN $missing"]
@@ -153,6 +155,7 @@ def test_invalid_cypher_of_a_model_is_refused_as_plainly(
     assert len(plain.llm.asked) == 2  # once each
 
 
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize(
     "cypher",

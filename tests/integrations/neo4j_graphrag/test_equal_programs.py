@@ -21,6 +21,7 @@ pytestmark = pytest.mark.neo4j
 QUESTIONS = ["When did the bridge open?", *TEXTS, 'x") OR *:*', "ends in AND", "~"]
 
 
+@pytest.mark.cross_product(keep=5)
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_retriever_finds_the_same(
@@ -36,6 +37,7 @@ def test_a_retriever_finds_the_same(
     assert steps(accelerator)[type(plain).__name__] == len(QUESTIONS)
 
 
+@pytest.mark.cross_product(keep=5)
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_program_answers_the_same(

@@ -26,6 +26,7 @@ print("scheduled:", "Own" in str(default_accelerator().metrics.snapshot()))
 """
 
 
+@pytest.mark.cross_product(keep=1)
 @pytest.mark.parametrize(
     ("added", "line"),
     [("import neo4j_graphrag_rag_accel.auto\n", ()), ("", ("-m", "rag_accel.cli", "run"))],

@@ -53,6 +53,7 @@ def triples() -> list[Triple]:
     return [one for seed in range(8) for one in random_graph(seed)]
 
 
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize(
     "options",
     [

@@ -92,6 +92,7 @@ def run(graph: RAGraph, engine: Watched, passes: Any) -> Any:
         return accelerator.run(graph, **inputs_of(graph))
 
 
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS.keys())
 def test_the_text_is_that_of_the_graph_without_passes(make: Callable[[], RAGraph]) -> None:
     plain, optimised = Watched(), Watched()
@@ -165,7 +166,7 @@ def test_a_list_is_read_while_the_model_writes_it() -> None:
 
 def test_requests_together_write_what_each_writes_alone() -> None:
     graph, engine = WORKFLOWS["search_backed"](), Watched()
-    questions = [f"Which of the documents says {number}?" for number in range(6)]
+    questions = [f"Which of the documents says {number}?" for number in range(3)]
     with Accelerator(llm=engine, **searching()) as accelerator:
         handles = [accelerator.submit(graph, input=question) for question in questions]
         together = [handle.result(PATIENCE_S) for handle in handles]

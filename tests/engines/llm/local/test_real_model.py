@@ -39,6 +39,7 @@ def turns(at: int) -> tuple[Message, ...]:
     return tuple(Message(role, content) for role, content in chat(at))
 
 
+@pytest.mark.slow
 def test_its_answer_is_right() -> None:
     assert "3776" in answers(range(1, 2), 16)[0]
 
