@@ -8,7 +8,7 @@ around them, since there is no method between a model's events and its work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,9 +30,10 @@ from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.composites import composite_of
 from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.layers import Method
-from llama_index_rag_accel.off_loop import leaving_within, may_leave
+from llama_index_rag_accel.off_loop import leaving_within, may_leave, stays_on_loop
 from llama_index_rag_accel.owned_search import is_recognised, searching
 from llama_index_rag_accel.side_by_side import spread
+from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import Role
 from rag_accel.adoption.known_classes import does_the_same
 from rag_accel.engine_api import PrimitiveKind
@@ -141,6 +142,18 @@ def _around(*names: str) -> list[LeafMethod]:
     return [LeafMethod(name, PrimitiveKind.INGESTION, "composite") for name in names]
 
 
+def _stays_unless(is_searched: Callable[[type], bool]) -> Callable[[Any, RequestIdentity], bool]:
+    """Return what tells whether a store only does its own work, as part of a retriever's call.
+
+    Such a call is joined with no other, is not searched by us and leaves no loop free.
+    """
+
+    def stays(store: Any, identity: RequestIdentity) -> bool:
+        return not is_searched(type(store)) and stays_on_loop(store, identity)
+
+    return stays
+
+
 def _vector_search(leaf: LeafMethod) -> LeafMethod:
     """Return the row of a vector store's search, which a retriever's call may be made of."""
     may_leave_its_loop = partial(may_leave, leaf)
@@ -148,12 +161,15 @@ def _vector_search(leaf: LeafMethod) -> LeafMethod:
         leaf,
         owned=searching,
         within=lambda cls: is_recognised(cls) or may_leave_its_loop(cls),
+        is_plain_within=_stays_unless(is_recognised),
     )
 
 
 def _graph_search(leaf: LeafMethod) -> LeafMethod:
     """Return the row of a graph store's search, which a retriever's call may be made of."""
     may_leave_its_loop = partial(may_leave, leaf)
+    # What it gives are parts of a graph. A retriever makes documents of them, and is noted itself.
+    leaf = replace(leaf, finds_documents=False, is_plain_within=_stays_unless(is_indexed))
     if leaf.name.removeprefix("a") not in _INDEXED_SEARCHES:
         return replace(leaf, owned=leaving_within, within=may_leave_its_loop)
     return replace(

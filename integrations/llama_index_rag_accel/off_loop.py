@@ -38,6 +38,12 @@ def may_leave(leaf: LeafMethod, cls: type) -> bool:
     return blocking_method(plain_method(plain_class(cls), leaf.name)) is not None
 
 
+def stays_on_loop(obj: Any, identity: RequestIdentity) -> bool:
+    """Tell whether a store makes all its blocking calls where it is asked."""
+    accelerator = identity.accelerator
+    return not accelerator.options.off_loop or not _is_named(obj, accelerator)
+
+
 def leaving_within(original: Method, leaf: LeafMethod, plain: Method) -> Method:
     """Return the scheduled version of a method that leaves its loop also as part of another leaf.
 
@@ -105,8 +111,13 @@ def preparation_for(
 
 def _is_to_be_moved(obj: Any, accelerator: Accelerator) -> bool:
     """Tell whether the method of an object may block for long, and is to do so elsewhere."""
-    name = full_name(plain_class(type(obj)))
-    return name in accelerator.options.thread_safe_classes or _shares_steps(obj, accelerator)
+    return _is_named(obj, accelerator) or _shares_steps(obj, accelerator)
+
+
+def _is_named(obj: Any, accelerator: Accelerator) -> bool:
+    """Tell whether the user has named the class of an object as thread-safe."""
+    named = accelerator.options.thread_safe_classes
+    return bool(named) and full_name(plain_class(type(obj))) in named
 
 
 def _shares_steps(obj: Any, accelerator: Accelerator) -> bool:

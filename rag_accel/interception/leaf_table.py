@@ -17,6 +17,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.seen_documents import ReadDocuments
 
 Method = Callable[..., Any]
@@ -51,6 +52,8 @@ class LeafMethod:
             the method, this row and the version for objects which no engine runs.
         within: tells of a class whether ``owned`` is to see calls that are part of another leaf,
             too; it then tells them apart itself.
+        is_plain_within: tells of an object and a run whether ``owned`` would only call
+            the method where the call is part of another leaf, which then is done at once.
         finds_documents: whether a search's results are documents, which a run remembers for the
             prompts that are made of them.
     """
@@ -62,6 +65,7 @@ class LeafMethod:
     sync: str | None = None
     owned: Callable[[Method, LeafMethod, Method], Method] | None = None
     within: Callable[[type], bool] = lambda cls: False
+    is_plain_within: Callable[[Any, RequestIdentity], bool] = lambda obj, identity: False
     finds_documents: bool = True
 
 
@@ -204,9 +208,15 @@ def is_composite(obj: Any) -> bool:
     return bool(parts) and holds(obj, parts)
 
 
+#: no parts; asked of every attribute in each call, and an abstract class takes long to say no
+_SETTINGS = frozenset({type(None), bool, int, float, str, dict})
+
+
 def holds(obj: Any, parts: tuple[type, ...]) -> bool:
     """Tell whether an attribute of ``obj`` is one of these, or a sequence of them."""
     for value in vars(obj).values():
+        if type(value) in _SETTINGS:
+            continue
         if isinstance(value, parts) or (
             isinstance(value, list | tuple) and value and isinstance(value[0], parts)
         ):

@@ -112,7 +112,7 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
         scheduled = noting(scheduled, leaf_class(cls).framework)
     seek = find if is_inherited else functools.partial(_leafs_run, find)
     if leaf.within(cls):
-        seek = functools.partial(_run_within, find, seek, leaf.within)
+        seek = functools.partial(_run_within, find, seek, leaf)
     wrapper = mark(_LOOKING[leaf.flavour](original, scheduled, seek), original)
     setattr(wrapper, _SCHEDULED, scheduled)
     return wrapper
@@ -171,10 +171,18 @@ def _leafs_run(find: FindIdentity, obj: Any) -> RequestIdentity | None:
 
 
 def _run_within(
-    find: FindIdentity, seek: FindIdentity, within: Callable[[type], bool], obj: Any
+    find: FindIdentity, seek: FindIdentity, leaf: LeafMethod, obj: Any
 ) -> RequestIdentity | None:
-    """Return the run of any call, unless a subclass changed what the class is known for."""
-    return find(obj) if within(type(obj)) else seek(obj)
+    """Return the run of any call, unless a subclass changed what the class is known for.
+
+    ``None`` for a part of another leaf that is the object's own work all the same.
+    """
+    if held.get() and is_nested(obj):
+        identity = find(obj)
+        if identity is None or leaf.is_plain_within(obj, identity):
+            return None
+        return identity if leaf.within(type(obj)) else seek(obj)
+    return find(obj) if leaf.within(type(obj)) else seek(obj)
 
 
 # Looking for the run ---------------------------------------------------------------------------

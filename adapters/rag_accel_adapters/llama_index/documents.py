@@ -23,8 +23,12 @@ def documents_in(result: Any) -> Iterator[tuple[str, str]]:
             yield node.node_id, text
 
 
+#: what holds the question of a search; asked of every argument, and a union takes long to make
+_ASKING = (QueryBundle, VectorStoreQuery)
+
+
 def question_in(value: Any) -> str | None:
     """Return the question of a search or a postprocessor, where this argument is one."""
-    if isinstance(value, QueryBundle | VectorStoreQuery):
+    if isinstance(value, _ASKING):
         return value.query_str
     return value if isinstance(value, str) else None
