@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from neo4j.exceptions import CypherSyntaxError, ServiceUnavailable, SessionExpir
 from neo4j_server import BoltServer
 from relay import Relay
 
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import accelerate, activate, explain, off_loop
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
@@ -181,6 +182,56 @@ def test_any_query_leaves_the_loop_where_the_user_names_the_class(
         elsewhere = run_in_loop(_threads_of_queries(fast, store, monkeypatch))
     assert bool(elsewhere) is is_named
     assert store.structured_query("MATCH (n:Made) RETURN count(*) AS count") == [{"count": 1}]
+
+
+def _passes_off_loop() -> bool:
+    """Tell whether the calls that lead here pass what may make a blocking call in a thread."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals["__name__"] == off_loop.__name__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_read_of_a_retriever_runs_directly_unless_the_class_is_named(
+    store: Neo4jPropertyGraphStore, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    program = retriever(GraphParts(store), "synonyms")
+    plain = retrieve(program)
+    passed, execute = list[bool](), store._driver.execute_query
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        passed.append(_passes_off_loop())
+        return execute(*args, **kwargs)
+
+    monkeypatch.setattr(store._driver, "execute_query", noted)
+    with knowing(*((Neo4jPropertyGraphStore,) if is_named else ())) as accelerator:
+        found = run_in_loop(aretrieve(accelerate(program, accelerator=accelerator)))
+    assert found == plain
+    assert set(passed) == {is_named}
+
+
+def test_reads_of_a_retriever_by_names_are_told_as_parts_of_its_call(
+    store: Neo4jPropertyGraphStore, accelerator: Accelerator
+) -> None:
+    fast = accelerate(retriever(GraphParts(store), "synonyms"), accelerator=accelerator)
+
+    async def metered() -> Any:
+        with coverage() as meter:
+            await aretrieve(fast)
+            return meter
+
+    meter = run_in_loop(metered())
+    assert {row.kind: row.scheduled for row in meter.rows()} == {
+        "language model": 1,
+        "retriever": 1,
+    }
+    assert meter.passed_by == 0, str(meter)
+    said = explain(fast)
+    assert "Neo4jPropertyGraphStore: part of the leaf that holds it: runs within its call" in said
+    assert "Neo4jPropertyGraphStore.aget blocks its loop: thread_safe_classes does not" in said
 
 
 def test_a_subclass_of_the_user_s_keeps_its_loop(
