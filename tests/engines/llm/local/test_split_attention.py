@@ -15,6 +15,7 @@ from rag_accel.engines.llm.local.pool import TensorPool
 from rag_accel.engines.llm.local.rows import SequenceRows
 from rag_accel.engines.llm.local.self_check import BOUNDS
 
+Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 CPU = torch.device("cpu")
 KV_HEADS, GROUP, DIM = 2, 3, 16
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
@@ -33,12 +34,12 @@ def masked(
     return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values[:, None].float()
 
 
-def drawn(before: int, rows: int, dtype: torch.dtype, scale: float = 1.0) -> list[torch.Tensor]:
+def drawn(before: int, rows: int, dtype: torch.dtype, scale: float = 1.0) -> Drawn:
     """Return queries, keys and values."""
     made = torch.Generator().manual_seed(before + rows)
     queries = scale * torch.randn(KV_HEADS, GROUP, rows, DIM, generator=made)
-    pair = torch.randn(2, KV_HEADS, before + rows, DIM, generator=made)
-    return [queries.to(dtype), *pair.to(dtype)]
+    keys, values = torch.randn(2, KV_HEADS, before + rows, DIM, generator=made).to(dtype)
+    return queries.to(dtype), keys, values
 
 
 @pytest.mark.parametrize("dtype", CLOSE)
