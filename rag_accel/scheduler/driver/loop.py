@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
@@ -24,6 +25,7 @@ from rag_accel.engine_api import (
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.scheduler.driver.delivery import GraphClient
+from rag_accel.scheduler.driver.ending import join
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.hints import HintedEngines
 from rag_accel.scheduler.driver.leaf import Gathered, LeafClient, Result
@@ -124,6 +126,8 @@ class Driver:
         #: false while no engine makes use of hints
         self.hinted = HintedEngines(hint_failed)
         self._unlimited: set[EngineName] = set()
+        #: of all workers, also of those whose engine has left and which still close it
+        self._worker_threads: WeakSet[threading.Thread] = WeakSet()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
         self._closing = False
@@ -158,6 +162,7 @@ class Driver:
         worker = EngineWorker(
             key, engine, self._report_step, self._pass_partial, self._check, self._engine_ended
         )
+        self._worker_threads.add(worker.thread)
         self._put(owned_engine_added(key, profile), worker)
         self.hinted.join(key, engine)
         return key
@@ -310,9 +315,9 @@ class Driver:
         if self._turns.is_mine:
             return False
         until = time.monotonic() + timeout_s
-        ended = _join(self._thread, timeout_s)
-        for worker in list(self._handler.workers.values()):
-            ended = _join(worker.thread, max(0.0, until - time.monotonic())) and ended
+        ended = join(self._thread, timeout_s)
+        for thread in list(self._worker_threads):
+            ended = join(thread, max(0.0, until - time.monotonic())) and ended
         return ended
 
     def _require_own_process(self) -> None:
@@ -352,10 +357,3 @@ def _settle(answer: Future[T], question: Callable[[], T]) -> None:
         answer.set_result(question())
     except BaseException as error:
         answer.set_exception(error)
-
-
-def _join(thread: threading.Thread, timeout_s: float) -> bool:
-    if thread is threading.current_thread():
-        return False
-    thread.join(timeout_s)
-    return not thread.is_alive()

@@ -22,6 +22,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.errors import EngineOutputError, SchedulingError
+from rag_accel.scheduler.driver.ending import note_ending
 from rag_accel.scheduler.driver.leaf import LeafClient, Result, StepOutcome
 from rag_accel.scheduler.driver.parts import PartedWork
 from rag_accel.scheduler.messages import (
@@ -233,6 +234,7 @@ class EngineWorker:
         """Ask the worker to end after what is already in its mailbox; may be repeated."""
         if not self._stopping:
             self._stopping = True
+            note_ending(self.thread)
             self._mailbox.put(None)
             self.interrupt()
 

@@ -13,7 +13,14 @@ from driver_harness import EMBEDDING, PATIENCE_S, Gate, LeafCall, Rig, held_back
 from rag_accel.engine_api import BorrowedEngine, EngineBase, EngineRequest, StepBudget, WorkId
 from rag_accel.errors import ClosedError, ConfigError
 from rag_accel.scheduler.driver import AsyncLeaf, Driver, Result, SyncLeaf
-from rag_accel.scheduler.messages import LeafArrived, NodeCancelled, NodeKey, NodeSpec, Outcome
+from rag_accel.scheduler.messages import (
+    EngineLeft,
+    LeafArrived,
+    NodeCancelled,
+    NodeKey,
+    NodeSpec,
+    Outcome,
+)
 from rag_accel.scheduler.state import CoreOptions
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
 
@@ -219,3 +226,22 @@ def test_an_engine_that_takes_no_work_is_refused() -> None:
             rig.driver.add_borrowed(BorrowedEngine("none", frozenset(), 0))
         with pytest.raises(ConfigError, match="used twice"):
             rig.driver.add_engine("e", FakeEngine())
+
+
+def test_closing_waits_for_an_engine_that_has_left() -> None:
+    gate = Gate()
+
+    class Closing(FakeEngine):
+        def close(self) -> None:
+            gate("")
+            super().close()
+
+    engine = Closing()
+    rig = Rig(engine)
+    with held_back(gate):
+        rig.driver.post(EngineLeft(rig.e))
+        gate.wait_until_entered()
+        assert rig.driver.close(0.0) is False
+        gate.open()
+    assert rig.driver.close(PATIENCE_S)
+    assert engine.is_closed

@@ -3,7 +3,8 @@
 A model calls the registered function in each layer with the queries, keys and values of all rows,
 already rotated. The function writes keys and values to the pool and lets each row look at its own
 lane. Rows of decoding sequences are one padded product over neighbouring lanes; rows of a prompt
-are taken in blocks, each over the part of its lane that it can see.
+are taken in blocks, each over the part of its lane that it can see. Where all rows of a block see
+what lies before them, they need no mask (``split_attention``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from rag_accel.engines.llm.local.pool import TensorPool
 from rag_accel.engines.llm.local.rows import SequenceRows
+from rag_accel.engines.llm.local.split_attention import can_split, split_attention
 
 #: The name of the function among those of transformers.
 NAME = "rag_accel_rows"
@@ -26,6 +28,8 @@ NAME = "rag_accel_rows"
 #: row sees. Blocks this size are enough for two threads to share out evenly.
 LEAST_BLOCK = 32
 BLOCK_SPAN = 256
+#: Slots before a block from which on two products take less time than one with a mask.
+LEAST_BEFORE = 1024
 #: A product of several lanes may compute so many times the scores that are needed.
 MOST_PADDING = 2.0
 
@@ -249,6 +253,7 @@ class _Part:
         self._held = pool.positions[self._lanes, None, None, : block.reach]
         self._is_decoding = self._own.shape[2] == 1
         self._masks: dict[int | None, torch.Tensor] = {}
+        self._least_window = self._window_without_mask(pool.dtype)
 
     def attend(
         self,
@@ -259,6 +264,8 @@ class _Part:
         window: int | None,
     ) -> torch.Tensor:
         """Return outputs ``[row, head, dim]`` of the rows that are kept."""
+        if self._least_window is not None and (window is None or window >= self._least_window):
+            return self._attend_split(queries, keys, values, scaling)
         kv_heads = keys.shape[1]
         seen = [one[self._lanes, :, : self._reach] for one in (keys, values)]
         grouped = queries.index_select(0, self._rows).unflatten(1, (kv_heads, -1))
@@ -273,6 +280,35 @@ class _Part:
         by_row = out if self._is_decoding else out.permute(2, 1, 0, 3)
         merged = by_row.flatten(1, 2)
         return merged if self._kept is None else merged.index_select(0, self._kept)
+
+    def _attend_split(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scaling: float | None,
+    ) -> torch.Tensor:
+        seen = [one[self._lanes.start, :, : self._reach] for one in (keys, values)]
+        grouped = queries.index_select(0, self._rows).unflatten(1, (keys.shape[1], -1))
+        out = split_attention(grouped.permute(1, 2, 0, 3), *seen, scaling)
+        return out.permute(2, 0, 1, 3).flatten(1, 2)
+
+    def _window_without_mask(self, dtype: torch.dtype) -> int | None:
+        """Return from which window on the rows need no mask but the causal one of their own slots.
+
+        None where they need one: what lies before them has gaps or is not seen by all of them, or
+        their own slots are not the last.
+        """
+        own, held = self._own.flatten(), self._held.flatten()
+        before = self._reach - len(own)
+        if self._is_decoding or before < LEAST_BEFORE or not can_split(own.device, dtype):
+            return None
+        if not torch.equal(held[before:].long(), own) or not bool((own.diff() > 0).all()):
+            return None
+        first, last = int(own[0]), int(own[-1])
+        if int(held[:before].max()) >= first:
+            return None
+        return last - int(held.min()) + 1
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
         """Return what is added to scores, 0 or minus infinity: ``[lane, 1, row, slot]``."""

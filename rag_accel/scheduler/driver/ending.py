@@ -1,0 +1,46 @@
+"""The wait for threads that were asked to end, at the latest when the interpreter exits.
+
+Python ends a daemon thread where it takes the interpreter back after that has gone. If a native
+library such as torch is what takes it back, its frames cannot be unwound, and the whole process
+dies of SIGABRT after all its work was done.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from typing import Final
+from weakref import WeakSet
+
+#: how long the exit of the interpreter waits for threads that nobody has waited for before
+EXIT_S: Final = 5.0
+
+_unawaited: WeakSet[threading.Thread] = WeakSet()
+
+
+def note_ending(thread: threading.Thread) -> None:
+    """Remember a thread that was asked to end; from any thread, also from a finalizer."""
+    _unawaited.add(thread)
+
+
+def join(thread: threading.Thread, timeout_s: float) -> bool:
+    """Wait for a thread for at most so long; tell whether it has ended.
+
+    A thread does not wait for itself. One that was given time here is not waited for again when the
+    interpreter exits.
+    """
+    if thread is threading.current_thread():
+        return False
+    thread.join(timeout_s)
+    if timeout_s > 0.0:
+        _unawaited.discard(thread)
+    return not thread.is_alive()
+
+
+@atexit.register
+def _join_all() -> None:
+    """Wait for the threads that are left. Accelerators, which exit first, have closed theirs."""
+    until = time.monotonic() + EXIT_S
+    for thread in list(_unawaited):
+        join(thread, max(0.0, until - time.monotonic()))
