@@ -288,9 +288,11 @@ class _Part:
         values: torch.Tensor,
         scaling: float | None,
     ) -> torch.Tensor:
-        seen = [one[self._lanes.start, :, : self._reach] for one in (keys, values)]
+        seen_keys, seen_values = (
+            one[self._lanes.start, :, : self._reach] for one in (keys, values)
+        )
         grouped = queries.index_select(0, self._rows).unflatten(1, (keys.shape[1], -1))
-        out = split_attention(grouped.permute(1, 2, 0, 3), *seen, scaling)
+        out = split_attention(grouped.permute(1, 2, 0, 3), seen_keys, seen_values, scaling)
         return out.permute(2, 0, 1, 3).flatten(1, 2)
 
     def _window_without_mask(self, dtype: torch.dtype) -> int | None:

@@ -68,7 +68,7 @@ def test_keys_and_values_may_be_parts_of_a_pool() -> None:
     wide = [torch.full((KV_HEADS, 100, DIM), torch.nan) for _ in range(2)]
     for one, part_of_it in zip(wide, (keys, values), strict=True):
         one[:, :49] = part_of_it
-    found = split_attention.split_attention(queries, *(one[:, :49] for one in wide), None)
+    found = split_attention.split_attention(queries, wide[0][:, :49], wide[1][:, :49], None)
     assert torch.equal(found, split_attention.split_attention(queries, keys, values, None))
 
 
