@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,7 @@ async def test_a_search_that_is_the_stores_own_runs_where_it_runs_plainly(
     accelerator: Accelerator, find: Find
 ) -> None:
     threads = set[threading.Thread]()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # both meet its thread
 
     class Entry(dict[str, Any]):
         def __getitem__(self, key: str) -> Any:
