@@ -35,19 +35,8 @@ LONGEST_RUN_S = 10.0
 COMPILE_S = 300.0
 """How long the compilation of a model on this machine is waited for."""
 
-_WORDS = (
-    "retrieval",
-    "data",
-    "river",
-    "work",
-    "index",
-    "book",
-    "garden",
-    "key",
-    "bridge",
-    "winter",
-)
-_NUM_WORDS = 60  # about 75 tokens, the length that WindVE was measured with
+_WORDS = ["vector", "data", "river", "work", "index", "book", "garden", "key", "bridge", "winter"]
+_NUM_WORDS = 72  # about 75 tokens of most models, the length that WindVE was measured with
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +64,7 @@ class MeasuredMembers:
 
     Args:
         slo_s: by when a batch has to end, in seconds.
-        tokens: of the texts measured with, about, in the mean.
+        characters: of the texts measured with, in the mean.
         members: those that take part, most preferred first.
         excluded: why each of the others does not, by name.
         savings: what those after the first save.
@@ -83,7 +72,7 @@ class MeasuredMembers:
     """
 
     slo_s: float
-    tokens: float
+    characters: float
     members: tuple[MeasuredMember, ...]
     excluded: dict[str, str]
     savings: DeviceSavings
@@ -93,7 +82,7 @@ class MeasuredMembers:
         """Return plain JSON values; None stands for a ratio to nothing."""
         found: dict[str, Any] = {
             "slo_s": self.slo_s,
-            "tokens_per_text": self.tokens,
+            "characters_per_text": self.characters,
             "members": [_described(one) for one in self.members],
             "excluded": self.excluded,
             **_finite(asdict(self.savings)),
@@ -121,7 +110,7 @@ class MeasuredMembers:
         return ("alone", self.savings.alone), ("together", self.savings.together)
 
     def _lines(self) -> Iterator[str]:
-        yield f"embedders, each measured alone with texts of about {self.tokens:.0f} tokens:"
+        yield f"embedders, each measured alone with texts of {self.characters:.0f} characters:"
         for one in self.members:
             line = one.latency
             depth = f"{one.depth} texts" if one.depth else "no text: of no use"
@@ -189,13 +178,16 @@ def measure_members(
         for one in joining.joined:
             closing.callback(close, one.member)
         wait_until_compiled(COMPILE_S)  # what runs from then on is what counts
-        distinct = _distinct(texts)
+        known = texts or [_default_text()]
+        distinct = _distinct(known)
         here = next((one.spec.name for one in joining.joined if one.spec.max_threads), None)
-        found = [_measured(one, distinct, slo_s, cores, clock, here) for one in joining.joined]
-        tokens = _mean_tokens(joining.joined[0], texts)
+        found = [
+            _measured(one, _points(one, known, distinct, cores, clock), slo_s, here)
+            for one in joining.joined
+        ]
     return MeasuredMembers(
         slo_s,
-        tokens,
+        sum(map(len, known)) / len(known),
         tuple(found),
         dict(joining.excluded),
         savings_of([one.latency for one in found if not one.shares], slo_s),
@@ -204,14 +196,9 @@ def measure_members(
 
 
 def _measured(
-    joined: Joined,
-    texts: Callable[[int], list[str]],
-    slo_s: float,
-    cores: int,
-    clock: Clock,
-    here: str | None,
+    joined: Joined, points: Iterator[tuple[int, float]], slo_s: float, here: str | None
 ) -> MeasuredMember:
-    latency = Measurements(tuple(_points(joined, texts, cores, clock))).latency
+    latency = Measurements(tuple(points)).latency
     name = joined.spec.name
     return MeasuredMember(
         name,
@@ -223,29 +210,31 @@ def _measured(
 
 
 def _points(
-    joined: Joined, texts: Callable[[int], list[str]], cores: int, clock: Clock
+    joined: Joined, texts: Sequence[str], some: Callable[[int], list[str]], cores: int, clock: Clock
 ) -> Iterator[tuple[int, float]]:
-    """Yield pairs of texts in a call and seconds; calls grow, two sizes at least."""
+    """Yield pairs of texts and seconds: of calls that the member takes, at least of two sizes."""
     from rag_accel.engines.devices.fidelity import embedded
 
     member = joined.member
     threads = min(cores, member.max_threads)
-    for place, size in enumerate(size for size in SIZES if size <= max(2, member.max_texts)):
+    longest = max(map(member.estimate, texts))
+    most = max(1, min(member.max_texts, member.max_tokens // longest))
+    for size in [size for size in SIZES if size <= max(2, most)]:
         runs: list[float] = []
         for _ in range(REPEATS):
-            some = texts(size)
+            given = some(size)
             began = clock.now()
-            for at in range(0, size, member.max_texts):
-                embedded(member, some[at : at + member.max_texts], "query", threads)
+            for at in range(0, size, most):
+                embedded(member, given[at : at + most], "query", threads)
             runs.append(clock.now() - began)
         yield size, min(runs)
-        if place and min(runs) > LONGEST_RUN_S:
+        if size > 1 and min(runs) > LONGEST_RUN_S:
             return
 
 
 def _distinct(texts: Sequence[str]) -> Callable[[int], list[str]]:
     """Return what gives so many texts, none of them twice: members may keep vectors."""
-    source = cycle(texts or [_default_text()])
+    source = cycle(texts)
     numbers = count()
 
     def some(size: int) -> list[str]:
@@ -256,11 +245,6 @@ def _distinct(texts: Sequence[str]) -> Callable[[int], list[str]]:
 
 def _default_text() -> str:
     return " ".join(_WORDS[place % len(_WORDS)] for place in range(_NUM_WORDS))
-
-
-def _mean_tokens(joined: Joined, texts: Sequence[str]) -> float:
-    known = texts or [_default_text()]
-    return sum(map(joined.member.estimate, known)) / len(known)
 
 
 def _described(member: MeasuredMember) -> dict[str, Any]:

@@ -110,11 +110,20 @@ def test_a_member_of_another_model_is_told_and_counts_for_nothing() -> None:
     assert "other                   stays out: other vectors" in found["text"]
 
 
-def test_a_call_has_no_more_texts_than_a_member_takes() -> None:
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [
+        ({"max_texts": 3}, 2),
+        ({"max_tokens": 3}, 2),
+        ({"max_texts": 1}, 1),
+        ({"max_tokens": 1}, 1),
+    ],
+)
+def test_a_call_has_no_more_than_a_member_takes(limit: dict[str, int], most: int) -> None:
     clock = ManualClock()
-    member = TimedMember("main", clock, MAIN, max_texts=3)
-    measured(member, clock=clock)
-    assert max(map(len, member.calls)) == 3
+    member = TimedMember("main", clock, MAIN, **limit)
+    measured(member, clock=clock, texts=["word"])
+    assert max(len(call) for call in member.calls if call[0].startswith("word")) == most
 
 
 def test_all_members_are_closed_also_after_an_error() -> None:
