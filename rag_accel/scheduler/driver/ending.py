@@ -10,13 +10,39 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections.abc import Iterator
 from typing import Final
-from weakref import WeakSet
 
 #: how long the exit of the interpreter waits for threads that nobody has waited for before
 EXIT_S: Final = 5.0
 
-_unawaited: WeakSet[threading.Thread] = WeakSet()
+
+class LivingThreads:
+    """Started threads until they end.
+
+    Without a lock, which a finalizer could find held by the thread that it interrupts: what reads
+    or changes the set is one call, in which nothing else runs.
+    """
+
+    def __init__(self) -> None:
+        self._threads: set[threading.Thread] = set()
+
+    def add(self, thread: threading.Thread) -> None:
+        """Note a thread, and forget those that have ended."""
+        self._threads.add(thread)
+        for one in self:
+            if not one.is_alive():
+                self.discard(one)
+
+    def discard(self, thread: threading.Thread) -> None:
+        """Forget a thread."""
+        self._threads.discard(thread)
+
+    def __iter__(self) -> Iterator[threading.Thread]:
+        return iter(tuple(self._threads))
+
+
+_unawaited = LivingThreads()
 
 
 def note_ending(thread: threading.Thread) -> None:
@@ -42,5 +68,5 @@ def join(thread: threading.Thread, timeout_s: float) -> bool:
 def _join_all() -> None:
     """Wait for the threads that are left. Accelerators, which exit first, have closed theirs."""
     until = time.monotonic() + EXIT_S
-    for thread in list(_unawaited):
+    for thread in _unawaited:
         join(thread, max(0.0, until - time.monotonic()))

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
@@ -25,7 +24,7 @@ from rag_accel.engine_api import (
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.scheduler.driver.delivery import GraphClient
-from rag_accel.scheduler.driver.ending import join
+from rag_accel.scheduler.driver.ending import LivingThreads, join
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.hints import HintedEngines
 from rag_accel.scheduler.driver.leaf import Gathered, LeafClient, Result
@@ -127,7 +126,7 @@ class Driver:
         self.hinted = HintedEngines(hint_failed)
         self._unlimited: set[EngineName] = set()
         #: of all workers, also of those whose engine has left and which still close it
-        self._worker_threads: WeakSet[threading.Thread] = WeakSet()
+        self._worker_threads = LivingThreads()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
         self._closing = False
@@ -316,7 +315,7 @@ class Driver:
             return False
         until = time.monotonic() + timeout_s
         ended = join(self._thread, timeout_s)
-        for thread in list(self._worker_threads):
+        for thread in self._worker_threads:
             ended = join(thread, max(0.0, until - time.monotonic())) and ended
         return ended
 
