@@ -28,7 +28,7 @@ NAME = "rag_accel_rows"
 #: row sees. Blocks this size are enough for two threads to share out evenly.
 LEAST_BLOCK = 32
 BLOCK_SPAN = 256
-#: Slots before a block from which on two products take less time than one with a mask.
+#: Slots before a full block from which on two products take less time than one with a mask.
 LEAST_BEFORE = 1024
 #: A product of several lanes may compute so many times the scores that are needed.
 MOST_PADDING = 2.0
