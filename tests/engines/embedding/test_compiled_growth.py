@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from rag_accel.engines.embedding.compile_process import convert, private_folder 
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
 
 PATIENCE_S = 100.0
+#: How long no thread may have ended or begun before they are counted.
+QUIET_S = 0.5
 #: Models before memory is looked at: what libraries keep for their first few is theirs.
 FIRST, MODELS = 8, 10
 #: Most bytes that a model may leave: fewer than the 2 MiB of one whose graph is kept.
@@ -72,12 +75,22 @@ def rss_bytes() -> int:
     return pages * os.sysconf("SC_PAGESIZE")
 
 
+def wait_for_ended_threads() -> None:
+    """Wait until as many threads are left for a while: one that was joined may still be there."""
+    until, seen, since = time.monotonic() + PATIENCE_S, native_threads(), time.monotonic()
+    while time.monotonic() < min(until, since + QUIET_S):
+        if (now := native_threads()) != seen:
+            seen, since = now, time.monotonic()
+        time.sleep(0.01)
+
+
 def settled() -> tuple[int, int, list[str], int]:
     """Return what this process holds once the garbage is collected."""
     for thread in threading.enumerate():
         if thread.name == "rag-accel-compile":
             thread.join(PATIENCE_S)
     gc.collect()
+    wait_for_ended_threads()
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)  # what was freed in the arena of any thread
     return native_threads(), open_files(), children(), rss_bytes()
