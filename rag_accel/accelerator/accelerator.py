@@ -18,7 +18,14 @@ from rag_accel.accelerator.device_groups import device_group
 from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
-from rag_accel.engine_api import ROLES, BorrowedEngine, Engine, PrimitiveKind
+from rag_accel.engine_api import (
+    ROLES,
+    BorrowedEngine,
+    Engine,
+    Health,
+    PrimitiveKind,
+    worst_state,
+)
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.leaves import Leaves
@@ -371,6 +378,21 @@ class Accelerator:
         if graph is None:
             return found
         return replace(found, savings=self._execution.plan(graph).savings(found.recording))
+
+    def health(self) -> Health:
+        """Return whether requests can be taken, with each owned engine and its members as parts.
+
+        Made for a readiness probe: it computes nothing and asks no server.
+
+        Raises:
+            ForkedError: in a forked child.
+        """
+        if self.closed:
+            return Health("accelerator", "lost", "it is closed")
+        engines = self._driver.health()
+        state = worst_state(engines)
+        down = ", ".join(engine.name for engine in engines if not engine.is_ready)
+        return Health("accelerator", state, down and f"not ready: {down}", engines)
 
     @property
     def bypassed(self) -> dict[tuple[str, str], int]:

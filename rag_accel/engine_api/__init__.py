@@ -22,6 +22,7 @@ from rag_accel.engine_api.engine import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engine_api.health import Health, HealthState, ReportingEngine, worst_state
 from rag_accel.engine_api.kinds import KINDS, ROLES, HasKinds, KindSpec, PrimitiveKind
 from rag_accel.engine_api.payloads import (
     Direction,
@@ -71,6 +72,8 @@ __all__ = [
     "GraphPath",
     "Handle",
     "HasKinds",
+    "Health",
+    "HealthState",
     "HybridQuery",
     "IngestBatch",
     "KindSpec",
@@ -82,6 +85,7 @@ __all__ = [
     "PrimitiveKind",
     "PromptUse",
     "PruneBatch",
+    "ReportingEngine",
     "RerankBatch",
     "Role",
     "ScoredDocument",
@@ -91,4 +95,5 @@ __all__ = [
     "TokenLogprob",
     "TokenUsage",
     "WorkId",
+    "worst_state",
 ]

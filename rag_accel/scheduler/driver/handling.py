@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Protocol
 
 from rag_accel.clock import Clock
+from rag_accel.engine_api import Health, ReportingEngine
 from rag_accel.errors import SchedulingError
 from rag_accel.scheduler.commands import Command, DropEngine
 from rag_accel.scheduler.driver.admission import with_lateness
@@ -31,7 +33,7 @@ from rag_accel.scheduler.messages import (
     StepFailed,
     Tick,
 )
-from rag_accel.scheduler.state import CoreOptions, SchedulerState
+from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
 from rag_accel.scheduler.transitions import handle
 
 # Wake callers on their own loops: once per loop and event, however many of its tasks wait.
@@ -118,6 +120,19 @@ class EventHandler:
         stepping = any(engine.step is not None for engine in self.state.owned.values())
         owing = any(worker.owes_cancels for worker in self.workers.values())
         return self.state.is_empty() and not stepping and not owing and not self.clients
+
+    def health(self) -> tuple[Health, ...]:
+        """Return the health of every owned engine, by name."""
+        engines = sorted(self.state.owned.values(), key=lambda engine: engine.name)
+        return tuple(self._health_of(engine) for engine in engines)
+
+    def _health_of(self, engine: EngineState) -> Health:
+        if engine.lost:
+            return Health(engine.name, "lost", "a step did not end within hang_s")
+        worker = self.workers.get(engine.name)
+        if worker is None or not isinstance(worker.engine, ReportingEngine):
+            return Health(engine.name)
+        return replace(worker.engine.health(), name=engine.name)
 
     def handle(self, event: Event, attached: Any, more: bool = False) -> None:
         """Take in one event with what belongs to it, and do all that follows from it.

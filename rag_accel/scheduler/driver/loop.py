@@ -20,6 +20,7 @@ from rag_accel.engine_api import (
     EngineOutput,
     EngineProfile,
     Handle,
+    Health,
 )
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
@@ -283,6 +284,10 @@ class Driver:
         answer: Future[T] = Future()
         self._put(None, partial(_settle, answer, question))
         return answer.result()
+
+    def health(self) -> tuple[Health, ...]:
+        """Return the health of every owned engine, by name; ForkedError in a forked child."""
+        return self.ask(self._handler.health)
 
     @property
     def is_idle(self) -> bool:

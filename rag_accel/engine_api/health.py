@@ -1,0 +1,52 @@
+"""Whether engines, and the members they are made of, can take work now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+HealthState: TypeAlias = Literal["ready", "paused", "lost"]
+"""``ready`` takes work; ``paused`` takes none now and will again; ``lost`` never takes any more."""
+
+_WORST_FIRST: tuple[HealthState, ...] = ("lost", "paused", "ready")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of one thing that takes work, for a readiness probe.
+
+    Args:
+        name: of the accelerator, the engine or the member.
+        state: whether it takes work.
+        why: the reason if it is not ready; holds no text of any request and no key.
+        parts: what it is made of.
+    """
+
+    name: str
+    state: HealthState = "ready"
+    why: str = ""
+    parts: tuple[Health, ...] = ()
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether it takes work now; a part may still be paused or lost."""
+        return self.state == "ready"
+
+
+def worst_state(parts: Iterable[Health]) -> HealthState:
+    """Return the worst state among parts that are all needed; ``ready`` without parts."""
+    states = {part.state for part in parts}
+    for state in _WORST_FIRST:
+        if state in states:
+            return state
+    return "ready"
+
+
+@runtime_checkable
+class ReportingEngine(Protocol):
+    """An engine that knows more of its health than whether it still ends its steps."""
+
+    def health(self) -> Health:
+        """Return its health, with that of its members; from any thread, at once."""
+        ...
