@@ -16,6 +16,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "fast": ("openvino",),
     "langchain": ("langchain_core",),
     "langchain-classic": ("langchain_classic",),
+    "langgraph": ("langgraph",),
+    "fastapi": ("fastapi", "uvicorn", "httpx2"),
     "llama-index": ("llama_index",),
     "neo4j": ("neo4j",),
     "neo4j-graphrag": ("neo4j_graphrag",),
