@@ -58,6 +58,11 @@ class Fidelity:
         """Tell whether such a member joins by itself."""
         return self.difference <= EXACT
 
+    @property
+    def is_same_model(self) -> bool:
+        """Tell whether a member that gave these vectors before still is the same model."""
+        return self.cosine >= LEAST_COSINE
+
     def is_within(self, tolerance: float | None) -> bool:
         """Tell whether such a member joins a group with this tolerance."""
         if self.is_exact or tolerance is None:

@@ -80,6 +80,19 @@ class AbortableMember(Protocol):
         ...
 
 
+@runtime_checkable
+class InterruptibleMember(Protocol):
+    """A member elsewhere whose running calls can be given up, without an end of the member."""
+
+    def interrupt(self) -> None:
+        """Make the running calls raise soon; later ones are not concerned. From any thread."""
+        ...
+
+
+class MemberChangedError(EngineOutputError):
+    """A member answers as another model than the one that joined; none of its vectors is used."""
+
+
 class MemberPausedError(RemoteEngineError):
     """A member wants to be asked again later; others may take over meanwhile.
 

@@ -138,16 +138,17 @@ def test_a_member_that_raises_midway_leaves_its_part_to_the_other() -> None:
         np.testing.assert_array_equal(found, plain_vectors(texts, "query"))
 
 
-def test_a_member_leaves_after_three_failed_steps_and_says_why() -> None:
+def test_a_member_pauses_after_three_failed_steps_and_says_why() -> None:
     broken, sound = FakeMember("broken"), FakeMember("sound")
-    with group(broken, sound) as engine:
+    with group(broken, sound, slo_s=60.0) as engine:
         broken.error = RuntimeError("device gone")
-        engine.submit([request("bulk", *(f"{number}" for number in range(1000)))])
-        outcomes(engine, 1)
+        for number in range(3):
+            engine.submit([request(f"w{number}")])
+            outcomes(engine, 1)
         engine.submit([request("after")])
         outcomes(engine, 1)
         assert engine.counts["broken_failed_steps"] == 3
-        assert "has left: 3 failed steps in a row" in engine.describe_parts()[0]
+        assert "broken: paused: " in engine.describe_parts()[0]
         assert "device gone" in engine.describe_parts()[0]
 
 
