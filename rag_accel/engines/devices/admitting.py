@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from rag_accel.engines.devices.fidelity import ROLES
-from rag_accel.engines.devices.members import Member
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import ConfigError
+
+ROLES: tuple[Role, ...] = ("query", "document")
+
+
+class NamedMember(Protocol):
+    """A member, as far as texts are admitted to it."""
+
+    name: str
 
 
 def checked_roles(roles: Iterable[str] | None, where: str) -> frozenset[str] | None:
@@ -29,7 +36,7 @@ def checked_namespaces(namespaces: Iterable[str] | None, where: str) -> frozense
 
 
 def admitted_members(
-    members: Iterable[Member], role: Role, namespace: str
+    members: Iterable[NamedMember], role: Role, namespace: str
 ) -> frozenset[str] | None:
     """Return the names of the members that may be given texts; None if all may."""
     members = list(members)
@@ -47,7 +54,7 @@ def no_member_admits(role: Role, namespace: str) -> ConfigError:
     )
 
 
-def _admits(member: Member, role: Role, namespace: str) -> bool:
+def _admits(member: NamedMember, role: Role, namespace: str) -> bool:
     roles: frozenset[str] | None = getattr(member, "roles", None)
     namespaces: frozenset[str] | None = getattr(member, "namespaces", None)
     return (roles is None or role in roles) and (namespaces is None or namespace in namespaces)

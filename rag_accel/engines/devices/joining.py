@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_accel.clock import Clock
-from rag_accel.engines.devices.fidelity import ROLES, Fidelity, compare, embedded, probe_texts
+from rag_accel.engines.devices.admitting import ROLES
+from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts
 from rag_accel.engines.devices.line import CostLine
 from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.plan import MemberSpec

@@ -8,7 +8,8 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from rag_accel.clock import Clock
-from rag_accel.engines.devices.fidelity import ROLES, checked
+from rag_accel.engines.devices.admitting import ROLES
+from rag_accel.engines.devices.fidelity import checked
 from rag_accel.engines.devices.joining import Joined, close
 from rag_accel.engines.devices.members import AbortableMember, InterruptibleMember, Member
 from rag_accel.engines.devices.pieces import WorkPiece
