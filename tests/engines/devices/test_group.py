@@ -189,6 +189,7 @@ def test_bad_texts_in_a_row_drive_no_sound_member_out(count: int) -> None:
         (lambda texts: plain_vectors(texts, "query")[:-1], "wrong number of vectors"),
         (lambda texts: plain_vectors(texts, "query")[:, :-1], "wrong dimension"),
         (lambda texts: plain_vectors(texts, "query") * np.nan, "not finite"),
+        (lambda texts: plain_vectors(texts, "query") * 0 + np.float32(3e38), "not finite"),
     ],
 )
 def test_bad_vectors_are_an_error_of_the_step(bad: Any, message: str) -> None:

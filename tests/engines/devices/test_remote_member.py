@@ -132,6 +132,12 @@ def test_each_role_gets_its_prompt() -> None:
         (rows([1.0], None), "no vector of numbers"),
         (rows([1.0], [[1.0]]), "no vector of numbers"),
         (rows([1.0], ["word"]), "no vector of numbers"),
+        (rows([1.0], [True]), "no vector of numbers"),
+        (rows([1.0], ["1.0"]), "no vector of numbers"),
+        (rows([1.0], [10**400]), "no vector of numbers"),
+        (rows([1.0], [0.0]), "length of a vector is 0"),
+        (rows([1.0], [3e38]), "no float32"),
+        (rows([1.0], base64.b64encode(bytes(4)).decode()), "length of a vector is 0"),
     ],
 )
 def test_an_answer_that_cannot_be_right_is_named(body: Any, message: str) -> None:
