@@ -90,7 +90,7 @@ def _counted(schema: GraphSchema, parameter: str, before: str, after: str) -> st
     # text; of other values the comparison is null.
     return f"""UNWIND ${parameter} AS row
 MATCH (a:{label} {{{name}: row.name}})
-WITH row, collect(a) AS nodes, sum(COUNT {{ (a){before}-{after}() }}) AS degree
+WITH row, collect(a) AS nodes, sum(COUNT {{ (a){before}{after}() }}) AS degree
 WITH row, degree, CASE WHEN degree <= row.most THEN nodes ELSE [] END AS nodes
 RETURN row.i AS i, COLLECT {{
   UNWIND nodes AS a

@@ -58,7 +58,7 @@ class FakeDriver:
         self.failures: list[BaseException] = []
         #: what a query ends with that names an entity
         self.refused: dict[str, BaseException] = {}
-        #: queries that name an entity wait for its event
+        #: queries that read the edges of an entity, or look for it, wait for its event
         self.held: dict[str, threading.Event] = {}
         self.has_collect = True
         #: guards what threads of one engine count
@@ -75,7 +75,7 @@ class FakeDriver:
 
     def answer(self, parameters: dict[str, Any]) -> list[list[Any]]:
         """Return the rows of a query, known by its parameters."""
-        for name in names_asked(parameters):
+        for name in self._names_read(parameters):
             if name in self.held:
                 assert self.held[name].wait(30), "nobody let the query go on"
             if name in self.refused:
@@ -103,16 +103,30 @@ class FakeDriver:
         """Return all names in reverse order, as a server orders nothing."""
         return sorted({name for h, _, t in self.triples for name in (h, t)}, reverse=True)
 
+    def _names_read(self, parameters: dict[str, Any]) -> list[str]:
+        """Return the names that a query looks for, and those whose edges it reads."""
+        return list(parameters.get("names", ())) + [
+            row["name"]
+            for way, name in (("out", "leaving"), ("in", "coming"))
+            for row in parameters.get(name, ())
+            if 0 < self._degree(row["name"], way) <= row.get("most", 2**62)
+            or "limit" not in parameters
+        ]
+
+    def _degree(self, name: str, way: Any) -> int:
+        every = Expansion(None, None, way, 2**31)  # type: ignore[arg-type]
+        return len(edges_by_definition(self.triples, name, every))
+
     def _edges(self, row: dict[str, Any], way: Any, is_counted: bool) -> list[Any]:
-        every = edges_by_definition(self.triples, row["name"], Expansion(None, None, way, 2**31))  # type: ignore[arg-type]
-        if is_counted and len(every) > row["most"]:
-            return [row["i"], [], len(every)]
+        degree = self._degree(row["name"], way)
+        if is_counted and degree > row["most"]:
+            return [row["i"], [], degree]
         types = None if row["types"] is None else tuple(row["types"])
         asked = Expansion(None, types, way, row["limit"])  # type: ignore[arg-type]
         found = edges_by_definition(self.triples, row["name"], asked)
         # Chosen in order, but told in another: a server may compare texts otherwise.
         edges = [[relation, other] for relation, other, _ in reversed(found)]
-        return [row["i"], edges, len(every)]
+        return [row["i"], edges, degree if is_counted else len(edges)]
 
     def _by_words(self, row: dict[str, Any]) -> list[list[Any]]:
         words = set(row["query"].split())
@@ -124,12 +138,6 @@ class FakeDriver:
             ["vectors", row["i"], name, sum(a * b for a, b in zip(row["query"], v, strict=True))]
             for name, v in self.vectors.items()
         ]
-
-
-def names_asked(parameters: dict[str, Any]) -> list[str]:
-    """Return the names of the entities that a query asks for."""
-    rows = [*parameters.get("leaving", ()), *parameters.get("coming", ())]
-    return [*(row["name"] for row in rows), *parameters.get("names", ())]
 
 
 @dataclass
