@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from collections import Counter
@@ -40,6 +39,7 @@ from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
 from rag_accel.scheduler.state import CoreOptions
+from rag_accel.system.forks import forks
 from rag_accel.system.processor import usable_cores
 from rag_accel.telemetry import Metrics, Tracer
 
@@ -124,7 +124,7 @@ class Accelerator:
         items = BorrowedEngine(LIST_ITEMS, frozenset({PrimitiveKind.PARTIAL_DECODING}))
         self._driver.add_borrowed(items)
         self._execution = Execution(self._driver, self.calls, self.options, lambda: self._bound)
-        self._pid = os.getpid()
+        self._forks = forks.number
         # The driver's thread keeps the driver alive, not this object: nobody else would stop it.
         weakref.finalize(self, self._driver.close, 0.0).atexit = False
         given = {
@@ -403,7 +403,7 @@ class Accelerator:
     @property
     def forked(self) -> bool:
         """Tell whether this process is a child forked after this was made: its threads are gone."""
-        return os.getpid() != self._pid
+        return forks.number != self._forks
 
     @property
     def closed(self) -> bool:

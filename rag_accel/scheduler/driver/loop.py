@@ -49,6 +49,7 @@ from rag_accel.scheduler.messages import (
     StepFailed,
 )
 from rag_accel.scheduler.state import CoreOptions
+from rag_accel.system.forks import forks
 
 # Let engines join a driver: names of their own, and what the core is told of them.
 
@@ -130,6 +131,7 @@ class Driver:
         self._worker_threads = LivingThreads()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
+        self._forks = forks.number
         self._closing = False
         self._gathered = Gathered(self._turns.bring)
         self._thread = threading.Thread(
@@ -232,7 +234,7 @@ class Driver:
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
-        if os.getpid() == self._pid:
+        if forks.number == self._forks:
             self._put(event)
 
     def note(self, event: RequestOpened | RequestClosed | ProgramLeft) -> None:
@@ -240,7 +242,7 @@ class Driver:
 
         From any thread, also from a finalizer.
         """
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             return
         if self._turns.has_ended or self._handler.state.pending:
             self._put(event)  # a caller may wait for this
@@ -251,7 +253,7 @@ class Driver:
 
     def report_call(self, event: CallEnded, result: Result) -> None:
         """Tell the core that a borrowed call of a graph has ended, and hand over its result."""
-        if os.getpid() == self._pid:
+        if forks.number == self._forks:
             self._put(event, {event.node: result})
 
     def release(self, engine: EngineName, handles: tuple[Handle, ...]) -> None:
@@ -310,7 +312,7 @@ class Driver:
         In a forked child, where none of the threads exists, this does nothing. A thread
         that has the turn does not wait.
         """
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             return True
         if not self._closing:
             self._closing = True
@@ -325,7 +327,7 @@ class Driver:
         return ended
 
     def _require_own_process(self) -> None:
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             raise ForkedError(
                 "an accelerator made before fork() was used in the child",
                 found=f"process {os.getpid()}",
@@ -334,7 +336,7 @@ class Driver:
             )
 
     def _require_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             self._require_own_process()
         if self._closing:
             raise ClosedError("the accelerator is closed", hint="make a new one")

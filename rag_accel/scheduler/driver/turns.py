@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from rag_accel.clock import Clock
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.driver.handling import EventHandler
 from rag_accel.scheduler.messages import CallMade, EngineName, Event, RequestId, Tick
+from rag_accel.system.forks import forks
 
 # Messages that the driver has not read yet; a quiet message wakes no thread.
 #
@@ -110,12 +110,12 @@ class BegunCalls:
         mailbox: takes what is to be told of a call that has ended.
     """
 
-    __slots__ = ("mailbox", "now", "pid", "running")
+    __slots__ = ("forks", "mailbox", "now", "running")
 
     def __init__(self, now: Callable[[], float], mailbox: Mailbox) -> None:
         self.now = now
         self.mailbox = mailbox
-        self.pid = os.getpid()
+        self.forks = forks.number
         #: ids of the calls; single operations on a dict need no lock
         self.running: dict[int, None] = {}
 
@@ -160,7 +160,7 @@ class BegunCall:
     def end(self, ok: bool) -> None:
         """Report it, if it was counted; may be repeated. In a forked child it is the parent's."""
         calls = self._calls
-        if calls.running.pop(id(self), self) is self or os.getpid() != calls.pid:
+        if calls.running.pop(id(self), self) is self or forks.number != calls.forks:
             return
         made = CallMade(
             self._request,
