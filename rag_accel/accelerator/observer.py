@@ -21,6 +21,7 @@ from rag_accel.scheduler.messages import (
     LeafArrived,
     NodeKey,
     OwnedEngineAdded,
+    Reported,
     RequestArrived,
     RequestClosed,
     RequestId,
@@ -91,13 +92,17 @@ class SchedulerObserver:
         if trace.RequestEnded in self._tracer.wanted:
             self._tracer.emit(trace.RequestEnded(event.closed_at, event.request, "done"))
 
-    def _call_made(self, event: CallMade, now: float, state: SchedulerState) -> None:
-        duration_s = event.ended_at - event.began_at
-        cells = self._cells.get(event.engine) or self._find_cells(event.engine)
-        cells.record_step(1, duration_s, event.ok)
-        if self._tracer.wanted:
-            is_alone = state.find(event.request) is None
-            self._tracer.emit_later(_lone_call_events if is_alone else _call_events, event)
+    def _reported(self, event: Reported, now: float, state: SchedulerState) -> None:
+        calls: dict[str, list[CallMade]] = {}
+        for call in event.facts:
+            calls.setdefault(call.engine, []).append(call)
+            if self._tracer.wanted:
+                is_alone = state.find(call.request) is None
+                self._tracer.emit_later(_lone_call_events if is_alone else _call_events, call)
+        for engine, made in calls.items():
+            cells = self._cells.get(engine) or self._find_cells(engine)
+            durations = [call.ended_at - call.began_at for call in made]
+            cells.record_calls(durations, sum(not call.ok for call in made))
 
     def _leaf_arrived(self, event: LeafArrived, now: float, state: SchedulerState) -> None:
         wanted = self._tracer.wanted
@@ -304,7 +309,7 @@ _NOTE: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None
     LeafArrived: SchedulerObserver._leaf_arrived,  # pyright: ignore[reportPrivateUsage]
     StepEnded: SchedulerObserver._step_over,  # pyright: ignore[reportPrivateUsage]
     StepFailed: SchedulerObserver._step_over,  # pyright: ignore[reportPrivateUsage]
-    CallMade: SchedulerObserver._call_made,  # pyright: ignore[reportPrivateUsage]
+    Reported: SchedulerObserver._reported,  # pyright: ignore[reportPrivateUsage]
     CallEnded: SchedulerObserver._call_over,  # pyright: ignore[reportPrivateUsage]
 }
 

@@ -16,6 +16,7 @@ from rag_accel.scheduler.messages import (
     Outcome,
     OwnedEngineAdded,
     ProgramLeft,
+    Reported,
     RequestArrived,
     RequestClosed,
     RequestId,
@@ -176,7 +177,13 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
             ready(state, node, now)
 
 
-def call_made(state: SchedulerState, event: CallMade, now: float, out: list[Command]) -> None:
+def reported(state: SchedulerState, event: Reported, now: float, out: list[Command]) -> None:
+    """Learn from what has happened where callers are."""
+    for fact in event.facts:
+        _learn_call(state, fact)
+
+
+def _learn_call(state: SchedulerState, event: CallMade) -> None:
     """Learn from a call that is over: what it took, and where its program has been meanwhile."""
     engine = state.engine(event.engine)
     engine.node_mean_s = running_mean(engine.node_mean_s, event.ended_at - event.began_at)

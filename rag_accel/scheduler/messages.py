@@ -142,7 +142,7 @@ class CallMade(NamedTuple):
     """An intercepted call has begun and ended where its caller is, without asking for a permit.
 
     Its engine has no limit, so nothing had to be decided; it is told afterwards, to be learned from
-    and counted. A tuple, because there may be many.
+    and counted.
     """
 
     request: RequestId
@@ -153,6 +153,15 @@ class CallMade(NamedTuple):
     began_at: float
     ended_at: float
     ok: bool
+
+
+class Reported(NamedTuple):
+    """What has happened where callers are, in order; nothing had to be decided for it.
+
+    Tuples, because there may be many.
+    """
+
+    facts: tuple[CallMade, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +256,7 @@ Event = (
     | RequestArrived
     | RequestOpened
     | LeafArrived
-    | CallMade
+    | Reported
     | RequestClosed
     | ProgramLeft
     | StepEnded

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rag_accel.clock import Clock
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.driver.handling import EventHandler
-from rag_accel.scheduler.messages import CallMade, EngineName, Event, RequestId, Tick
+from rag_accel.scheduler.messages import CallMade, EngineName, Event, Reported, RequestId, Tick
 from rag_accel.system.forks import forks
 
 # Messages that the driver has not read yet; a quiet message wakes no thread.
@@ -23,8 +23,9 @@ from rag_accel.system.forks import forks
 # Waking the thread for it would take the interpreter from the program twice a call.
 
 
-#: an event with what belongs to it; without an event, a question, or ``None`` to stop
-Message = tuple[Event | None, Any]
+#: an event with what belongs to it, or a report of a call that needed no permit; without an event,
+#: a question, or ``None`` to stop
+Message = tuple[Event | CallMade | None, Any]
 
 #: longest time in seconds that a quiet message stays unseen, and how many may
 REPORT_S: Final = 0.05
@@ -275,9 +276,11 @@ class Turns:
         try:
             number = 0
             messages = self.mailbox.messages
-            while messages and not self._is_over and number != most:
+            while messages and not self._is_over and (most is None or number < most):
                 event, attached = messages.popleft()
-                if event is not None:
+                if type(event) is CallMade:
+                    number += self._report(event)
+                elif event is not None:
                     self._handler.handle(event, attached, more=bool(messages))
                 else:
                     self._answer(attached)
@@ -286,6 +289,16 @@ class Turns:
                 del event, attached
         finally:
             self._owner = None
+
+    def _report(self, first: CallMade) -> int:
+        """Deal with a report and those right behind it as one event; return how many more."""
+        messages = self.mailbox.messages
+        facts = [first]
+        while messages and type(fact := messages[0][0]) is CallMade:
+            facts.append(fact)
+            messages.popleft()
+        self._handler.handle(Reported(tuple(facts)), None, more=bool(messages))
+        return len(facts) - 1
 
     def _answer(self, attached: Any) -> None:
         self._handler.catch_up()
@@ -307,7 +320,7 @@ class Turns:
                     event, attached = self.mailbox.get_nowait()
                 except Empty:
                     break
-                if event is not None:
+                if event is not None and not isinstance(event, CallMade):
                     self._handler.take_in(event, attached)
                 elif attached is not None:
                     attached()
