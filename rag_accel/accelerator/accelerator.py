@@ -297,13 +297,27 @@ class Accelerator:
         limit = self.options.deadline_s if deadline_s is None else deadline_s
         deadline = None if limit is None else now + limit
         request = self._driver.new_request()
-        self._driver.note(RequestOpened(request, program, now, deadline))
-        return RequestIdentity(self, request, now, deadline, program)
+        identity = RequestIdentity(self, request, now, deadline, program)
+        if self._driver.begin_program(request, program, now, deadline):
+            identity.begin_quietly()
+        return identity
+
+    def open_late(self, identity: RequestIdentity) -> None:
+        """Have the scheduler know of a run that it need not know of until now."""
+        begun = identity.last_call
+        opened = RequestOpened(
+            *(identity.request, identity.program, identity.arrived_at, identity.deadline),
+            last_call=begun and begun.ended,
+            was_reported=True,
+        )
+        self._driver.open_program(opened)
 
     def close_request(self, identity: RequestIdentity) -> None:
         """End a run of an intercepted program."""
-        identity.end()
-        self._driver.note(RequestClosed(identity.request, self._driver.now()))
+        if identity.end():
+            self._driver.end_program(identity.request)
+        else:
+            self._driver.note(RequestClosed(identity.request, self._driver.now()))
 
     def forget_program(self, program: str) -> None:
         """Forget what was learned of a program whose object is gone; from any thread."""

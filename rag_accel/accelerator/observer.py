@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from rag_accel.scheduler.commands import (
     Command,
@@ -18,9 +18,12 @@ from rag_accel.scheduler.messages import (
     CallEnded,
     CallMade,
     Event,
+    Fact,
     LeafArrived,
     NodeKey,
     OwnedEngineAdded,
+    ProgramBegan,
+    ProgramEnded,
     Reported,
     RequestArrived,
     RequestClosed,
@@ -34,6 +37,8 @@ from rag_accel.scheduler.state import SchedulerState
 from rag_accel.telemetry import events as trace
 from rag_accel.telemetry.metrics import EngineMetrics, Metrics
 from rag_accel.telemetry.tracer import Tracer
+
+F = TypeVar("F", bound=Fact)
 
 
 class SchedulerObserver:
@@ -49,6 +54,8 @@ class SchedulerObserver:
         #: of each request, its nodes that run: where and since when
         self._running: dict[RequestId, dict[str, tuple[str, float]]] = {}
         #: of each request, the first nodes that a condition has added, and that condition
+        #: begun and neither opened nor over
+        self._programs: set[RequestId] = set()
         self._grown: dict[RequestId, dict[str, str]] = {}
         #: when leaves came that may share another's run
         self._sharing: dict[NodeKey, float] = {}
@@ -85,7 +92,9 @@ class SchedulerObserver:
             self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "graph"))
 
     def _program_opened(self, event: RequestOpened, now: float, state: SchedulerState) -> None:
-        if trace.RequestStarted in self._tracer.wanted:
+        if event.was_reported:
+            self._programs.discard(event.request)
+        elif trace.RequestStarted in self._tracer.wanted:
             self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "program"))
 
     def _program_closed(self, event: RequestClosed, now: float, state: SchedulerState) -> None:
@@ -94,15 +103,28 @@ class SchedulerObserver:
 
     def _reported(self, event: Reported, now: float, state: SchedulerState) -> None:
         calls: dict[str, list[CallMade]] = {}
-        for call in event.facts:
-            calls.setdefault(call.engine, []).append(call)
-            if self._tracer.wanted:
-                is_alone = state.find(call.request) is None
-                self._tracer.emit_later(_lone_call_events if is_alone else _call_events, call)
+        for fact in event.facts:
+            if isinstance(fact, CallMade):
+                calls.setdefault(fact.engine, []).append(fact)
+                is_alone = not self._is_in_request(fact, state)
+                self._trace(_lone_call_events if is_alone else _call_events, fact)
+            elif isinstance(fact, ProgramBegan):
+                self._programs.add(fact.request)
+                self._trace(_begin_events, fact)
+            else:
+                self._programs.discard(fact.request)
+                self._trace(_end_events, fact)
         for engine, made in calls.items():
             cells = self._cells.get(engine) or self._find_cells(engine)
             durations = [call.ended_at - call.began_at for call in made]
             cells.record_calls(durations, sum(not call.ok for call in made))
+
+    def _trace(self, make: Callable[[F], Iterable[trace.TraceEvent]], fact: F) -> None:
+        if self._tracer.wanted:
+            self._tracer.emit_later(make, fact)
+
+    def _is_in_request(self, call: CallMade, state: SchedulerState) -> bool:
+        return call.request in self._programs or state.find(call.request) is not None
 
     def _leaf_arrived(self, event: LeafArrived, now: float, state: SchedulerState) -> None:
         wanted = self._tracer.wanted
@@ -282,6 +304,14 @@ class SchedulerObserver:
         if trace.RequestEnded in self._tracer.wanted:
             node = command.node.node if command.node else None
             self._tracer.emit(trace.RequestEnded(now, command.request, command.outcome, node))
+
+
+def _begin_events(program: ProgramBegan) -> Iterator[trace.TraceEvent]:
+    yield trace.RequestStarted(program.arrived_at, program.request, "program")
+
+
+def _end_events(program: ProgramEnded) -> Iterator[trace.TraceEvent]:
+    yield trace.RequestEnded(program.closed_at, program.request, "done")
 
 
 def _call_events(call: CallMade) -> Iterator[trace.TraceEvent]:

@@ -141,6 +141,7 @@ def request_opened(
 ) -> None:
     """Take in a program whose calls will follow."""
     _require_new(state, event.request)
+    last_engine, idle_since = event.last_call or (None, event.arrived_at)
     run = RequestRun(
         event.request,
         event.arrived_at,
@@ -148,7 +149,8 @@ def request_opened(
         graph=False,
         open=True,
         program=event.program,
-        idle_since=event.arrived_at,
+        last_engine=last_engine,
+        idle_since=idle_since,
     )
     start_request(state, run, now, out)
 
@@ -180,7 +182,8 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
 def reported(state: SchedulerState, event: Reported, now: float, out: list[Command]) -> None:
     """Learn from what has happened where callers are."""
     for fact in event.facts:
-        _learn_call(state, fact)
+        if isinstance(fact, CallMade):
+            _learn_call(state, fact)
 
 
 def _learn_call(state: SchedulerState, event: CallMade) -> None:

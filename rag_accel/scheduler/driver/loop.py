@@ -40,6 +40,8 @@ from rag_accel.scheduler.messages import (
     LeafArrived,
     NodeKey,
     OwnedEngineAdded,
+    ProgramBegan,
+    ProgramEnded,
     ProgramLeft,
     RequestArrived,
     RequestClosed,
@@ -49,6 +51,7 @@ from rag_accel.scheduler.messages import (
     StepFailed,
 )
 from rag_accel.scheduler.state import CoreOptions
+from rag_accel.scheduler.wavefront import MAX_PROGRAMS
 from rag_accel.system.forks import forks
 
 # Let engines join a driver: names of their own, and what the core is told of them.
@@ -127,6 +130,8 @@ class Driver:
         #: false while no engine makes use of hints
         self.hinted = HintedEngines(hint_failed)
         self._unlimited: set[EngineName] = set()
+        #: programs that have brought a leaf which waited, or which an engine computed
+        self._leading: set[str] = set()
         #: of all workers, also of those whose engine has left and which still close it
         self._worker_threads = LivingThreads()
         self._ids: Iterator[int] = count(1)
@@ -225,12 +230,47 @@ class Driver:
         if engine not in self._unlimited or self._closing:
             return None
         now = self._clock.now()
-        state, calls = self._handler.state, self._calls
-        unseen = len(self._turns.mailbox.messages)
-        live = len(state.requests) + len(state.pending) + unseen + len(calls.running)
-        if 2 * live >= state.options.max_requests or (deadline is not None and deadline <= now):
+        if self._is_half_full() or (deadline is not None and deadline <= now):
             return None
-        return BegunCall(calls, request, name, engine, kind, arrived_at, now)
+        return BegunCall(self._calls, request, name, engine, kind, arrived_at, now)
+
+    def _is_half_full(self) -> bool:
+        """Tell whether half of the requests that may live do, as far as this thread can see."""
+        state = self._handler.state
+        unseen = len(self._turns.mailbox.messages)
+        live = len(state.requests) + len(state.pending) + unseen + len(self._calls)
+        return 2 * live >= state.options.max_requests
+
+    def begin_program(
+        self, request: RequestId, program: str, arrived_at: float, deadline: float | None
+    ) -> bool:
+        """Begin a program's request; tell whether it is to be opened only by ``open_program``.
+
+        The core need not know of one that only makes calls which need not wait. It is told at once
+        of one that it has to decide about: by a deadline or a bound, or since the program has
+        brought other leaves before, which are to be foreseen.
+        """
+        is_known = deadline is not None or program in self._leading
+        if is_known or self._closing or self._is_half_full():
+            self.note(RequestOpened(request, program, arrived_at, deadline))
+            return False
+        self._calls.programs[request] = None
+        self._turns.mailbox.put_quietly((ProgramBegan(request, arrived_at), None))
+        return True
+
+    def open_program(self, opened: RequestOpened) -> None:
+        """Open one that ``begin_program`` did not; its first leaf must follow."""
+        if len(self._leading) >= MAX_PROGRAMS:
+            self._leading.clear()  # they are opened late once more
+        self._leading.add(opened.program)
+        self._turns.mailbox.put_quietly((opened, None))
+        self._calls.programs.pop(opened.request, None)
+
+    def end_program(self, request: RequestId) -> None:
+        """End one that was never opened."""
+        if forks.number == self._forks:
+            self._calls.programs.pop(request, None)
+            self._turns.mailbox.put_quietly((ProgramEnded(request, self._clock.now()), None))
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
@@ -244,6 +284,8 @@ class Driver:
         """
         if forks.number != self._forks:
             return
+        if isinstance(event, ProgramLeft):
+            self._leading.discard(event.program)
         if self._turns.has_ended or self._handler.state.pending:
             self._put(event)  # a caller may wait for this
         else:
@@ -294,7 +336,7 @@ class Driver:
     @property
     def is_idle(self) -> bool:
         """Tell whether nothing lives: no request, no queue, no running step, no waiting caller."""
-        return self.ask(lambda: self._handler.is_idle and not self._calls.running)
+        return self.ask(lambda: self._handler.is_idle and not self._calls)
 
     @property
     def internal_errors(self) -> int:
