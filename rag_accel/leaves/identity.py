@@ -47,6 +47,7 @@ class RequestIdentity:
         "_is_quiet",
         "_num_streams",
         "_ordinals",
+        "_seen",
         "accelerator",
         "arrived_at",
         "deadline",
@@ -54,7 +55,6 @@ class RequestIdentity:
         "last_call",
         "program",
         "request",
-        "seen",
     )
 
     def __init__(
@@ -79,8 +79,15 @@ class RequestIdentity:
         self._is_quiet = False
         self._num_streams = 0
         self._is_closing = False
-        #: what the run's searches have found
-        self.seen = SeenDocuments()
+        self._seen: SeenDocuments | None = None
+
+    @property
+    def seen(self) -> SeenDocuments:
+        """Return what the run's searches have found."""
+        if self._seen is None:
+            with _streams.lock:
+                self._seen = self._seen or SeenDocuments()
+        return self._seen
 
     def begin_stream(self) -> None:
         """Note that a stream of this run began, which the run outlives."""

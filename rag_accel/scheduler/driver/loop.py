@@ -148,7 +148,8 @@ class Driver:
 
     def new_request(self) -> RequestId:
         """Return a fresh request id; ForkedError in a forked child."""
-        self._require_own_process()
+        if forks.number != self._forks:
+            self._require_own_process()
         return RequestId(next(self._ids))
 
     def add_engine(self, name: str, engine: Engine) -> EngineName:
