@@ -102,7 +102,7 @@ class Leaves:
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> BegunCall | None:
         """Return a borrowed call to start here and now if it need not wait; it must be ended."""
-        return self._driver.begin_call(
+        begun = self._driver.begin_call(
             identity.request,
             identity.next_leaf(),
             engine,
@@ -110,6 +110,9 @@ class Leaves:
             identity.arrived_at,
             identity.deadline,
         )
+        if begun is not None:
+            identity.last_call = begun
+        return begun
 
     def permit(self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind) -> Permit:
         """Return a permit of a borrowed engine for one call, to hold while a block runs."""
@@ -346,6 +349,7 @@ class Permit:
 
 
 def _arrival(identity: RequestIdentity, spec: NodeSpec, options: Options) -> LeafArrived:
+    identity.open()
     return LeafArrived(
         identity.request, spec, identity.arrived_at, identity.deadline, options.on_full
     )
