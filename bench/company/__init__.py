@@ -1,0 +1,1 @@
+"""Programs as a company runs them: edits and failures beside questions."""
