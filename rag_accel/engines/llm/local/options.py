@@ -159,7 +159,7 @@ class LocalBounds:
         )
 
     def report(self, output: GenerationOutput) -> dict[str, Any] | None:
-        """Return how the texts of an answer's prompt were computed; None where all prompts are exact.
+        """Return how the texts of an answer's prompt were computed; None without reuse.
 
         ``way`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
         of the texts' tokens that the way computes again, the rest are counts of tokens of this
