@@ -167,8 +167,8 @@ def _in_decorators_of(cls: type, name: str, embed: Method) -> Method:
 
         def start(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:  # they await no coroutine
             nonlocal work
-            work = asyncio.ensure_future(embed(*args, **kwargs))
-            return _never_cancelled(work)
+            made = work = asyncio.ensure_future(embed(*args, **kwargs))
+            return _never_cancelled(made)
 
         shown = decorated_as(method, start)(*args, **kwargs)
         try:
