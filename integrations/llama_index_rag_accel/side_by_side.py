@@ -22,8 +22,8 @@ from rag_accel.interception.side_by_side import (
     MAX_AT_ONCE,
     arun_side_by_side,
     run_side_by_side,
-    runs_in_loop,
 )
+from rag_accel.leaves.leaves import runs_in_loop
 
 T = TypeVar("T")
 

@@ -271,10 +271,9 @@ def is_default(cls: type, leaf: LeafMethod) -> bool:
 def plain_method(cls: type, name: str) -> Method | None:
     """Return the method as the program wrote it, also while its class is patched."""
     method = getattr(cls, name, None)
-    marked: tuple[Any, Any] = getattr(method, _ORIGINAL, (None, None))
-    wrapper, original = marked
     # ``functools.wraps`` copies attributes: somebody's wrapper of our wrapper is not ours.
-    if wrapper is None or wrapper is not method:
+    original = unpatched(method)
+    if original is method:
         return method
     # As the class would give it: a decorator that binds by itself must learn of the object.
     return original.__get__(None, cls) if is_decorated(original) else original
@@ -329,8 +328,21 @@ def decorated_as(original: Method, method: Method) -> Method:
 def wrapped_in(cls: type, name: str) -> Method | None:
     """Return what a wrapper of ours that stands in this very class wraps; ``None`` without one."""
     method = cls.__dict__.get(name)
-    wrapper, original = getattr(method, _ORIGINAL, (None, None))
-    return original if wrapper is not None and wrapper is method else None
+    original = unpatched(method)
+    return None if original is method else original
+
+
+def unpatched(method: Any) -> Any:
+    """Return what a wrapper of ours wraps; anything else is its own."""
+    found = getattr(method, _ORIGINAL, None)
+    return found[1] if type(found) is tuple and found[0] is method else method
+
+
+def mark_as(method: Method, wrapper: Method) -> None:
+    """Note in a method that it wraps what another does; nothing if that wraps nothing."""
+    original = unpatched(wrapper)
+    if original is not wrapper:
+        setattr(method, _ORIGINAL, (method, original))
 
 
 def mark(wrapper: Method, original: Method) -> Method:

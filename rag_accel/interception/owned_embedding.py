@@ -162,10 +162,49 @@ def _in_decorators_of(cls: type, name: str, embed: Method) -> Method:
     if method is None or not is_decorated(method):
         return embed
 
-    def start(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        return asyncio.ensure_future(embed(*args, **kwargs))  # they await no coroutine
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        work: asyncio.Task[Any] | None = None
 
-    return decorated_as(method, start)
+        def start(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:  # they await no coroutine
+            nonlocal work
+            made = work = asyncio.ensure_future(embed(*args, **kwargs))
+            return _never_cancelled(made)
+
+        shown = decorated_as(method, start)(*args, **kwargs)
+        try:
+            if isinstance(shown, asyncio.Future):
+                await asyncio.wait((shown,))  # which does not cancel it
+            found = await shown
+        except asyncio.CancelledError:
+            if work is not None:
+                work.cancel()
+            raise
+        if work is not None and work.cancelled():
+            raise asyncio.CancelledError
+        return found
+
+    return call
+
+
+def _never_cancelled(work: asyncio.Task[Any]) -> asyncio.Future[Any]:
+    """Return the future of a task that has a result, None, also where the task is cancelled.
+
+    A decorator that looks at its end would raise there, in the loop, with what was asked.
+    """
+    shown: asyncio.Future[Any] = work.get_loop().create_future()
+
+    def end(work: asyncio.Task[Any]) -> None:
+        if shown.done():
+            return
+        error = None if work.cancelled() else work.exception()
+        if error is None:
+            shown.set_result(None if work.cancelled() else work.result())
+        else:
+            shown.set_exception(error)
+            shown.exception()  # whoever was cancelled meanwhile does not ask for it
+
+    work.add_done_callback(end)
+    return shown
 
 
 def _below_decorators(

@@ -55,15 +55,6 @@ async def arun_side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list
     return await _Tasks(calls).run(min(MAX_AT_ONCE, len(calls)))
 
 
-def runs_in_loop() -> bool:
-    """Tell whether this thread's loop runs now, which code in other threads could not see."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 class _Outcomes:
     """What calls have returned, raised and set in their contexts."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
+from rag_accel.interception.followed_methods import followed_methods
 from rag_accel.interception.identity import identity_for, scoped
 from rag_accel.interception.leaf_table import leaf_class, leaf_methods, plain_class
 from rag_accel.interception.patches import Interception
@@ -149,7 +150,8 @@ def _make_subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods
     }
     if hasattr(cls, "__del__"):
         body["__del__"] = _keep  # the original frees what they share
-    return type(cls)(cls.__name__, (cls,), {**body, **make(cls, accelerator)})
+    methods = followed_methods(cls, functools.partial(make, cls, accelerator))
+    return type(cls)(cls.__name__, (cls,), {**body, **methods})
 
 
 def _own_entries(

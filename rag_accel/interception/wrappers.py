@@ -91,7 +91,7 @@ Method = Callable[..., Any]
 _FINDING = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
 
 #: Where a wrapper keeps its scheduled version: ``scheduled(identity, obj, *args, **kwargs)``.
-_SCHEDULED = "__rag_accel_scheduled_call__"
+SCHEDULED_CALL = "__rag_accel_scheduled_call__"
 
 
 def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
@@ -117,7 +117,7 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
     if leaf.within(cls):
         seek = functools.partial(_run_within, find, seek, leaf)
     wrapper = mark(_LOOKING[leaf.flavour](original, scheduled, seek), original)
-    setattr(wrapper, _SCHEDULED, scheduled)
+    setattr(wrapper, SCHEDULED_CALL, scheduled)
     return wrapper
 
 
@@ -436,7 +436,7 @@ def _off_loop(original: Method, leaf: LeafMethod, sync_name: str) -> Method:
 
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         sync = getattr(self, sync_name)
-        its_own = None if is_nested(self) else getattr(sync, _SCHEDULED, None)
+        its_own = None if is_nested(self) else getattr(sync, SCHEDULED_CALL, None)
         if its_own is not None:
             sync = functools.partial(its_own, identity, self)
         known = leaf_class(type(self))

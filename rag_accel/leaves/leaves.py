@@ -6,6 +6,7 @@ loop, same context. An owned call hands its payload to an engine and waits for t
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
@@ -129,7 +130,7 @@ class Leaves:
         values: list[Any] = []
         try:
             for work in works:
-                event, key = self._owned(identity, work)
+                event, key = self._owned(identity, work, at_once=runs_in_loop())
                 leaf = SyncLeaf(self._builder(identity, work, event))
                 self._driver.submit(event, leaf)
                 waiting.append((leaf, key, work.engine))
@@ -164,9 +165,10 @@ class Leaves:
         """
         handed = HandedOver(self._driver)
         submit = self._driver.submit_together if together else self._driver.submit
+        at_once = not together and runs_in_loop()
         try:
             for work in works:
-                event, key = self._owned(identity, work)
+                event, key = self._owned(identity, work, at_once=at_once)
                 leaf = KeptLeaf(self._builder(identity, work, event))
                 submit(event, leaf)
                 handed.add(leaf, key, work.engine)
@@ -181,7 +183,7 @@ class Leaves:
         The work is submitted with the first step of the iterator; closing it cancels the work.
         """
         work = replace(work, share=None)  # who shares work gets its end only
-        event, key = self._owned(identity, work)
+        event, key = self._owned(identity, work, at_once=runs_in_loop())
         leaf = SyncStreamLeaf(self._builder(identity, work, event, stream=True))
         has_ended = False
         try:
@@ -213,7 +215,9 @@ class Leaves:
                 self._driver.post(NodeCancelled(key))
         yield value_of(leaf, work.engine)
 
-    def _owned(self, identity: RequestIdentity, work: Work) -> tuple[LeafArrived, NodeKey]:
+    def _owned(
+        self, identity: RequestIdentity, work: Work, *, at_once: bool = False
+    ) -> tuple[LeafArrived, NodeKey]:
         share = work.share if self._options.single_flight else None
         if share is not None:
             share = (self._options.namespace, work.kind, share)
@@ -226,7 +230,8 @@ class Leaves:
             size=work.size,
             share=share,
         )
-        return _arrival(identity, spec, self._options), NodeKey(identity.request, spec.name)
+        event = _arrival(identity, spec, self._options, at_once)
+        return event, NodeKey(identity.request, spec.name)
 
     def _builder(
         self, identity: RequestIdentity, work: Work, event: LeafArrived, *, stream: bool = False
@@ -297,8 +302,12 @@ class Permit:
         return True
 
     def wait(self) -> None:
-        """Wait in this thread until the call is let in; ``give_back`` must follow."""
-        event, self._key = self._arrive()
+        """Wait in this thread until the call is let in; ``give_back`` must follow.
+
+        Where an event loop runs in this thread, what holds the permits may be its tasks: then the
+        call is let in, or refused, whatever the bounds.
+        """
+        event, self._key = self._arrive(at_once=runs_in_loop())
         leaf = SyncLeaf()
         try:
             self._driver.submit(event, leaf)
@@ -311,7 +320,7 @@ class Permit:
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop."""
-        event, self._key = self._arrive()
+        event, self._key = self._arrive(at_once=False)
         leaf = AsyncLeaf(self._driver.later, lost=lambda: self.give_back(ok=False))
         try:
             self._driver.submit(event, leaf)
@@ -342,17 +351,34 @@ class Permit:
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.give_back(kind is None)
 
-    def _arrive(self) -> tuple[LeafArrived, NodeKey]:
+    def _arrive(self, *, at_once: bool) -> tuple[LeafArrived, NodeKey]:
         identity = self._identity
         spec = NodeSpec(identity.next_leaf(), self._engine, self._kind, depth=_depth())
-        return _arrival(identity, spec, self._options), NodeKey(identity.request, spec.name)
+        event = _arrival(identity, spec, self._options, at_once)
+        return event, NodeKey(identity.request, spec.name)
 
 
-def _arrival(identity: RequestIdentity, spec: NodeSpec, options: Options) -> LeafArrived:
+def _arrival(
+    identity: RequestIdentity, spec: NodeSpec, options: Options, at_once: bool
+) -> LeafArrived:
     identity.open()
     return LeafArrived(
-        identity.request, spec, identity.arrived_at, identity.deadline, options.on_full
+        identity.request,
+        spec,
+        identity.arrived_at,
+        identity.deadline,
+        options.on_full,
+        at_once=at_once,
     )
+
+
+def runs_in_loop() -> bool:
+    """Tell whether an event loop runs in this thread, all of whose tasks a call here holds up."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _depth() -> int:

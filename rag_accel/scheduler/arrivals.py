@@ -22,7 +22,7 @@ from rag_accel.scheduler.messages import (
     RequestId,
     RequestOpened,
 )
-from rag_accel.scheduler.queueing import append_nodes, ready, start_request
+from rag_accel.scheduler.queueing import admit_at_once, append_nodes, ready, start_request
 from rag_accel.scheduler.runs import RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
 from rag_accel.scheduler.wavefront import enter_idle, forget_program, learn_gap, leave_idle
@@ -168,15 +168,20 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         run = RequestRun(
             event.request, event.arrived_at, event.deadline, graph=False, on_full=event.on_full
         )
-        append_nodes(state, run, (event.node,), leaf=True)
-        start_request(state, run, now, out)
+        (node,) = append_nodes(state, run, (event.node,), leaf=True)
+        start_request(state, run, now, out, at_once=event.at_once)
     else:
+        if event.at_once and not run.admitted:
+            admit_at_once(state, run, now)
         (node,) = append_nodes(state, run, (event.node,), leaf=True)
         if run.unfinished == 1:
             leave_idle(state, run)
             learn_gap(state, run, event.node.engine, now)
         if run.admitted:
             ready(state, node, now)
+    engine = state.engines[event.node.engine]
+    if event.at_once and not engine.owned and node.state == "queued":
+        engine.at_once[node.key] = None
 
 
 def reported(state: SchedulerState, event: Reported, now: float, out: list[Command]) -> None:

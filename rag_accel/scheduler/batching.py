@@ -101,11 +101,19 @@ def _part_budget_s(engine: EngineState, service_s: float, options: CoreOptions) 
 
 
 def select_calls(engine: EngineState, now: float, ageing_s: float) -> list[NodeRun]:
-    """Return the calls that a borrowed engine may run now, most urgent first."""
+    """Return the calls that a borrowed engine may run now, most urgent first.
+
+    After them come those that cannot wait, whatever the limit.
+    """
     if engine.max_concurrency is None:
         return list(engine.queue)
     free = max(0, engine.max_concurrency - len(engine.running))
-    return list(islice(engine.queue.by_urgency(now, ageing_s), free))
+    chosen = {node.key: node for node in islice(engine.queue.by_urgency(now, ageing_s), free)}
+    for key in engine.at_once:
+        node = engine.queue.get(key)
+        if node is not None:
+            chosen[key] = node
+    return list(chosen.values())
 
 
 # Say how many of the machine's cores a step may use.

@@ -87,7 +87,9 @@ def _start_calls(
     state: SchedulerState, engine: EngineState, now: float, out: list[Command]
 ) -> None:
     chosen = select_calls(engine, now, state.options.ageing_s)
+    engine.at_once.clear()
     for node in chosen:
+        node.beyond = not engine.has_room
         _enter(state, engine, node, now, "permit")
         out.append(StartCall(node.key, engine.name))
     if chosen and len(engine.queue):

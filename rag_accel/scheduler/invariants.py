@@ -104,8 +104,11 @@ def _slot_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
     if waits and (engine.step is not None or not len(engine.queue)):
         yield f"{engine.name} waits although it is not idle, or for nothing"
     limit = engine.max_concurrency
-    if limit is not None and len(engine.running) > limit:
-        yield f"{engine.name} runs {len(engine.running)} of at most {limit}"
+    within = sum(not node.beyond for node in engine.running.values())
+    if limit is not None and within > limit:
+        yield f"{engine.name} runs {within} of at most {limit}"
+    if engine.at_once:
+        yield f"{engine.name} holds calls back that cannot wait"
     if not engine.owned and len(engine.queue) and (limit is None or len(engine.running) < limit):
         yield f"{engine.name} holds a call back although there is room"
     if engine.lost and (len(engine.queue) or engine.step is None):
@@ -131,8 +134,9 @@ def _flight_problems(state: SchedulerState, engine: EngineState) -> Iterator[str
 def _whole_problems(state: SchedulerState) -> Iterator[str]:
     if state.dirty:
         yield f"{list(state.dirty)} were not looked at"
-    if len(state.requests) > state.options.max_requests:
-        yield f"{len(state.requests)} requests are admitted"
+    within = sum(not run.beyond for run in state.requests.values())
+    if within > state.options.max_requests:
+        yield f"{within} requests are admitted"
     if state.pending and state.has_room:
         yield f"{len(state.pending)} requests wait although there is room"
     listed = sum(len(line) for line in state.idle.values())

@@ -130,7 +130,8 @@ class LeafArrived:
 
     It waits for no other primitive. In a graph (a call inside opaque user code) it still ends by
     itself: its failure does not end the graph.
-    ``late_by_s`` is as in ``RequestArrived``.
+    ``late_by_s`` is as in ``RequestArrived``. ``at_once`` says that its caller holds up an event
+    loop, on which those may run that it would wait for: no bound keeps it out, save by refusing it.
     """
 
     request: RequestId
@@ -139,6 +140,7 @@ class LeafArrived:
     deadline: float | None = None
     on_full: OnFull = "wait"
     late_by_s: float = 0.0
+    at_once: bool = False
 
 
 class CallMade(NamedTuple):

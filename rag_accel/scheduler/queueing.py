@@ -79,10 +79,21 @@ def _circle(run: RequestRun, specs: tuple[NodeSpec, ...]) -> list[str]:
     return []
 
 
-def start_request(state: SchedulerState, run: RequestRun, now: float, out: list[Command]) -> None:
-    """Admit a new request if there is room; else let it wait or refuse it."""
-    if state.has_room:
+def start_request(
+    state: SchedulerState,
+    run: RequestRun,
+    now: float,
+    out: list[Command],
+    *,
+    at_once: bool = False,
+) -> None:
+    """Admit a new request if there is room; else let it wait or refuse it.
+
+    One that cannot wait, ``at_once``, is admitted beyond the bound instead.
+    """
+    if state.has_room or (at_once and run.on_full == "wait"):
         state.add_deadline(run)
+        run.beyond = not state.has_room
         _admit(state, run, now)
     elif run.on_full == "wait":
         state.add_deadline(run)
@@ -101,6 +112,13 @@ def admit_pending(state: SchedulerState, now: float) -> None:
     while state.pending and state.has_room:
         run = state.pending.pop(next(iter(state.pending)))
         _admit(state, run, now)
+
+
+def admit_at_once(state: SchedulerState, run: RequestRun, now: float) -> None:
+    """Admit a waiting request, also where there is no room."""
+    del state.pending[run.id]
+    run.beyond = not state.has_room
+    _admit(state, run, now)
 
 
 def _admit(state: SchedulerState, run: RequestRun, now: float) -> None:

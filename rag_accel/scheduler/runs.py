@@ -58,6 +58,8 @@ class NodeRun:
     streamed: bool = False
     #: no caller waits for it any more, but its engine still holds it
     abandoned: bool = False
+    #: let in although its borrowed engine was full
+    beyond: bool = False
     #: nodes that get this node's result, in the order in which they came
     followers: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
 
@@ -87,6 +89,8 @@ class RequestRun:
     #: it stays although it has no node: its program still runs
     open: bool = False
     admitted: bool = False
+    #: admitted although there was no room
+    beyond: bool = False
     on_full: OnFull = "wait"
     program: str = ""
     nodes: dict[str, NodeRun] = field(default_factory=dict[str, NodeRun])

@@ -35,6 +35,8 @@ class EngineState:
     shares_cores: bool = False
     #: borrowed engines only; None is unbounded
     max_concurrency: int | None = None
+    #: borrowed engines only: calls not started yet that cannot wait
+    at_once: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
     queue: NodeQueue = field(default_factory=NodeQueue)
     running: dict[NodeKey, NodeRun] = field(default_factory=dict[NodeKey, NodeRun])
     #: leaders of shared runs by share key
@@ -66,6 +68,11 @@ class EngineState:
     wait_until: float | None = None
     wait_from: float = 0.0
     wait_for: RequestId | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Tell whether a borrowed engine may run one more call."""
+        return self.max_concurrency is None or len(self.running) < self.max_concurrency
 
     def renewed(self) -> EngineState:
         """Return the same engine without any work, and with nothing learned."""

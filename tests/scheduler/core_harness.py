@@ -86,10 +86,12 @@ class Core:
         at: float = 0.0,
         deadline: float | None = None,
         on_full: Any = "wait",
+        at_once: bool = False,
         **parts: Any,
     ) -> list[Command]:
         node = spec(name, engine, **parts)
-        return self.send(LeafArrived(RequestId(request), node, at, deadline, on_full), at)
+        event = LeafArrived(RequestId(request), node, at, deadline, on_full, at_once=at_once)
+        return self.send(event, at)
 
     def made(
         self, request: int, began: float, ended: float, engine: str = "b", ok: bool = True

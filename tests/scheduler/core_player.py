@@ -76,7 +76,10 @@ class Player(CoreModel):
         self.specs[name] = node
         self.leaves[name] = None
         on_full = "raise" if rng.random() < 0.2 else "wait"
-        self.send(LeafArrived(request, node, self.now, deadline, on_full))
+        at_once = rng.random() < 0.2
+        if at_once:
+            self.at_once.add(name)
+        self.send(LeafArrived(request, node, self.now, deadline, on_full, at_once=at_once))
 
     def make_call(self, rng: Random) -> None:
         """Tell of a call that began and ended without asking, of a program, a graph or nobody."""

@@ -162,3 +162,44 @@ def test_only_the_first_call_of_a_program_asks_for_its_admission() -> None:
     assert engines_of_new(core.state, second) == []
     graph = RequestArrived(RequestId(2), (spec("a"), spec("b", "e", "a")), 0.0, None, "raise")
     assert engines_of_new(core.state, graph) == ["e"]
+
+
+def test_a_call_that_holds_up_a_loop_is_let_in_beyond_the_bound() -> None:
+    core = full()
+    assert core.leaf(1, "a", "b", at_once=True) == [StartCall(key(1, "a"), "b")]
+    assert core.leaf(2, "a", "b") == []
+    assert core.end_call(1, "a") == [EndNode.match(outcome="done")]  # there still is no room
+    assert core.end_call(100, "held")[-1] == StartCall(key(2, "a"), "b")
+
+
+def test_a_program_that_waits_is_let_in_by_a_call_that_holds_up_its_loop() -> None:
+    core = full()
+    core.open(1)
+    core.leaf(1, "async", "b")
+    assert core.leaf(1, "sync", "b", at_once=True) == [
+        StartCall(key(1, "async"), "b"),
+        StartCall(key(1, "sync"), "b"),
+    ]
+    assert not core.state.pending
+
+
+def test_an_owned_engines_work_for_a_call_that_holds_up_a_loop_is_let_in() -> None:
+    core = full()
+    assert core.leaf(1, "a", at_once=True) == [StartStep.match(admitted=(key(1, "a"),))]
+
+
+def test_a_call_that_holds_up_a_loop_is_let_in_by_a_full_engine() -> None:
+    core = Core()
+    core.borrow(limit=1)
+    core.leaf(1, "a", "b")
+    assert core.leaf(2, "a", "b", at_once=True) == [StartCall(key(2, "a"), "b")]
+    assert core.leaf(3, "a", "b") == []
+    assert core.end_call(1, "a") == [EndNode.match(outcome="done")]  # the other one counts, too
+    assert core.end_call(2, "a")[-1] == StartCall(key(3, "a"), "b")
+
+
+def test_a_call_that_holds_up_a_loop_is_refused_where_nobody_is_to_wait() -> None:
+    core = full()
+    assert core.leaf(1, "a", "b", on_full="raise", at_once=True) == [
+        EndNode.match(outcome="rejected")
+    ]

@@ -18,6 +18,11 @@ from rag_accel.adoption.embeddings import (
 from rag_accel.adoption.known_classes import PlainMethod
 from rag_accel.errors import ConfigError
 from rag_accel_adapters.langchain.hosted import hosted_calls
+from rag_accel_adapters.written_methods import WrittenMethods
+
+_INNER = ("_embed",)
+_LEAVES = ("embed_documents", "embed_query", "aembed_documents", "aembed_query")
+_WRITTEN = WrittenMethods(_LEAVES, _INNER)
 
 
 def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
@@ -25,6 +30,8 @@ def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings
 
     # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
     if obj.multi_process or not has_plain_encode(obj._client):
+        return None
+    if not _WRITTEN.are_plain(obj, cls, method):
         return None
     queries = obj.query_encode_kwargs or obj.encode_kwargs
     try:
@@ -49,5 +56,5 @@ EMBEDDINGS = KnownEmbeddings(
         "langchain_openai.embeddings.base.OpenAIEmbeddings": _openai,
         "langchain_openai.embeddings.azure.AzureOpenAIEmbeddings": _openai,
     },
-    ("_embed", "embed_documents", "embed_query", "aembed_documents", "aembed_query"),
+    (*_INNER, *_LEAVES),
 )

@@ -19,6 +19,18 @@ from rag_accel.adoption.embeddings import (
 from rag_accel.adoption.known_classes import PlainMethod
 from rag_accel.errors import ConfigError
 from rag_accel_adapters.llama_index.hosted import hosted_calls
+from rag_accel_adapters.written_methods import WrittenMethods
+
+_INNER = ("_embed", "_embed_with_retry")
+_LEAVES = (
+    "_get_query_embedding",
+    "_get_text_embedding",
+    "_get_text_embeddings",
+    "_aget_query_embedding",
+    "_aget_text_embedding",
+    "_aget_text_embeddings",
+)
+_WRITTEN = WrittenMethods(_LEAVES, _INNER)
 
 
 def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
@@ -26,6 +38,8 @@ def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings
 
     # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
     if obj._parallel_process or not has_plain_encode(obj._model):
+        return None
+    if not _WRITTEN.are_plain(obj, cls, method):
         return None
     both = {"normalize_embeddings": obj.normalize}
     queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}
@@ -47,14 +61,5 @@ EMBEDDINGS = KnownEmbeddings(
         "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _hugging_face,
         "llama_index.embeddings.openai.base.OpenAIEmbedding": _openai,
     },
-    (
-        "_embed",
-        "_embed_with_retry",
-        "_get_query_embedding",
-        "_get_text_embedding",
-        "_get_text_embeddings",
-        "_aget_query_embedding",
-        "_aget_text_embedding",
-        "_aget_text_embeddings",
-    ),
+    (*_INNER, *_LEAVES),
 )

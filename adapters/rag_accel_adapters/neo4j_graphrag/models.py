@@ -18,13 +18,17 @@ from rag_accel.adoption.embeddings import (
 from rag_accel.adoption.known_classes import PlainMethod
 from rag_accel.errors import ConfigError
 from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
+from rag_accel_adapters.written_methods import WrittenMethods
+
+_LEAVES = ("embed_query", "async_embed_query")
+_WRITTEN = WrittenMethods(_LEAVES)
 
 
 def _sentence_transformer(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
     from rag_accel.engines.embedding.models import has_plain_encode
 
     # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
-    if not has_plain_encode(obj.model):
+    if not has_plain_encode(obj.model) or not _WRITTEN.are_plain(obj, cls, method):
         return None
     try:
         return adopt_sentence_transformer(obj.model, {}, {}, str)
@@ -46,5 +50,5 @@ EMBEDDERS = KnownEmbeddings(
             _sentence_transformer
         ),
     },
-    ("embed_query", "async_embed_query"),
+    _LEAVES,
 )

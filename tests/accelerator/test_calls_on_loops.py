@@ -1,0 +1,104 @@
+"""A call that blocks its thread's event loop never waits for what only that loop could end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import pytest
+from accel_harness import PATIENCE_S, opened, settle
+from test_leaves import own
+
+from rag_accel import Accelerator, BusyError
+from rag_accel.accelerator import RequestIdentity
+from rag_accel.engine_api import PrimitiveKind
+from rag_accel.scheduler.messages import EngineName
+from rag_accel.testing import FakeEngine, vector_of
+
+DECODING = PrimitiveKind.DECODING
+Main = Callable[[], Coroutine[Any, Any, Any]]
+
+
+def ends(main: Main) -> Any:
+    """Return what a loop's main task gives, which must not hang."""
+    found: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(asyncio.run(main()))
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found.result(PATIENCE_S)
+
+
+async def held_beside(acc: Accelerator, engine: EngineName, call: Callable[[], Any]) -> Any:
+    """Return what a sync call gives while a program of its loop holds the only places."""
+    identity = acc.open_request("p")
+    settle(acc)
+    try:
+        async with acc.leaves.permit(identity, engine, DECODING):
+            return call()
+    finally:
+        acc.close_request(identity)
+
+
+def test_a_sync_call_on_a_loop_is_let_in_beyond_max_requests() -> None:
+    with opened(max_requests=1) as acc:
+        engine = acc.borrow("chat", DECODING)
+        call = partial(acc.leaves.call, acc.anonymous(), engine, DECODING, lambda: 1)
+        assert ends(partial(held_beside, acc, engine, call)) == 1
+
+
+def test_a_sync_call_on_a_loop_is_let_in_beyond_its_engines_limit() -> None:
+    with opened() as acc:
+        engine = acc.borrow("chat", DECODING, 1)
+        call = partial(acc.leaves.call, acc.anonymous(), engine, DECODING, lambda: 1)
+        assert ends(partial(held_beside, acc, engine, call)) == 1
+
+
+@pytest.mark.parametrize("how", ["compute", "hand_over"])
+def test_owned_work_that_a_loop_stands_still_for_is_let_in(how: str) -> None:
+    with opened(max_requests=1) as acc:
+        engine, work = acc.borrow("chat", DECODING), own(acc, FakeEngine())("a")
+
+        def call() -> Any:
+            if how == "compute":
+                return acc.leaves.compute(acc.anonymous(), work).tolist()
+            return acc.leaves.hand_over(acc.anonymous(), [work]).value(0).tolist()
+
+        found = ends(partial(held_beside, acc, engine, call))
+        assert found == [vector_of("a").tolist()]
+
+
+def test_programs_that_wait_are_let_in_by_their_sync_calls_on_a_loop() -> None:
+    """Each calls, awaits and calls again, ten times as many as may live."""
+
+    async def program(identity: RequestIdentity, engine: EngineName) -> int:
+        found = acc.leaves.call(identity, engine, DECODING, lambda: 1)
+        await asyncio.sleep(0)
+        found += acc.leaves.call(identity, engine, DECODING, lambda: 1)
+        acc.close_request(identity)
+        return found
+
+    async def main() -> list[int]:
+        engine = acc.borrow("chat", DECODING)
+        identities = [acc.open_request("p") for _ in range(40)]
+        settle(acc)
+        return await asyncio.gather(*(program(one, engine) for one in identities))
+
+    with opened(max_requests=4) as acc:
+        assert ends(main) == [2] * 40
+
+
+def test_a_sync_call_on_a_loop_is_refused_where_nobody_is_to_wait() -> None:
+    with opened(max_requests=1, on_full="raise") as acc:
+        engine = acc.borrow("chat", DECODING)
+        call = partial(acc.leaves.call, acc.anonymous(), engine, DECODING, lambda: 1)
+        with pytest.raises(BusyError):
+            ends(partial(held_beside, acc, engine, call))
