@@ -179,6 +179,55 @@ class ModelWatch:
         return np.concatenate(self._watched).tobytes() if self._watched else b""
 
 
+#: Parts of a fast tokenizer that decide which tokens a text has. Its vocabulary is not looked at,
+#: which takes some thirty milliseconds to write out; how many tokens were added to it is.
+_PARTS = ("normalizer", "pre_tokenizer", "post_processor")
+
+
+class TokenizerWatch:
+    """A check of whether texts still become the tokens that they became; some microseconds.
+
+    Seen are the longest text, the sides of truncation and padding, lower case, another tokenizer,
+    another number of tokens, and the normaliser, splitter and template of a fast tokenizer. Not
+    seen is a vocabulary of the same size that was changed in place.
+
+    Args:
+        model: a ``SentenceTransformer``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        # They are kept, so that no other object can come to their places.
+        self._tokenizer, self._backend, self._state = self._look()
+
+    def is_same(self) -> bool:
+        """Tell whether nothing has changed; from any thread."""
+        tokenizer, backend, state = self._look()
+        is_own = tokenizer is self._tokenizer and backend is self._backend
+        return is_own and state == self._state
+
+    def _look(self) -> tuple[Any, Any, tuple[Any, ...]]:
+        tokenizer = getattr(self._model, "tokenizer", None)
+        backend: Any = getattr(tokenizer, "_tokenizer", None)
+        length = getattr(self._model, "max_seq_length", None)
+        own = (
+            getattr(tokenizer, name, None)
+            for name in ("model_max_length", "truncation_side", "padding_side", "do_lower_case")
+        )
+        parts = (_written(getattr(backend, name, None)) for name in _PARTS)
+        count: Any = getattr(backend, "get_vocab_size", None)
+        size = None if count is None else count()
+        return tokenizer, backend, (length, size, *own, *parts)
+
+
+def _written(part: Any) -> Any:
+    """Return the state of a part; one that cannot be written out counts by its kind alone."""
+    try:
+        return None if part is None else part.__getstate__()
+    except Exception:  # a part written in Python has no form of its own
+        return type(part)
+
+
 def _spread(weight: torch.Tensor) -> NDArray[np.signedinteger]:
     """Return a view of the bits of some components, which shows what is written there later."""
     is_seen = weight.is_contiguous() and weight.device.type == "cpu"

@@ -11,19 +11,26 @@ from rag_accel.engines.embedding.models import has_plain_encode, is_plain_model
 def watch_of(model: Any) -> Callable[[], Callable[[], bool]] | None:
     """Return what makes a check of a model from now on, or None where no change would be seen.
 
-    Seen is what ``ModelWatch`` sees, and settings of the model itself such as its prompts.
+    Seen is what ``ModelWatch`` and ``TokenizerWatch`` see, and settings of the model itself such as
+    its prompts.
     """
     if not is_plain_model(model):
         return None
 
     def watch() -> Callable[[], bool]:
-        from rag_accel.engines.embedding.model_watch import ModelWatch, Settings
+        from rag_accel.engines.embedding.model_watch import (
+            ModelWatch,
+            Settings,
+            TokenizerWatch,
+        )
 
         try:
             seen = ModelWatch(model)
         except RuntimeError:  # weights that count no changes
             return lambda: False
-        settings = Settings(model)
-        return lambda: has_plain_encode(model) and settings.are_same() and seen.is_same()
+        settings, tokens = Settings(model), TokenizerWatch(model)
+        return lambda: (
+            has_plain_encode(model) and settings.are_same() and tokens.is_same() and seen.is_same()
+        )
 
     return watch

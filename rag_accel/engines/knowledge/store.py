@@ -158,6 +158,7 @@ class GraphStore:
             if self._is_closed or not self._are_many():
                 self._merging.forget()
                 return None
+            self._is_asked = False
         with self._building:
             try:
                 return self._made()
@@ -174,7 +175,6 @@ class GraphStore:
             is_latest = self.number == version.version
             self.edits = Edits() if is_latest else self.edits.since(edits)
             self._view = None
-            self._is_asked = False
 
     def renew_after_fork(self) -> None:
         """Make anew what other threads may have held in the parent."""

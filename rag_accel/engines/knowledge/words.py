@@ -113,7 +113,8 @@ class NameWords:
     def _totals(self) -> NDArray[np.float64]:
         """Return the weight of all words of each name, summed in their order."""
         names = np.repeat(np.arange(len(self._sizes)), self._sizes)
-        return np.bincount(names, self._weights[self._words], minlength=len(self._sizes))
+        totals = np.bincount(names, self._weights[self._words], minlength=len(self._sizes))
+        return np.asarray(totals, np.float64)
 
 
 def best(ids: Ids, scores: np.ndarray, k: int, rank: Callable[[Ids], Ids] = lambda ids: ids) -> Ids:

@@ -143,14 +143,21 @@ def test_kept_vectors_equal_plain_embedding_of_each_text(model: Any) -> None:
     assert engine.counts["kept_vector_hits"] == 5
 
 
+def replace_a_letter(model: Any) -> None:
+    normalizers = pytest.importorskip("tokenizers").normalizers
+    model.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("e", "x")
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda model: next(model.parameters()).data.mul_(2),
         lambda model: model.prompts.update(document="about: "),
         lambda model: setattr(model, "truncate_dim", 4),
+        lambda model: setattr(model, "max_seq_length", 4),
+        replace_a_letter,
     ],
-    ids=["weights", "prompts", "dimension"],
+    ids=["weights", "prompts", "dimension", "length", "normaliser"],
 )
 def test_kept_vectors_are_forgotten_when_the_model_changes(model: Any, change: Any) -> None:
     engine = SentenceTransformerEngine(model, runtime="torch")
