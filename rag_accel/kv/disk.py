@@ -174,7 +174,7 @@ class DiskStore:
 
     def _write(self, path: Path, state: KeyValues, tag: ChunkTag) -> bool:
         self.folder.remove_left()
-        if path.exists() and not path.is_symlink():
+        if path.is_file() and not path.is_symlink():
             return True
         if not self._make_room(state.nbytes):
             self.counts.unkept += 1

@@ -38,6 +38,8 @@ _REFERENCES = re.compile(r"[0-9a-f]{64}\.ref")
 _REFERENCE_BYTES = 128
 _LEFT = re.compile(r"\..*\.tmp")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+#: so that a named pipe in a file's place is seen to be none, and not waited for
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class ChunkFolder:
             OSError: it cannot be opened for another reason.
         """
         try:
-            descriptor = os.open(path, os.O_RDONLY | _NO_LINK)
+            descriptor = os.open(path, os.O_RDONLY | _NO_LINK | _NO_WAIT)
         except FileNotFoundError:
             return None
         except OSError:

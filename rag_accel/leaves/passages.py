@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from rag_accel.engine_api import GenerationInput, Passage
+from rag_accel.errors import ConfigError
 from rag_accel.kv.locate import locate
 
 #: Shorter documents, in characters, are not looked for: what they would save is less than that.
 LEAST_CHARACTERS = 24
+
+
+def several_documents(given: Any, where: str) -> Iterable[Any]:
+    """Return the documents that a call names; none of None.
+
+    Args:
+        given: several documents.
+        where: whose call it is, for the error.
+
+    Raises:
+        ConfigError: a single text, a mapping, or nothing that holds several things.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigError(
+            "documents are named as a list",
+            where=f"{where}, documents",
+            found=type(given).__name__,
+            valid="a list of documents",
+        )
+    return given
 
 
 def with_passages(

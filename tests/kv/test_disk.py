@@ -112,6 +112,18 @@ def test_a_link_in_place_of_a_file_is_not_followed(
     assert same_state(store.find(KEY), chunk_state(2))
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path, times: Times) -> None:
+    store = opened(folder, times)
+    store.put(KEY, chunk_state(), LABEL)
+    (name,) = names(folder)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert store.find(KEY) is None
+    assert store.put(KEY, chunk_state(2), LABEL)
+    assert same_state(store.find(KEY), chunk_state(2))
+
+
 def test_the_least_lately_used_file_goes_first(folder: Path, times: Times) -> None:
     store = opened(folder, times, limit_bytes=2 * ONE)
     store.put(KEY, chunk_state(0), LABEL)

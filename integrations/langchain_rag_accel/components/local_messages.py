@@ -9,7 +9,9 @@ from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 
 from rag_accel.engine_api import GenerationInput, Message, Role
+from rag_accel.engines.llm.local.stopping import stop_strings
 from rag_accel.errors import ConfigError
+from rag_accel.leaves.passages import several_documents
 
 _ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -25,7 +27,7 @@ _TOOLS = ("tools", "tool_choice", "functions", "function_call", "response_format
 
 def generation_input(
     messages: Sequence[BaseMessage],
-    stop: Sequence[str] | None,
+    stop: str | Sequence[str] | None,
     max_tokens: int | None,
     options: Mapping[str, Any],
 ) -> GenerationInput:
@@ -45,7 +47,7 @@ def generation_input(
             )
     turns = tuple(_turn(message, at) for at, message in enumerate(messages))
     known = {name: value for name, value in options.items() if name not in _TOOLS}
-    return GenerationInput(turns, tuple(stop or ()), max_tokens, known)
+    return GenerationInput(turns, stop_strings(stop), max_tokens, known)
 
 
 def _turn(message: BaseMessage, at: int) -> Message:
@@ -77,7 +79,7 @@ def named_documents(given: Any) -> list[tuple[str, str]]:
         ConfigError: something else than texts and documents.
     """
     found: list[tuple[str, str]] = []
-    for at, one in enumerate(given or ()):
+    for at, one in enumerate(several_documents(given, "ChatRagAccel")):
         if isinstance(one, Document):
             found.append((str(one.id or at), one.page_content))
         elif isinstance(one, str):

@@ -35,6 +35,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
 from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds
+from rag_accel.engines.llm.local.stopping import stop_strings
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
 from rag_accel.leaves.passages import with_passages
@@ -66,7 +67,7 @@ class RagAccelLLM(LLM):
         top_p: the most probable tokens are kept until together they have this probability.
         top_k: so many most probable tokens are kept.
         seed: of each call's own generator.
-        stop: strings that end an answer.
+        stop: strings that end an answer, or one.
         chat_template: a template in place of the tokenizer's.
         pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
         prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
@@ -128,6 +129,8 @@ class RagAccelLLM(LLM):
         accelerator: Accelerator | None = None,
         **arguments: Any,
     ) -> None:
+        if isinstance(arguments.get("stop"), str):
+            arguments["stop"] = [arguments["stop"]]
         super().__init__(**{"dtype": dtype, **arguments})
         self._local = local_model(
             model,
@@ -230,7 +233,7 @@ class RagAccelLLM(LLM):
         documents = named_documents(kwargs.get("documents"))
         asked = GenerationInput(
             tuple(_turn(message, at) for at, message in enumerate(messages)),
-            tuple(kwargs.get("stop") or self.stop),
+            stop_strings(kwargs.get("stop") or self.stop),
             kwargs.get("max_tokens", self.max_tokens),
             {name: value for name, value in options.items() if value is not None},
         )

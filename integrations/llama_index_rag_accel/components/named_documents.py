@@ -7,6 +7,7 @@ from typing import Any
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from rag_accel.errors import ConfigError
+from rag_accel.leaves.passages import several_documents
 from rag_accel_adapters.llama_index.documents import documents_in
 
 
@@ -17,7 +18,7 @@ def named_documents(given: Any) -> list[tuple[str, str]]:
         ConfigError: something else than texts, nodes and nodes with scores.
     """
     found: list[tuple[str, str]] = []
-    for at, one in enumerate(given or ()):
+    for at, one in enumerate(several_documents(given, "RagAccelLLM")):
         if isinstance(one, BaseNode | NodeWithScore):
             found += documents_in([one])
         elif isinstance(one, str):

@@ -123,6 +123,13 @@ def test_a_call_may_name_its_documents(accelerator: Accelerator) -> None:
     assert reused(model.invoke(again, documents=documents)) == tokens("a", "b")
 
 
+@pytest.mark.parametrize("documents", ["one string", {"a": "text"}, 7])
+def test_documents_that_are_no_list_are_refused(accelerator: Accelerator, documents: Any) -> None:
+    model = chat(accelerator, kv_reuse="full")
+    with pytest.raises(ConfigError, match="named as a list"):
+        model.invoke("Well?", documents=documents)
+
+
 def test_what_is_no_document_is_refused(accelerator: Accelerator) -> None:
     model = chat(accelerator, kv_reuse="full")
     with pytest.raises(ConfigError, match=r"documents\[1\]"):

@@ -392,3 +392,31 @@ class TestUnit(_Suite, ChatModelUnitTests):
 
 class TestIntegration(_Suite, ChatModelIntegrationTests):
     pass
+
+
+class TestStopStrings:
+    """A single text that ends an answer is one stop string, however it is given."""
+
+    @pytest.fixture
+    def word(self, chat: ChatRagAccel) -> str:
+        """Give three characters from the middle of an answer."""
+        whole = str(chat.invoke(QUESTIONS[3]).content)
+        return whole[5:8]
+
+    def test_of_a_call(self, chat: ChatRagAccel, word: str) -> None:
+        expected = chat.invoke(QUESTIONS[3], stop=[word]).content
+        assert expected == generated(QUESTIONS[3]).partition(word)[0]
+        assert chat.invoke(QUESTIONS[3], stop=word).content == expected  # type: ignore[arg-type]
+        assert chat.bind(stop=word).invoke(QUESTIONS[3]).content == expected
+        assert "".join(str(one.content) for one in chat.stream(QUESTIONS[3], stop=word)) == expected  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("stop", [[None], 7, ["a", 3]])
+    def test_what_is_no_text_is_refused(self, chat: ChatRagAccel, stop: Any) -> None:
+        with pytest.raises(ConfigError, match="stop strings are texts"):
+            chat.invoke(QUESTIONS[3], stop=stop)
+
+
+@pytest.mark.parametrize("most", [2.5, True, "3", 0, float("nan")])
+def test_a_number_of_tokens_that_is_none_is_refused(chat: ChatRagAccel, most: Any) -> None:
+    with pytest.raises(ConfigError, match="max_tokens"):
+        chat.invoke(QUESTIONS[3], max_tokens=most)

@@ -155,6 +155,11 @@ async def test_a_call_may_name_its_documents(accelerator: Accelerator, call: str
     }
 
 
+def test_documents_that_are_no_list_are_refused(accelerator: Accelerator) -> None:
+    with pytest.raises(ConfigError, match="named as a list"):
+        model(accelerator).chat(chatted(PROMPTS[0]), documents="one string")
+
+
 def test_without_reuse_named_documents_change_nothing(accelerator: Accelerator) -> None:
     exact = model(accelerator, "exact")
     plain = exact.chat(chatted(PROMPTS[0]))

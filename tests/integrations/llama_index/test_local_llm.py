@@ -127,3 +127,25 @@ def test_bounds_out_of_range_are_named(bad: dict[str, int]) -> None:
     (name,) = bad
     with pytest.raises(ValueError, match=name):
         RagAccelLLM("some/model", **bad)
+
+
+def test_a_single_text_is_one_stop_string_however_it_is_given(
+    llm: RagAccelLLM, accelerator: Accelerator
+) -> None:
+    word = generated(QUESTIONS[3])[5:8]
+    expected = generated(QUESTIONS[3]).partition(word)[0]
+    own = RagAccelLLM(
+        model(), tokenizer=tokenizer(), max_tokens=TOKENS, stop=word, accelerator=accelerator
+    )
+    assert llm.complete(QUESTIONS[3], stop=[word]).text == expected
+    assert llm.complete(QUESTIONS[3], stop=word).text == expected
+    assert llm.chat(_user(QUESTIONS[3]), stop=word).message.content == expected
+    assert own.complete(QUESTIONS[3]).text == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("stop", [None]), ("max_tokens", 2.5), ("max_tokens", True)]
+)
+def test_options_of_a_wrong_type_are_refused(llm: RagAccelLLM, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        llm.complete(QUESTIONS[3], **{name: value})

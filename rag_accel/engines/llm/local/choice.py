@@ -172,7 +172,8 @@ def local_model(
     """Return the model; the same for all that ask for the same while one of them lives.
 
     A model object that was changed since an engine of it was made is another, as it is where its
-    generation settings or its tokenizer's chat template were; so is a folder whose files were. What was loaded of one before goes on as it was.
+    generation settings or its tokenizer's chat template were; so is a folder whose files were.
+    What was loaded of a folder before goes on as it was.
     """
     named = isinstance(model, str | Path)
     source = (str(model), *_files(Path(model))) if named else id(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from rag_accel.engine_api import GenerationOutput
@@ -78,17 +79,17 @@ class LocalOptions:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens_default", "step_tokens", "max_works", "max_threads"):
-            check_least(f"LocalOptions.{name}", getattr(self, name), 1)
+            check_whole(f"LocalOptions.{name}", getattr(self, name), 1)
         check_least("LocalOptions.stall_s", self.stall_s, 0.001)
         for name in ("prefix_lanes", "chunk_bytes"):
-            check_least(f"LocalOptions.{name}", getattr(self, name), 0)
-        check_least("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
-        check_least("LocalOptions.kv_disk_bytes", self.kv_disk_bytes, 0)
+            check_whole(f"LocalOptions.{name}", getattr(self, name), 0)
+        check_whole("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
+        check_whole("LocalOptions.kv_disk_bytes", self.kv_disk_bytes, 0)
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
         check_reuse("LocalOptions.kv_reuse", self.kv_reuse)
         check_recipe("LocalOptions.kv_recipe", self.kv_recipe)
         check_share("LocalOptions.recompute_ratio", self.recompute_ratio)
-        check_least("LocalOptions.recompute_layer", self.recompute_layer, 0)
+        check_whole("LocalOptions.recompute_layer", self.recompute_layer, 0)
 
     @property
     def reads_ahead(self) -> bool:
@@ -125,10 +126,10 @@ class LocalBounds:
     kv_recipe: KvRecipe = "alone"
 
     def __post_init__(self) -> None:
-        check_least("pool_bytes", self.pool_bytes, 1)
+        check_whole("pool_bytes", self.pool_bytes, 1)
         for name in ("prefix_lanes", "chunk_bytes"):
-            check_least(name, getattr(self, name), 0)
-        check_least("kv_disk_bytes", self.kv_disk_bytes, 0)
+            check_whole(name, getattr(self, name), 0)
+        check_whole("kv_disk_bytes", self.kv_disk_bytes, 0)
         check_least("kv_max_age_s", self.kv_max_age_s, 0)
         check_reuse("kv_reuse", self.kv_reuse)
         check_recipe("kv_recipe", self.kv_recipe)
@@ -181,11 +182,18 @@ class LocalBounds:
         }
 
 
-def check_least(where: str, value: float | None, least: float) -> None:
-    """Raise ConfigError where a number is given that is too small."""
-    if value is not None and value < least:
+def check_least(where: str, value: Any, least: float) -> None:
+    """Raise ConfigError where something is given that is no number, or one that is too small."""
+    if value is not None and not (_is_a(Real, value) and value >= least):
         valid = f"at least {least}"
         raise ConfigError("option out of range", where=where, found=value, valid=valid)
+
+
+def check_whole(where: str, value: Any, least: int) -> None:
+    """Raise ConfigError where something is given that is no whole number, or a smaller one."""
+    if value is not None and not (_is_a(Integral, value) and value >= least):
+        valid = f"a whole number, at least {least}"
+        raise ConfigError("option out of range", where=where, found=repr(value), valid=valid)
 
 
 def check_reuse(where: str, kv_reuse: str) -> None:
@@ -202,7 +210,11 @@ def check_recipe(where: str, kv_recipe: str) -> None:
         raise ConfigError("unknown recipe", where=where, found=kv_recipe, valid=valid)
 
 
-def check_share(where: str, value: float) -> None:
-    """Raise ConfigError where a number is given that is no share."""
-    if not 0 <= value <= 1:
+def check_share(where: str, value: Any) -> None:
+    """Raise ConfigError where something is given that is no share."""
+    if not (_is_a(Real, value) and 0 <= value <= 1):
         raise ConfigError("option out of range", where=where, found=value, valid="0 to 1")
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

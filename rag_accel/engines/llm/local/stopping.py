@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from rag_accel.errors import ConfigError
+
 Decode = Callable[[list[int]], str]
 """The text of token ids, special ones left out."""
 
@@ -65,6 +67,24 @@ class Detokenizer:
         if text.endswith(kept):
             del self._window[:-_CONTEXT]
             self._given = len(kept)
+
+
+def stop_strings(given: Any) -> tuple[str, ...]:
+    """Return the strings that end a text: one, several or, of None, none.
+
+    Raises ConfigError on anything else.
+    """
+    if given is None:
+        return ()
+    several = (given,) if isinstance(given, str) else given
+    if not isinstance(several, Sequence) or not all(isinstance(one, str) for one in several):
+        raise ConfigError(
+            "stop strings are texts",
+            where="stop",
+            found=repr(given),
+            valid="a text, or a list of texts",
+        )
+    return tuple(several)
 
 
 class StopScanner:

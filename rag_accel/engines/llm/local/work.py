@@ -16,12 +16,12 @@ from rag_accel.engine_api import (
     PromptUse,
     TokenLogprob,
 )
-from rag_accel.engines.llm.local.options import LocalOptions, check_least
+from rag_accel.engines.llm.local.options import LocalOptions, check_whole
 from rag_accel.engines.llm.local.prompting import Prompting, check_room
 from rag_accel.engines.llm.local.rows import Runner
 from rag_accel.engines.llm.local.sampling import Choice, Sampler, read_options
 from rag_accel.engines.llm.local.sequence import TokenSequence
-from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer
+from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer, stop_strings
 from rag_accel.engines.llm.local.tokens import (
     CompletionTokens,
     EncodingInput,
@@ -162,7 +162,7 @@ class WorkReader:
         wanted = payload.max_tokens
         if wanted is None:
             wanted = self._options.max_tokens_default
-        check_least("GenerationInput.max_tokens", wanted, 1)
+        check_whole("GenerationInput.max_tokens", wanted, 1)
         prompting, segments = self._of_messages(), None
         if self._options.kv_reuse != "exact" and payload.passages:
             segments = prompting.segmented(
@@ -173,7 +173,7 @@ class WorkReader:
         cleans_up = bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False))
         completion = CompletionText(
             Detokenizer(self._text, cleans_up=cleans_up),
-            stop=payload.stop,
+            stop=stop_strings(payload.stop),
             eos=self._eos,
             max_tokens=max_new,
         )

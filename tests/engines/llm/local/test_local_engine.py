@@ -584,3 +584,12 @@ def test_a_closed_engine_holds_nothing_and_takes_nothing(engine: LocalLLMEngine)
 def test_bounds_out_of_range_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         LocalOptions(**options)
+
+
+@pytest.mark.parametrize("value", ["3", True, float("nan"), 2.5])
+def test_bounds_that_are_no_numbers_are_refused_by_name(value: Any) -> None:
+    with pytest.raises(ConfigError, match="max_works"):
+        LocalOptions(max_works=value)
+    if value != 2.5:
+        with pytest.raises(ConfigError, match="stall_s"):
+            LocalOptions(stall_s=value)
