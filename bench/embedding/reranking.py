@@ -2,7 +2,7 @@
 
 Both score by late interaction over MiniLM's token vectors: the mean over the query's tokens of the
 largest cosine to any token of the passage. The opponent is sentence-transformers on torch, called
-by each caller for itself.
+by each caller for itself. A cross-encoder in LangChain's reranker is its own opponent.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+from langchain_core.documents import Document as ChainDocument
 
 from bench.arms import bench_accelerator, best_torch_threads
 from bench.embedding.levels import workload_of
 from bench.measure import Pairs, alternate, median, ratios
 from bench.results import Row, median_row
+from langchain_rag_accel import accelerate
 from langchain_rag_accel.demo.load import Load, run_load, torch_threads
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import Document
@@ -89,6 +92,23 @@ class OurReranker:
         return [(int(one.document.id), one.score) for one in found]
 
 
+class ChainReranker:
+    """LangChain's reranker over a cross-encoder, plain or accelerated."""
+
+    def __init__(self, reranker: Any, passages: Sequence[Sequence[str]]) -> None:
+        self._reranker = reranker
+        self._passages = [
+            [ChainDocument(text, metadata={"place": place}) for place, text in enumerate(one)]
+            for one in passages
+        ]
+
+    def invoke(self, question: str) -> list[int]:
+        """Return the places of a question's passages, the best first."""
+        number, _, query = question.partition(" ")
+        found = self._reranker.compress_documents(self._passages[int(number)], query)
+        return [one.metadata["place"] for one in found]
+
+
 def rerank(model: Any, texts: Sequence[str], sizes: Sizes) -> tuple[float, list[Row]]:
     """Return pairs/s ours / the opponent's, and the rows that say it.
 
@@ -113,6 +133,33 @@ def rerank(model: Any, texts: Sequence[str], sizes: Sizes) -> tuple[float, list[
             sizes.repeats,
         )
     return median(ratios(pairs.map(lambda one: one.throughput_rps))), _rows(pairs, sizes)
+
+
+def rerank_on_one_thread(path: str, texts: Sequence[str], sizes: Sizes) -> tuple[float, list[Row]]:
+    """Return pairs/s of LangChain's reranker accelerated / plain, on one torch thread, and rows.
+
+    Args:
+        path: of a model of sentence-transformers, whose network with a random head is the
+            cross-encoder.
+        texts: as of ``rerank``.
+        sizes: how much.
+    """
+    from langchain_community.cross_encoders import HuggingFaceCrossEncoder
+
+    passages, questions = _material(texts, sizes)
+    with torch_threads(1), bench_accelerator() as accelerator:
+        options = {"device": "cpu", "num_labels": 1}
+        model = HuggingFaceCrossEncoder(model_name=path, model_kwargs=options)
+        reranker = CrossEncoderReranker(model=model, top_n=sizes.passages)
+        plain = ChainReranker(reranker, passages)
+        fast = ChainReranker(accelerate(reranker, accelerator=accelerator), passages)
+        load = partial(run_load, users=sizes.callers, shape="threads")
+        for arm in (plain, fast):
+            load(arm, questions[: sizes.callers])
+        pairs = alternate(
+            lambda _: load(plain, questions), lambda _: load(fast, questions), sizes.repeats
+        )
+    return median(ratios(pairs.map(lambda one: one.throughput_rps))), _chain_rows(pairs, sizes)
 
 
 def _on(threads: int, run: Any) -> Load:
@@ -152,6 +199,33 @@ def _rows(pairs: Pairs[Load], sizes: Sizes) -> list[Row]:
     ]
     different = len(compared) - sum(compared)
     return [*rows, Row(OURS, workload, "different_answers", different, None, len(compared))]
+
+
+def _chain_rows(pairs: Pairs[Load], sizes: Sizes) -> list[Row]:
+    workload = (
+        f"{workload_of(sizes.callers, 'threads')}, {sizes.passages} passages a call, one thread"
+    )
+    systems = (("LangChain's reranker", pairs.plain), ("it accelerated", pairs.other))
+    rows = [
+        median_row(
+            system,
+            workload,
+            "pairs_per_s",
+            [sizes.passages * load.throughput_rps for load in loads],
+        )
+        for system, loads in systems
+    ]
+    # The scores of a random head are near each other: places may differ where they tie.
+    compared = [
+        one == other
+        for plain, fast in zip(pairs.plain, pairs.other, strict=True)
+        for one, other in zip(plain.answers, fast.answers, strict=True)
+    ]
+    different = len(compared) - sum(compared)
+    return [
+        *rows,
+        Row("it accelerated", workload, "different_orders", different, None, len(compared)),
+    ]
 
 
 def _is_same(one: Ranked, other: Ranked) -> bool:

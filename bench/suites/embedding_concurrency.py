@@ -30,6 +30,9 @@ Ratios:
     rerank_vs_plain: against the same late-interaction scorer on sentence-transformers and torch,
         unbatched, at its best torch threads: pairs/s of 64 callers, 16 passages of 60 words a call;
         median over pairs of runs.
+    rerank_one_thread: against LangChain's CrossEncoderReranker (MiniLM with a random head, torch)
+        where torch has one thread a call: pairs/s accelerated / plain, 16 callers in threads, 8
+        passages of 60 words a call; median over pairs of runs.
 """
 
 from __future__ import annotations
@@ -149,6 +152,11 @@ def run(
         rerank = reranking.Sizes(16, chosen.callers[-1], chosen.rerank, chosen.rerank_repeats)
         documents = [one.text for one in read_corpus(CHUNKS).documents]
         ratios["rerank_vs_plain"], more = reranking.rerank(plain._client, documents, rerank)
+        rows += more
+        rerank = reranking.Sizes(8, 16, chosen.rerank // 2, chosen.rerank_repeats)
+        ratios["rerank_one_thread"], more = reranking.rerank_on_one_thread(
+            plain.model_name, documents, rerank
+        )
         rows += more
     wrong = (*too_many(rows, "max_abs_difference", SAME), *too_many(rows, "different_answers"))
     return SuiteResult(

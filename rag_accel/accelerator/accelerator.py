@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from collections import Counter
@@ -40,6 +39,7 @@ from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
 from rag_accel.scheduler.state import CoreOptions
+from rag_accel.system.forks import forks
 from rag_accel.system.processor import usable_cores
 from rag_accel.telemetry import Metrics, Tracer
 
@@ -124,7 +124,7 @@ class Accelerator:
         items = BorrowedEngine(LIST_ITEMS, frozenset({PrimitiveKind.PARTIAL_DECODING}))
         self._driver.add_borrowed(items)
         self._execution = Execution(self._driver, self.calls, self.options, lambda: self._bound)
-        self._pid = os.getpid()
+        self._forks = forks.number
         # The driver's thread keeps the driver alive, not this object: nobody else would stop it.
         weakref.finalize(self, self._driver.close, 0.0).atexit = False
         given = {
@@ -297,13 +297,27 @@ class Accelerator:
         limit = self.options.deadline_s if deadline_s is None else deadline_s
         deadline = None if limit is None else now + limit
         request = self._driver.new_request()
-        self._driver.note(RequestOpened(request, program, now, deadline))
-        return RequestIdentity(self, request, now, deadline, program)
+        identity = RequestIdentity(self, request, now, deadline, program)
+        if self._driver.begin_program(request, program, now, deadline):
+            identity.begin_quietly()
+        return identity
+
+    def open_late(self, identity: RequestIdentity) -> None:
+        """Have the scheduler know of a run that it need not know of until now."""
+        begun = identity.last_call
+        opened = RequestOpened(
+            *(identity.request, identity.program, identity.arrived_at, identity.deadline),
+            last_call=begun and begun.ended,
+            was_reported=True,
+        )
+        self._driver.open_program(opened)
 
     def close_request(self, identity: RequestIdentity) -> None:
         """End a run of an intercepted program."""
-        identity.end()
-        self._driver.note(RequestClosed(identity.request, self._driver.now()))
+        if identity.end():
+            self._driver.end_program(identity.request)
+        else:
+            self._driver.note(RequestClosed(identity.request, self._driver.now()))
 
     def forget_program(self, program: str) -> None:
         """Forget what was learned of a program whose object is gone; from any thread."""
@@ -403,7 +417,7 @@ class Accelerator:
     @property
     def forked(self) -> bool:
         """Tell whether this process is a child forked after this was made: its threads are gone."""
-        return os.getpid() != self._pid
+        return forks.number != self._forks
 
     @property
     def closed(self) -> bool:

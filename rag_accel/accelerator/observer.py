@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from rag_accel.scheduler.commands import (
     Command,
@@ -18,9 +18,13 @@ from rag_accel.scheduler.messages import (
     CallEnded,
     CallMade,
     Event,
+    Fact,
     LeafArrived,
     NodeKey,
     OwnedEngineAdded,
+    ProgramBegan,
+    ProgramEnded,
+    Reported,
     RequestArrived,
     RequestClosed,
     RequestId,
@@ -33,6 +37,8 @@ from rag_accel.scheduler.state import SchedulerState
 from rag_accel.telemetry import events as trace
 from rag_accel.telemetry.metrics import EngineMetrics, Metrics
 from rag_accel.telemetry.tracer import Tracer
+
+F = TypeVar("F", bound=Fact)
 
 
 class SchedulerObserver:
@@ -48,6 +54,8 @@ class SchedulerObserver:
         #: of each request, its nodes that run: where and since when
         self._running: dict[RequestId, dict[str, tuple[str, float]]] = {}
         #: of each request, the first nodes that a condition has added, and that condition
+        #: begun and neither opened nor over
+        self._programs: set[RequestId] = set()
         self._grown: dict[RequestId, dict[str, str]] = {}
         #: when leaves came that may share another's run
         self._sharing: dict[NodeKey, float] = {}
@@ -84,20 +92,39 @@ class SchedulerObserver:
             self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "graph"))
 
     def _program_opened(self, event: RequestOpened, now: float, state: SchedulerState) -> None:
-        if trace.RequestStarted in self._tracer.wanted:
+        if event.was_reported:
+            self._programs.discard(event.request)
+        elif trace.RequestStarted in self._tracer.wanted:
             self._tracer.emit(trace.RequestStarted(event.arrived_at, event.request, "program"))
 
     def _program_closed(self, event: RequestClosed, now: float, state: SchedulerState) -> None:
         if trace.RequestEnded in self._tracer.wanted:
             self._tracer.emit(trace.RequestEnded(event.closed_at, event.request, "done"))
 
-    def _call_made(self, event: CallMade, now: float, state: SchedulerState) -> None:
-        duration_s = event.ended_at - event.began_at
-        cells = self._cells.get(event.engine) or self._find_cells(event.engine)
-        cells.record_step(1, duration_s, event.ok)
+    def _reported(self, event: Reported, now: float, state: SchedulerState) -> None:
+        calls: dict[str, list[CallMade]] = {}
+        for fact in event.facts:
+            if isinstance(fact, CallMade):
+                calls.setdefault(fact.engine, []).append(fact)
+                is_alone = not self._is_in_request(fact, state)
+                self._trace(_lone_call_events if is_alone else _call_events, fact)
+            elif isinstance(fact, ProgramBegan):
+                self._programs.add(fact.request)
+                self._trace(_begin_events, fact)
+            else:
+                self._programs.discard(fact.request)
+                self._trace(_end_events, fact)
+        for engine, made in calls.items():
+            cells = self._cells.get(engine) or self._find_cells(engine)
+            durations = [call.ended_at - call.began_at for call in made]
+            cells.record_calls(durations, sum(not call.ok for call in made))
+
+    def _trace(self, make: Callable[[F], Iterable[trace.TraceEvent]], fact: F) -> None:
         if self._tracer.wanted:
-            is_alone = state.find(event.request) is None
-            self._tracer.emit_later(_lone_call_events if is_alone else _call_events, event)
+            self._tracer.emit_later(make, fact)
+
+    def _is_in_request(self, call: CallMade, state: SchedulerState) -> bool:
+        return call.request in self._programs or state.find(call.request) is not None
 
     def _leaf_arrived(self, event: LeafArrived, now: float, state: SchedulerState) -> None:
         wanted = self._tracer.wanted
@@ -279,6 +306,14 @@ class SchedulerObserver:
             self._tracer.emit(trace.RequestEnded(now, command.request, command.outcome, node))
 
 
+def _begin_events(program: ProgramBegan) -> Iterator[trace.TraceEvent]:
+    yield trace.RequestStarted(program.arrived_at, program.request, "program")
+
+
+def _end_events(program: ProgramEnded) -> Iterator[trace.TraceEvent]:
+    yield trace.RequestEnded(program.closed_at, program.request, "done")
+
+
 def _call_events(call: CallMade) -> Iterator[trace.TraceEvent]:
     node = (call.request, call.name, call.engine)
     yield trace.NodeDispatched(call.began_at, *node, 0.0, call.kind)
@@ -304,7 +339,7 @@ _NOTE: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None
     LeafArrived: SchedulerObserver._leaf_arrived,  # pyright: ignore[reportPrivateUsage]
     StepEnded: SchedulerObserver._step_over,  # pyright: ignore[reportPrivateUsage]
     StepFailed: SchedulerObserver._step_over,  # pyright: ignore[reportPrivateUsage]
-    CallMade: SchedulerObserver._call_made,  # pyright: ignore[reportPrivateUsage]
+    Reported: SchedulerObserver._reported,  # pyright: ignore[reportPrivateUsage]
     CallEnded: SchedulerObserver._call_over,  # pyright: ignore[reportPrivateUsage]
 }
 

@@ -137,6 +137,7 @@ class CrossEncoderClient:
 
     def _engine(self) -> Engine:
         from rag_accel.engines.embedding.models import default_threads
+        from rag_accel.engines.helper_threads import default_parallel
         from rag_accel.engines.rerank.engine import RerankEngine
 
         client = self._client
@@ -145,7 +146,10 @@ class CrossEncoderClient:
         def predict(pairs: Any) -> Any:
             return client.predict(pairs)  # looked up each time: it may be replaced
 
-        return RerankEngine(predict, max_threads=default_threads(on_cpu), pure=True)
+        threads = default_threads(on_cpu)
+        return RerankEngine(
+            predict, max_threads=threads, parallel=default_parallel(threads), pure=True
+        )
 
 
 def _in_order(ranked: Any) -> Any:

@@ -162,9 +162,14 @@ def _sentence_transformer(
 
 
 def _described(model: Any, options: Options) -> str:
+    from rag_accel.engines.embedding.models import default_threads
+    from rag_accel.engines.embedding.sentence_encoder import runs_on_cpu
     from rag_accel.engines.embedding.shared_runtimes import describe
+    from rag_accel.engines.helper_threads import describe_parallel
 
     runs = describe(model, "torch" if options.reproducible else options.embedding_runtime)
+    if not options.reproducible:
+        runs += describe_parallel(default_threads(runs_on_cpu(model)))
     return f"recognised local model: owned engine, texts of all requests share batches; {runs}"
 
 

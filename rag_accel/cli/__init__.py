@@ -18,6 +18,7 @@ from rag_accel.registry import command_registry
 from rag_accel.telemetry.reading import read_json_lines
 
 RUN = "run"
+DESCRIPTION = "Run a RAG program accelerated, see what is installed here and where its time goes."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == [RUN] and given[1:] not in ([], ["-h"], ["--help"]):
         return run_program(given[1:])  # whatever follows is for the program
-    parser = argparse.ArgumentParser(prog="rag-accel", description=__doc__)
+    parser = argparse.ArgumentParser(prog="rag-accel", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_doctor_command(commands)
     trace = commands.add_parser("trace", help="show where the time of a recorded run went")

@@ -11,15 +11,19 @@ from rag_accel.engine_api import Message
 from rag_accel.engine_api.payloads import Role
 from rag_accel.errors import ConfigError
 
-_VALID = "a folder with *.txt, or a .jsonl file with an object a line whose text is a string"
+_VALID = (
+    "a folder with *.txt, a .txt file with a text a line, or a .jsonl file with an object a line "
+    "whose text is a string"
+)
 
 
 def read_corpus(path: Path, *, metadata: bool = False, strip: bool = False) -> list[str]:
     """Return the texts of a file or folder in their order, as they will stand in prompts.
 
     Args:
-        path: a folder, whose ``*.txt`` at any depth are taken by their paths, or a ``.jsonl`` file
-            of objects with ``text`` and, it may be, ``metadata``.
+        path: a folder, whose ``*.txt`` at any depth are taken by their paths; a ``.txt`` file with
+            a text on each line that is not empty; or a ``.jsonl`` file of objects with ``text``
+            and, it may be, ``metadata``.
         metadata: whether its lines, ``key: value``, stand before a text as LlamaIndex puts them.
         strip: whether the white space around a text is left out.
 
@@ -83,6 +87,9 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _of_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if path.suffix == ".txt":
+        yield from ((line, {}) for line in read_text(path).splitlines() if line.strip())
+        return
     if path.suffix != ".jsonl":
         _refuse("texts cannot be read", str(path), path.suffix or "no suffix")
     for number, line in enumerate(read_text(path).split("\n"), 1):

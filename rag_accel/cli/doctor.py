@@ -98,14 +98,26 @@ def _embedder(name: str, model: str | None) -> Any:
     """Return what ``Accelerator(embedder=[...])`` would be given.
 
     Raises:
-        ConfigError: a server without its model.
+        ConfigError: a server without its model, a model that cannot be loaded, or neither device,
+            process nor server.
     """
+    from rag_accel.accelerator.listed_devices import is_device
     from rag_accel.engines import ProcessMember, RemoteMember, SentenceTransformerEngine
+    from rag_accel.engines.embedding.models import load_named_model
 
     if name == "process":
         return ProcessMember(model)
+    if is_device(name):
+        if model is None:
+            return name
+        return SentenceTransformerEngine(load_named_model(model, "--model", name), device=name)
     if "://" not in name:
-        return name if model is None else SentenceTransformerEngine(model, device=name)
+        raise ConfigError(
+            "this is no embedder that can be measured",
+            where="--embedder",
+            found=name,
+            valid="a device such as cpu or cuda:0, process, or a server as URL=MODEL",
+        )
     url, _, remote = name.rpartition("=")
     if not url or not remote:
         raise ConfigError(

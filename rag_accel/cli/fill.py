@@ -40,7 +40,10 @@ def add_fill_verb(verbs: Any) -> None:
     fill.add_argument("--model", required=True, help="a folder, or a name on the hub")
     fill.add_argument("--dtype", help="float32 | bfloat16; by default that of the checkpoint")
     fill.add_argument(
-        "--texts", required=True, type=Path, help="a .jsonl file, or a folder with *.txt"
+        "--texts",
+        required=True,
+        type=Path,
+        help="a .jsonl file, a .txt file with a text a line, or a folder with *.txt",
     )
     fill.add_argument("--metadata", action="store_true", help="put metadata before texts")
     fill.add_argument("--strip", action="store_true", help="leave out white space around texts")
@@ -114,20 +117,10 @@ def _unended(path: Path) -> str:
 
 
 def _embedder(name: str | None) -> Callable[[Sequence[str]], Any]:
-    from rag_accel.engines.embedding.models import load_model
+    from rag_accel.engines.embedding.models import load_named_model
 
     def embed(texts: Sequence[str]) -> Any:
-        try:
-            model = load_model(name)
-        except ImportError:
-            raise
-        except Exception as error:  # of a name that cannot be one, and of damaged files
-            raise ConfigError(
-                "the embedding model cannot be loaded",
-                where="--embedder",
-                found=f"{type(error).__name__}: {error}",
-                valid="a folder or name that sentence-transformers loads",
-            ) from error
+        model = load_named_model(name, "--embedder")
         return model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
 
     return embed

@@ -226,6 +226,8 @@ class PromptUse:
         recomputed: of those computed, the tokens of such texts.
         preprocessed: tokens of texts whose state was computed offline behind similar ones (section
             3.1), those computed again among them.
+        approximate: tokens of texts whose state did not see what stands before them in this prompt,
+            those encoded for this very prompt among them.
     """
 
     computed: int = 0
@@ -233,6 +235,12 @@ class PromptUse:
     from_chunks: int = 0
     recomputed: int = 0
     preprocessed: int = 0
+    approximate: int = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Tell whether the prompt was computed as a whole, or taken over from one that was."""
+        return not (self.approximate or self.recomputed or self.from_chunks)
 
     def __add__(self, other: PromptUse) -> PromptUse:
         return PromptUse(
@@ -241,6 +249,7 @@ class PromptUse:
             self.from_chunks + other.from_chunks,
             self.recomputed + other.recomputed,
             self.preprocessed + other.preprocessed,
+            self.approximate + other.approximate,
         )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
     from rag_accel.engines.devices.emulated import EmulatedMember
+    from rag_accel.engines.devices.group import DeviceGroup
+    from rag_accel.engines.devices.limits import MemberLimits
     from rag_accel.engines.devices.members import EngineMember
     from rag_accel.engines.devices.process import ProcessMember
     from rag_accel.engines.devices.remote import RemoteMember
@@ -42,6 +44,7 @@ __all__ = [
     "BatchLimits",
     "BoltGraph",
     "CallableEmbeddingEngine",
+    "DeviceGroup",
     "DeviceTable",
     "DocumentIndex",
     "EmulatedDevice",
@@ -55,6 +58,7 @@ __all__ = [
     "IndexSpec",
     "KnowledgeEngine",
     "MaxSimScorer",
+    "MemberLimits",
     "MemoryGraph",
     "Metric",
     "OpenAICompatibleEngine",
@@ -72,6 +76,7 @@ _HOMES = {
     "BatchLimits": "batching",
     "BoltGraph": "knowledge.bolt",
     "CallableEmbeddingEngine": "embedding.callable_engine",
+    "DeviceGroup": "devices.group",
     "DeviceTable": "llm.emulated.table",
     "EmulatedDevice": "llm.emulated.device",
     "EmulatedEngine": "llm.emulated.engine",
@@ -81,6 +86,7 @@ _HOMES = {
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.fusion",
     "KnowledgeEngine": "knowledge.engine",
+    "MemberLimits": "devices.limits",
     "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -227,6 +227,18 @@ def micro_batches(lengths: Sequence[int], limits: BatchLimits) -> list[list[int]
             batches.append([index])
             total = length
     return batches
+
+
+def shared_limits(limits: BatchLimits, lengths: Sequence[int], parts: int) -> BatchLimits:
+    """Return limits that cut ``lengths`` into at least about ``parts`` micro-batches.
+
+    None is so small that most of its time is what a call costs by itself.
+    """
+    if parts <= 1 or not lengths:
+        return limits
+    count, mean = len(lengths), -(-sum(lengths) // len(lengths))
+    each = -(-count // parts) * mean
+    return replace(limits, batch=max(limits.padding, min(limits.batch, each)))
 
 
 class StepDeadline:

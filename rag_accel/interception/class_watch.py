@@ -20,11 +20,13 @@ _watcher: Watcher | None = None
 _saved: dict[type, Any] = {}
 #: Modules of classes known by name that were not imported when the others were patched.
 _awaited: tuple[str, ...] = ()
+#: How many modules there were when none of these was imported.
+_num_modules = 0
 
 
 def watch(watcher: Watcher) -> None:
     """Call ``watcher`` with every leaf class defined from now on; the caller holds a lock."""
-    global _watcher, _awaited
+    global _watcher, _awaited, _num_modules
     _watcher = watcher
     for framework in frameworks:
         bases = list(_bases_of(framework))
@@ -34,7 +36,7 @@ def watch(watcher: Watcher) -> None:
                 issubclass(base, other) for other in bases if other is not base
             ):
                 _install(base)
-    _awaited = tuple(_awaited_modules())
+    _awaited, _num_modules = tuple(_awaited_modules()), 0
 
 
 def unwatch() -> None:
@@ -97,8 +99,18 @@ def _bases_of(framework: Framework) -> Iterator[type]:
 
 
 def may_be_imported() -> bool:
-    """Tell whether a module that a class is awaited from is imported, or is being so."""
-    return bool(_awaited) and not sys.modules.keys().isdisjoint(_awaited)
+    """Tell whether a module that a class is awaited from is imported, or is being so.
+
+    Asked by every call, so that it looks only where modules have come or gone since.
+    """
+    global _num_modules
+    number = len(sys.modules)
+    if number == _num_modules:
+        return False
+    if not _awaited or sys.modules.keys().isdisjoint(_awaited):
+        _num_modules = number
+        return False
+    return True
 
 
 def is_imported() -> bool:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
@@ -146,7 +146,37 @@ _NOBODYS = Framework("none", {})
 #: Whose leaves are intercepted; ``patches.intercept`` adds to them.
 frameworks: list[Framework] = []
 
-_known: WeakKeyDictionary[type, LeafClass] = WeakKeyDictionary()
+
+class _LeafClasses:
+    """What is known of classes, by their identity: each call looks one up.
+
+    An entry goes with its class.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, LeafClass] = {}
+        self._classes: dict[int, weakref.ref[type]] = {}
+        #: the known class with an identity; a single operation on a dict
+        self.get = self._found.get
+
+    def add(self, cls: type, found: LeafClass) -> LeafClass:
+        """Keep what is known of a class."""
+        at = id(cls)
+
+        def forget(_: object) -> None:
+            self._found.pop(at, None)
+            self._classes.pop(at, None)
+
+        self._classes[at] = weakref.ref(cls, forget)
+        self._found[at] = found
+        return found
+
+    def clear(self) -> None:
+        """Look at all classes again."""
+        self._found.clear()
+
+
+_known = _LeafClasses()
 
 
 def add_framework(framework: Framework) -> None:
@@ -158,8 +188,7 @@ def add_framework(framework: Framework) -> None:
 
 def leaf_class(cls: type) -> LeafClass:
     """Return what is known of a class."""
-    found = _known.get(cls)
-    return found if found is not None else _known.setdefault(cls, _look_at(cls))
+    return _known.get(id(cls)) or _known.add(cls, _look_at(cls))
 
 
 def _look_at(cls: type) -> LeafClass:

@@ -41,14 +41,16 @@ StreamScope = Callable[[], AbstractContextManager[None]]
 # Compute each item of a stream inside a scope that its consumer never sees.
 #
 # A context variable set around a ``yield`` would leak into whoever consumes the stream, and could
-# not be reset by a consumer in another context; so it is set for each item anew.
+# not be reset by a consumer in another context; so it is set for each item again, by one scope that
+# is entered and left as often.
 
 
 def stepped(items: Iterator[T], scope: StreamScope, *, closes: bool = True) -> Iterator[T]:
     """Yield the items, each computed inside ``scope()``; closing this closes them if asked to."""
+    step = scope()
     try:
         while True:
-            with scope():
+            with step:
                 try:
                     item = next(items)
                 except StopIteration:
@@ -57,7 +59,7 @@ def stepped(items: Iterator[T], scope: StreamScope, *, closes: bool = True) -> I
     except GeneratorExit:
         close = getattr(items, "close", None) if closes else None
         if close is not None:
-            with scope():
+            with step:
                 close()
         raise
 
@@ -66,9 +68,10 @@ async def astepped(
     items: AsyncIterator[T], scope: StreamScope, *, closes: bool = True
 ) -> AsyncGenerator[T, None]:
     """Yield the items, each computed inside ``scope()``; closing this closes them if asked to."""
+    step = scope()
     try:
         while True:
-            with scope():
+            with step:
                 try:
                     item = await anext(items)
                 except StopAsyncIteration:
@@ -77,7 +80,7 @@ async def astepped(
     except GeneratorExit:
         aclose = getattr(items, "aclose", None) if closes else None
         if aclose is not None:
-            with scope():
+            with step:
                 await aclose()
         raise
 
@@ -122,8 +125,8 @@ def noting(scheduled: Method, framework: Framework) -> Method:
     """Return a scheduled version whose results the run remembers, for prompts made of them."""
 
     def note(identity: RequestIdentity, found: Any, given: Iterable[Any]) -> None:
-        asked = (framework.question(one) for one in given)
-        identity.seen.add(framework.documents, found, (one for one in asked if one))
+        asked = [question for one in given if (question := framework.question(one))]
+        identity.seen.add(framework.documents, found, asked)
         accelerator = identity.accelerator
         if accelerator.takes_hints:
             accelerator.hint(text for _, text in framework.documents(found))

@@ -76,7 +76,7 @@ class ChunkFolder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 self.path.mkdir(mode=0o700)
-        self._check()
+        self._check(create)
         self.secret = self._read_secret(create)
 
     def name(self, key: bytes) -> str:
@@ -257,11 +257,18 @@ class ChunkFolder:
     def _digest(self, purpose: bytes, content: bytes) -> str:
         return hmac.new(self.secret, purpose + b"\0" + content, hashlib.sha256).hexdigest()
 
-    def _check(self) -> None:
+    def _check(self, create: bool) -> None:
         try:
             seen = os.lstat(self.path)
         except FileNotFoundError:
-            raise self._unfit("it is missing") from None
+            if create:  # it was there a moment ago
+                raise self._unfit("it is missing") from None
+            raise ConfigError(
+                "there is no such folder of kept texts",
+                where=str(self.path),
+                valid="the kv_folder of a program that has run",
+                hint="check the path; rag-accel cache fill makes a folder",
+            ) from None
         if not stat.S_ISDIR(seen.st_mode):
             raise self._unfit("a link or a file")
         if hasattr(os, "geteuid") and seen.st_uid != os.geteuid():

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from rag_accel.errors import ClosedError, ForkedError
+from rag_accel.system.forks import forks
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class CallPool:
         self._idle = 0
         self._ended = 0
         self._closed = False
-        self._pid = os.getpid()
+        self._forks = forks.number
 
     def submit(self, fn: Callable[[], T], context: Context | None = None) -> Future[T]:
         """Start ``fn()`` in a thread, in ``context`` if one is given; from any thread.
@@ -126,7 +126,7 @@ class CallPool:
 
     def close(self) -> None:
         """Refuse further calls; those already taken in still run, and end by themselves."""
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             return
         with self._lock:
             if self._closed:
@@ -136,7 +136,7 @@ class CallPool:
                 self._calls.put(None)
 
     def _require_own_process(self) -> None:
-        if os.getpid() != self._pid:  # the lock may be held by a thread that is not here
+        if forks.number != self._forks:  # the lock may be held by a thread that is not here
             raise ForkedError(
                 "an accelerator made before fork() was used in the child",
                 hint="make the Accelerator in the child, or use the process default",

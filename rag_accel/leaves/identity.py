@@ -13,6 +13,7 @@ from rag_accel.scheduler.messages import RequestId
 
 if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
+    from rag_accel.scheduler.driver import BegunCall
 
 
 class _Streams:
@@ -43,15 +44,17 @@ class RequestIdentity:
 
     __slots__ = (
         "_is_closing",
+        "_is_quiet",
         "_num_streams",
         "_ordinals",
+        "_seen",
         "accelerator",
         "arrived_at",
         "deadline",
         "has_ended",
+        "last_call",
         "program",
         "request",
-        "seen",
     )
 
     def __init__(
@@ -70,10 +73,21 @@ class RequestIdentity:
         self._ordinals = count(1)
         #: whether the run is over; what it started beside itself may still go on
         self.has_ended = False
+        #: its last call that need not wait
+        self.last_call: BegunCall | None = None
+        #: whether the scheduler's core does not know of it yet
+        self._is_quiet = False
         self._num_streams = 0
         self._is_closing = False
-        #: what the run's searches have found
-        self.seen = SeenDocuments()
+        self._seen: SeenDocuments | None = None
+
+    @property
+    def seen(self) -> SeenDocuments:
+        """Return what the run's searches have found."""
+        if self._seen is None:
+            with _streams.lock:
+                self._seen = self._seen or SeenDocuments()
+        return self._seen
 
     def begin_stream(self) -> None:
         """Note that a stream of this run began, which the run outlives."""
@@ -100,9 +114,25 @@ class RequestIdentity:
         if not self.accelerator.forked:
             self.accelerator.close_request(self)
 
-    def end(self) -> None:
-        """Note that the run is over."""
-        self.has_ended = True
+    def begin_quietly(self) -> None:
+        """Note that it is opened by ``open`` only."""
+        self._is_quiet = True
+
+    def open(self) -> None:
+        """See to it that the scheduler knows of this run, before a leaf that it decides about."""
+        if not self._is_quiet:
+            return
+        with _streams.lock:
+            if self._is_quiet:
+                self.accelerator.open_late(self)
+                self._is_quiet = False
+
+    def end(self) -> bool:
+        """Note that the run is over; tell whether it was never opened."""
+        with _streams.lock:
+            self.has_ended = True
+            was_quiet, self._is_quiet = self._is_quiet, False
+        return was_quiet
 
     def next_leaf(self) -> str:
         """Return a name for the next leaf, unique within the run."""

@@ -103,7 +103,7 @@ class Leaves:
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> BegunCall | None:
         """Return a borrowed call to start here and now if it need not wait; it must be ended."""
-        return self._driver.begin_call(
+        begun = self._driver.begin_call(
             identity.request,
             identity.next_leaf(),
             engine,
@@ -111,6 +111,9 @@ class Leaves:
             identity.arrived_at,
             identity.deadline,
         )
+        if begun is not None:
+            identity.last_call = begun
+        return begun
 
     def permit(self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind) -> Permit:
         """Return a permit of a borrowed engine for one call, to hold while a block runs."""
@@ -358,6 +361,7 @@ class Permit:
 def _arrival(
     identity: RequestIdentity, spec: NodeSpec, options: Options, at_once: bool
 ) -> LeafArrived:
+    identity.open()
     return LeafArrived(
         identity.request,
         spec,

@@ -16,6 +16,7 @@ from rag_accel.scheduler.messages import (
     Outcome,
     OwnedEngineAdded,
     ProgramLeft,
+    Reported,
     RequestArrived,
     RequestClosed,
     RequestId,
@@ -140,6 +141,7 @@ def request_opened(
 ) -> None:
     """Take in a program whose calls will follow."""
     _require_new(state, event.request)
+    last_engine, idle_since = event.last_call or (None, event.arrived_at)
     run = RequestRun(
         event.request,
         event.arrived_at,
@@ -147,7 +149,8 @@ def request_opened(
         graph=False,
         open=True,
         program=event.program,
-        idle_since=event.arrived_at,
+        last_engine=last_engine,
+        idle_since=idle_since,
     )
     start_request(state, run, now, out)
 
@@ -181,7 +184,14 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         engine.at_once[node.key] = None
 
 
-def call_made(state: SchedulerState, event: CallMade, now: float, out: list[Command]) -> None:
+def reported(state: SchedulerState, event: Reported, now: float, out: list[Command]) -> None:
+    """Learn from what has happened where callers are."""
+    for fact in event.facts:
+        if isinstance(fact, CallMade):
+            _learn_call(state, fact)
+
+
+def _learn_call(state: SchedulerState, event: CallMade) -> None:
     """Learn from a call that is over: what it took, and where its program has been meanwhile."""
     engine = state.engine(event.engine)
     engine.node_mean_s = running_mean(engine.node_mean_s, event.ended_at - event.began_at)

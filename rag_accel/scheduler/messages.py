@@ -112,13 +112,16 @@ class RequestOpened:
     """A program whose leaves will be intercepted has started.
 
     ``program`` names the accelerated object, so that what follows what can be learned from its
-    earlier runs.
+    earlier runs. ``last_call`` is its last call that has ended, if any, and when. With
+    ``was_reported``, ``ProgramBegan`` has told of its start.
     """
 
     request: RequestId
     program: str
     arrived_at: float
     deadline: float | None = None
+    last_call: tuple[EngineName, float] | None = None
+    was_reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class CallMade(NamedTuple):
     """An intercepted call has begun and ended where its caller is, without asking for a permit.
 
     Its engine has no limit, so nothing had to be decided; it is told afterwards, to be learned from
-    and counted. A tuple, because there may be many.
+    and counted.
     """
 
     request: RequestId
@@ -155,6 +158,35 @@ class CallMade(NamedTuple):
     began_at: float
     ended_at: float
     ok: bool
+
+
+class ProgramBegan(NamedTuple):
+    """A program has started that is not opened: it may need no decision at all.
+
+    It is opened before its first leaf that waits or that an engine computes.
+    """
+
+    request: RequestId
+    arrived_at: float
+
+
+class ProgramEnded(NamedTuple):
+    """A program has ended that was never opened."""
+
+    request: RequestId
+    closed_at: float
+
+
+Fact = CallMade | ProgramBegan | ProgramEnded
+
+
+class Reported(NamedTuple):
+    """What has happened where callers are, in order; nothing had to be decided for it.
+
+    Tuples, because there may be many.
+    """
+
+    facts: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +281,7 @@ Event = (
     | RequestArrived
     | RequestOpened
     | LeafArrived
-    | CallMade
+    | Reported
     | RequestClosed
     | ProgramLeft
     | StepEnded

@@ -16,6 +16,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "fast": ("openvino",),
     "langchain": ("langchain_core",),
     "langchain-classic": ("langchain_classic",),
+    "langgraph": ("langgraph",),
+    "fastapi": ("fastapi", "uvicorn", "httpx2"),
     "llama-index": ("llama_index",),
     "neo4j": ("neo4j",),
     "neo4j-graphrag": ("neo4j_graphrag",),
@@ -52,6 +54,7 @@ def examine() -> dict[str, Any]:
             "machine": os.cpu_count(),
             "usable": usable_cores(),
             "quota": cgroup_quota(),
+            "torch_threads": _torch_threads(),
         },
         "devices": _devices(),
         "versions": {name: _version(name) for name in PACKAGES},
@@ -70,6 +73,7 @@ def format_examination(found: dict[str, Any]) -> str:
         f"rag_accel is {'on' if found['enabled'] else 'off (RAG_ACCEL=0)'}",
         f"python {found['python']} on {found['platform']}",
         f"cores: {cores['usable']} usable of {cores['machine']} (quota {cores['quota'] or 'none'})",
+        *_on_one_thread(cores),
         f"devices: {', '.join(found['devices'])}",
         "versions:",
         *(f"  {name:<24}{version or '-'}" for name, version in found["versions"].items()),
@@ -82,6 +86,24 @@ def format_examination(found: dict[str, Any]) -> str:
     for name, option in found["options"].items():
         lines.append(f"  {name:<24}{option['value']!r:<12} {option['origin']}")
     return "\n".join(lines)
+
+
+def _torch_threads() -> int | None:
+    """Return how many threads torch gives a call here, None without torch."""
+    if util.find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch.get_num_threads()
+
+
+def _on_one_thread(cores: dict[str, Any]) -> list[str]:
+    if cores["torch_threads"] != 1 or cores["usable"] == 1:
+        return []
+    return [
+        "torch: one thread a call; models on the CPU compute for up to "
+        f"{cores['usable']} requests at a time"
+    ]
 
 
 def _devices() -> list[str]:

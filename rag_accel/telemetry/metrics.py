@@ -113,12 +113,12 @@ class Histogram:
         self._lock = threading.Lock()
         self.reset()
 
-    def observe(self, value: float) -> None:
-        """Add one value."""
+    def observe(self, value: float, times: int = 1) -> None:
+        """Add a value, as often as it was measured."""
         index = bisect_left(self._bounds, value)
         with self._lock:
-            self._counts[index] += 1
-            self._sum += value
+            self._counts[index] += times
+            self._sum += value * times
             if value < self._low:
                 self._low = value
             if value > self._high:
@@ -190,6 +190,16 @@ class EngineMetrics:
         self.step_s.observe(duration_s)
         if not ok:
             self.failures.add()
+
+    def record_calls(self, durations_s: Sequence[float], failures: int) -> None:
+        """Record finished calls of one item each; ``failures`` of them raised."""
+        self.steps.add(len(durations_s))
+        self.items.add(len(durations_s))
+        self.batch_size.observe(1, len(durations_s))
+        for duration_s in durations_s:
+            self.step_s.observe(duration_s)
+        if failures:
+            self.failures.add(failures)
 
 
 Cell = TypeVar("Cell", Counter, Histogram)

@@ -131,8 +131,9 @@ class Tracer:
 
         For what happens often and is read seldom; ``make`` must not depend on when it is called.
         """
-        if self._ring is not None:
-            self._ring.append((make, fact))
+        ring = self._ring
+        if ring is not None:
+            ring.numbered.append((next(ring.numbers), (make, fact)))  # as ``ring.append`` does
         if self._routes:
             for event in make(fact):
                 for feed in self._routes.get(type(event), ()):

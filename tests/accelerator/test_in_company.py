@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from accel_harness import PATIENCE_S, opened
 
 from rag_accel import END, START, Accelerator, RAGraph, RemoteEngineError
@@ -30,7 +29,6 @@ def ask(acc: Accelerator, number: int) -> Any:
     return acc.run(program(), input=f"Who wrote to Charles, {number}?")
 
 
-@pytest.mark.xfail(strict=True, reason="members that fail leave for good and tell no health")
 def test_a_server_that_was_away_is_asked_again_and_nobody_saw_it_go() -> None:
     away, here = FakeMember("away"), FakeMember("here", max_threads=1)
     graph = MemoryGraph(TRIPLES)

@@ -23,6 +23,7 @@ from rag_accel.scheduler.messages import (
     NodeReport,
     NodeSpec,
     OwnedEngineAdded,
+    Reported,
     RequestArrived,
     RequestClosed,
     RequestId,
@@ -312,7 +313,8 @@ def test_an_engine_that_left_is_forgotten() -> None:
 def test_a_call_made_at_once_is_traced_with_its_own_times() -> None:
     watched = Watched(RequestStarted, NodeDispatched, NodeFinished)
     kind = PrimitiveKind.DECODING
-    watched.tell(CallMade(ONE, "leaf1", EngineName("any"), kind, 0.5, 1.0, 3.0, False), 9.0)
+    call = CallMade(ONE, "leaf1", EngineName("any"), kind, 0.5, 1.0, 3.0, False)
+    watched.tell(Reported((call,)), 9.0)
     assert watched.sink.events == (
         RequestStarted(0.5, 1, "leaf"),
         NodeDispatched(1.0, 1, "leaf1", "any", 0.0, kind),

@@ -191,7 +191,11 @@ def test_embedding_compares_every_vector() -> None:
     embeddings = DeterministicFakeEmbedding(size=8)
     found = embedding_concurrency.run(True, TINY_EMBEDDING, embeddings, texts)
     defined = set(ratio_definitions("embedding_concurrency"))
-    assert defined - set(found.ratios) == {"embedding_vs_best_peer", "rerank_vs_plain"}
+    assert defined - set(found.ratios) == {
+        "embedding_vs_best_peer",
+        "rerank_one_thread",
+        "rerank_vs_plain",
+    }
     for workload, count in (("1 thread", 2), ("1 task", 2), ("64 threads", 4), ("64 tasks", 4)):
         difference = _only(found, "accelerated", workload, "max_abs_difference")
         assert (difference.median, difference.n) == (0.0, 2 * count)

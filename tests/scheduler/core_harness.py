@@ -21,6 +21,7 @@ from rag_accel.scheduler.messages import (
     NodeReport,
     NodeSpec,
     OwnedEngineAdded,
+    Reported,
     RequestArrived,
     RequestCancelled,
     RequestClosed,
@@ -98,7 +99,7 @@ class Core:
         """Tell of a call that began and ended without asking."""
         kind = PrimitiveKind.DECODING
         call = CallMade(RequestId(request), "x", EngineName(engine), kind, began, began, ended, ok)
-        return self.send(call, ended)
+        return self.send(Reported((call,)), ended)
 
     def graph(
         self,

@@ -216,9 +216,12 @@ class CoreModel:
             assert command.time_s == options.hang_s / 2
             return
         if command.time_s is None:
-            assert not engine.event.ends_in_time or len(self.state.requests) < 2
+            assert not engine.event.ends_in_time
             return
         assert engine.event.ends_in_time
+        if command.time_s == options.hang_s / 4:
+            assert len(self.state.requests) < 2 or command.time_s <= options.slice_max_s
+            return
         assert self.now - self.company_at <= COMPANY_S, "a lone request is cut"
         assert options.slice_min_s <= command.time_s <= options.slice_max_s
 

@@ -25,6 +25,7 @@ from rag_accel.scheduler.messages import (
     NodeKey,
     NodeReport,
     NodeSpec,
+    Reported,
     RequestArrived,
     RequestCancelled,
     RequestClosed,
@@ -84,18 +85,9 @@ class Player(CoreModel):
         """Tell of a call that began and ended without asking, of a program, a graph or nobody."""
         request = rng.choice([*self.programs, *self.graphs, self._new_request()])
         began = self.now - rng.choice((0.0, 0.001, 0.5))
-        self.send(
-            CallMade(
-                request,
-                "made",
-                EngineName("chat"),
-                PrimitiveKind.DECODING,
-                began,
-                began,
-                self.now,
-                True,
-            )
-        )
+        engine, kind = EngineName("chat"), PrimitiveKind.DECODING
+        call = CallMade(request, "made", engine, kind, began, began, self.now, True)
+        self.send(Reported((call,)))
 
     def bring_graph(self, rng: Random) -> None:
         """Let a whole request arrive."""

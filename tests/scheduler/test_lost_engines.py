@@ -147,3 +147,31 @@ def test_nothing_is_started_for_a_request_that_reaches_a_lost_engine_too() -> No
         EndNode.match(node=key(3, "a"), outcome="lost"),
         EndRequest.match(request=3, outcome="lost"),
     ]
+
+
+def test_an_engine_that_ends_in_time_is_asked_back_long_before_it_would_be_lost() -> None:
+    core = Core(hang_s=12)
+    core.own(stepped=True, ends_in_time=True)
+    assert core.leaf(1, "a") == [StartStep.match(time_s=3)]
+    for at in range(4, 52, 4):
+        assert core.end_step(at=at, final=[]) == [StartStep.match(admitted=(), time_s=3)]
+    assert core.end_step(at=55, final=[key(1, "a")]) == [EndNode.match(outcome="done")]
+
+
+def test_an_engine_that_ends_in_time_and_does_not_is_lost_all_the_same() -> None:
+    core = Core(hang_s=12)
+    core.own(stepped=True, ends_in_time=True)
+    core.leaf(1, "a")
+    core.end_step(at=3, final=[])
+    assert core.tick(14.9) == []
+    assert core.tick(15) == [
+        CancelWork.match(nodes=(key(1, "a"),)),
+        EndNode.match(node=key(1, "a"), outcome="lost"),
+    ]
+
+
+def test_the_shorter_of_slice_and_time_before_a_hang_counts() -> None:
+    core = Core(hang_s=1.0, slice_max_s=0.5)
+    core.own(stepped=True, ends_in_time=True)
+    core.open(2)
+    assert core.leaf(1, "a") == [StartStep.match(time_s=0.25)]

@@ -29,7 +29,15 @@ from langchain_rag_accel.demo.local_model import (
     measure_local_model,
 )
 from langchain_rag_accel.demo.material import Material, prepare
-from langchain_rag_accel.demo.report import as_json, compare, samples, table, time_spent, total
+from langchain_rag_accel.demo.report import (
+    as_json,
+    compare,
+    samples,
+    size_note,
+    table,
+    time_spent,
+    total,
+)
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.engine_api import Document
@@ -103,6 +111,8 @@ def command(arguments: argparse.Namespace) -> int:
     if not quiet:
         tell(samples(levels[-1].questions, levels[-1].plain.answers))
         tell(f"\n{table(levels)}")
+        if note := size_note(len(material.documents), len(material.questions)):
+            tell(f"\n{note}")
         tell(
             f"\nidentical answers: {comparison.identical} of {comparison.total}"
             f" (score ties: {comparison.ties}), all levels together"

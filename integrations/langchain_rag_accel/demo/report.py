@@ -10,6 +10,10 @@ from langchain_rag_accel.demo.load import Level, Load
 
 TIE = 1e-5
 
+FEW_CHUNKS = 100
+FEW_QUESTIONS = 16
+"""Sizes below which the demo's figures are mostly chance."""
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -128,16 +132,35 @@ def table(levels: Sequence[Level]) -> str:
     return "\n".join(lines)
 
 
+def size_note(num_chunks: int, num_questions: int) -> str:
+    """Return why the figures say little where there is little to search or to ask, else nothing."""
+    if num_chunks >= FEW_CHUNKS and num_questions >= FEW_QUESTIONS:
+        return ""
+    return (
+        f"{num_chunks} chunks and {num_questions} distinct questions are too few to show a "
+        "difference in speed: hardly any time goes into searching and embedding, and what is seen "
+        f"is mostly chance. Give at least {FEW_CHUNKS} chunks and {FEW_QUESTIONS} questions; the "
+        "comparison of the answers holds for any number."
+    )
+
+
 def time_spent(snapshot: dict[str, Any]) -> str:
     """Return where the accelerated arm's time went, one engine a line."""
     lines = [f"{'engine':<58}{'calls':>7}{'mean batch':>12}{'busy s':>9}{'waited ms':>11}"]
     for name, cells in sorted(snapshot.get("engines", {}).items()):
         waited = 1000 * _mean(cells["queue_wait_s"])
         lines.append(
-            f"{name[-57:]:<58}{cells['steps']:>7}{_mean(cells['batch_size']):>12.1f}"
+            f"{_short(name, 57):<58}{cells['steps']:>7}{_mean(cells['batch_size']):>12.1f}"
             f"{cells['step_s']['sum']:>9.2f}{waited:>11.2f}"
         )
     return "\n".join(lines)
+
+
+def _short(name: str, width: int) -> str:
+    """Return a dotted name without as many leading parts as it must lose to fit."""
+    while len(name) > width and "." in name:
+        name = name.partition(".")[2]
+    return name[-width:]
 
 
 def _mean(histogram: dict[str, Any]) -> float:

@@ -1,11 +1,11 @@
-"""Reading what a server answers to ``/embeddings``: each vector once, in order, and finite."""
+"""Reading what a server answers to ``/embeddings``: each vector once, in order, of real numbers."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,20 @@ class AnswerFault(Exception):
         self.found = found
 
 
-def parse_embeddings(body: bytes, count: int) -> Vector:
-    """Return the vectors of an answer by their ``index``: ``[count, dim], float32``, finite.
+class EmbeddingsAnswer(NamedTuple):
+    """What a server has answered.
+
+    Args:
+        vectors: ``[count, dim], float32``, each of a finite length above 0.
+        model: the model it names, None if it names none.
+    """
+
+    vectors: Vector
+    model: str | None
+
+
+def parse_embeddings(body: bytes, count: int) -> EmbeddingsAnswer:
+    """Return the vectors of an answer by their ``index``, and the model it names.
 
     Args:
         body: JSON of an OpenAI-compatible server; vectors as lists or in base64.
@@ -30,12 +42,14 @@ def parse_embeddings(body: bytes, count: int) -> Vector:
 
     Raises:
         AnswerFault: no such JSON, a wrong number of vectors, an index that is missing or comes
-            twice, different dimensions, NaN or infinity.
+            twice, different dimensions, what is no number, NaN, infinity, or a length that is 0 or
+            beyond float32.
     """
     try:
-        data = json.loads(body)["data"]
+        answer = json.loads(body)
+        data, model = answer["data"], answer.get("model")
         rows = [(item["index"], item["embedding"]) for item in data]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise AnswerFault("the answer is no list of embeddings", _beginning(body)) from None
     if len(rows) != count:
         raise AnswerFault("wrong number of vectors", f"{len(rows)} for {count} texts")
@@ -49,10 +63,20 @@ def parse_embeddings(body: bytes, count: int) -> Vector:
         sizes = sorted({len(vector) for vector in vectors})
         raise AnswerFault("vectors of different dimensions", str(sizes[:16]))
     table = np.stack(vectors)
-    if not np.isfinite(table).all():
-        row = int(np.argmin(np.isfinite(table).all(axis=1)))
-        raise AnswerFault("a vector is not finite", f"vector {row}")
-    return table
+    _require_lengths(table)
+    return EmbeddingsAnswer(table, model if isinstance(model, str) else None)
+
+
+def _require_lengths(table: Vector) -> None:
+    finite = np.isfinite(table).all(axis=1)
+    if not finite.all():
+        raise AnswerFault("a vector is not finite", f"vector {int(np.argmin(finite))}")
+    with np.errstate(over="ignore"):  # becomes infinite, which is refused
+        squares = np.einsum("ij,ij->i", table, table)
+    bad = ~np.isfinite(squares) | ~table.any(axis=1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise AnswerFault("the length of a vector is 0 or no float32", f"vector {row}")
 
 
 def _vector(value: Any, index: int) -> Vector:
@@ -60,10 +84,12 @@ def _vector(value: Any, index: int) -> Vector:
         if isinstance(value, str):
             decoded = base64.b64decode(value, validate=True)
             vector = np.frombuffer(decoded, dtype="<f4").astype(np.float32)
+        elif not set(map(type, value)) <= {int, float}:  # NumPy reads true and "1.0" as 1
+            raise ValueError
         else:
             with np.errstate(over="ignore"):  # becomes infinite, which is refused
                 vector = np.array(value, dtype=np.float32)
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError, OverflowError, binascii.Error):
         vector = np.empty(0, dtype=np.float32)
     if vector.ndim != 1 or not len(vector):
         raise AnswerFault("an embedding is no vector of numbers", f"vector {index}")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rag_accel.engines.devices.members import Member
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector, checked_rows, checked_vector, is_checked
+from rag_accel.errors import EngineOutputError
 
 EXACT = 1e-6
 """The largest difference of a component between members that join by themselves."""
@@ -20,8 +21,6 @@ LEAST_COSINE = 0.9999
 """The least cosine between two members' vectors of a text, where a looser member may join."""
 
 TOP = 5
-
-ROLES: tuple[Role, ...] = ("query", "document")
 
 _WORDS = (
     *("retrieval", "vector", "river", "cluster", "index", "sentence", "mountain", "garden"),
@@ -58,6 +57,11 @@ class Fidelity:
         """Tell whether such a member joins by itself."""
         return self.difference <= EXACT
 
+    @property
+    def is_same_model(self) -> bool:
+        """Tell whether a member that gave these vectors before still is the same model."""
+        return self.cosine >= LEAST_COSINE
+
     def is_within(self, tolerance: float | None) -> bool:
         """Tell whether such a member joins a group with this tolerance."""
         if self.is_exact or tolerance is None:
@@ -83,11 +87,25 @@ def embedded(member: Member, texts: Sequence[str], role: Role, threads: int) -> 
 
 
 def checked(values: Any, count: int, dimension: int | None) -> Vector:
-    """Return a member's vectors as ``[count, dimension], float32``, finite.
+    """Return a member's vectors as ``[count, dimension], float32``, each of a finite length.
 
     Raises:
-        EngineOutputError: a wrong number of vectors or dimension, NaN or infinity.
+        EngineOutputError: a wrong number of vectors or dimension, NaN or infinity, or components so
+            large that no search can compare them in float32.
     """
+    found = _checked(values, count, dimension)
+    with np.errstate(over="ignore"):  # becomes infinite, which is refused
+        squares = np.einsum("ij,ij->i", found, found)
+    if not np.isfinite(squares).all():
+        raise EngineOutputError(
+            "the length of an embedding is not finite",
+            found=f"a component of {float(np.abs(found).max()):.2g}",
+            valid="lengths below 1.8e19, whose squares float32 has",
+        )
+    return found
+
+
+def _checked(values: Any, count: int, dimension: int | None) -> Vector:
     values = checked_rows(values, count)
     if is_checked(values, dimension):
         return values

@@ -130,7 +130,12 @@ def _place_late(late: Sequence[Turn], plans: Sequence[MemberPlan]) -> None:
 
 
 def _untried(turn: Turn, plans: Sequence[MemberPlan]) -> Sequence[MemberPlan]:
-    """Return the plans of members on which a piece has not failed; all if it has on each."""
+    """Return the plans of members on which a piece has not failed; all if it has on each.
+
+    Members that may not be given its texts are never among them.
+    """
+    if turn.work.admitted is not None:
+        plans = [plan for plan in plans if turn.work.admits(plan.member.spec.name)]
     if not turn.piece.tried:
         return plans
     return [plan for plan in plans if plan.member.spec.name not in turn.piece.tried] or plans

@@ -7,14 +7,13 @@ that submits, or that of the member whose step has just ended.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -26,25 +25,28 @@ from rag_accel.engine_api import (
     EngineOutput,
     EngineProfile,
     EngineRequest,
+    Health,
     LatencyModel,
     PrimitiveKind,
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.devices.admitting import admitted_members, no_member_admits
 from rag_accel.engines.devices.joining import Joined, join
+from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.members import Member, MemberPausedError
 from rag_accel.engines.devices.pieces import WorkPiece
-from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
+from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch
+from rag_accel.engines.devices.probing import Prober
 from rag_accel.engines.devices.to_come import TokensToCome
-from rag_accel.engines.devices.worker import MemberWorker, Part, Task
+from rag_accel.engines.devices.upkeep import Upkeep
+from rag_accel.engines.devices.worker import Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
 from rag_accel.engines.outbox import Outbox
-from rag_accel.errors import ClosedError, EngineError, EngineLostError, ForkedError
-
-logger = logging.getLogger("rag_accel.engines")
+from rag_accel.errors import ClosedError, EngineError, ForkedError
 
 MOST_WORK = 1 << 20
 """Texts that may be queued or computed at once."""
@@ -71,7 +73,11 @@ class DeviceGroup(EngineBase):
 
     Final value: ``[len(texts), dim], float32``, rows in the order of the texts. Work ends in
     ``error`` with what its last member raised, where one of its pieces failed on all of them, and
-    with EngineLostError where no member is left.
+    with EngineLostError where no member answers for too long or none is left.
+
+    A member that fails several steps in a row, falls silent or answers as another model takes no
+    work until it has embedded probes as it did before. One elsewhere is probed again and again, one
+    on this machine's cores once.
 
     Args:
         members: the members, most preferred first, each with a name of its own.
@@ -80,7 +86,8 @@ class DeviceGroup(EngineBase):
             within 1e-6 join without it.
         reproducible: only the first member takes part.
         refuses_late: new requests whose texts would end later than ``slo_s`` are refused.
-        hang_s: a step longer than this marks its member lost.
+        hang_s: a step longer than this marks its member lost; one elsewhere is probed first.
+        limits: when members are late, silent, probed and waited for.
         threads: with how many threads members here compute while they join.
         clock: measures steps, and is that of ``EngineRequest.deadline``.
 
@@ -98,6 +105,7 @@ class DeviceGroup(EngineBase):
         refuses_late: bool = False,
         hang_s: float = 120.0,
         threads: int = 1,
+        limits: MemberLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
@@ -108,28 +116,35 @@ class DeviceGroup(EngineBase):
             reproducible=reproducible,
             threads=threads,
         )
-        self._hang_s = hang_s
-        self._joined = {one.spec.name: one for one in joining.joined}
+        limits = limits or MemberLimits()
+        self._members = {one.spec.name: one.member for one in joining.joined}
         self._dimensions = joining.dimensions
-        #: why a member takes no part, by name
-        self._out = dict(joining.excluded)
         self._estimate = joining.joined[0].member.estimate
-        self._workers = {
-            one.spec.name: MemberWorker(one.member, joining.dimensions, self._clock, self)
-            for one in joining.joined
-        }
-        self._placement = Placement([one.spec for one in joining.joined], slo_s)
+        self._counts: Counter[str] = Counter()
+        self._placement = Placement(
+            [one.spec for one in joining.joined], slo_s, limits, hang_s=hang_s
+        )
+        self._upkeep = Upkeep(
+            joining,
+            self._placement,
+            self,
+            Prober(joining, self._clock, tolerance, threads, limits),
+            clock=self._clock,
+            limits=limits,
+            hang_s=hang_s,
+        )
         #: None if no request is refused
         self._to_come = TokensToCome() if refuses_late and slo_s is not None else None
         self._profile = _profile(joining.joined)
         self._outbox: Outbox[tuple[_MemberJob, EngineOutput]] = Outbox()
         self._rejected: list[EngineOutput] = []
         self._jobs: dict[WorkId, _MemberJob] = {}
-        self._counts: Counter[str] = Counter()
         self._cores = 1
         self._most_cores = 1
         self._beside = False
         self._closed = False
+        #: when a waiting step looks at the members again by itself
+        self._wakes_at = inf
         #: guards placement, jobs and counts against the members' threads
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -156,11 +171,12 @@ class DeviceGroup(EngineBase):
     def describe_parts(self) -> tuple[str, ...]:
         """Return a line for each member: how near its vectors are, or why it takes no part."""
         with self._lock:
-            lines = [
-                f"{name}: {self._out.get(name) or joined}" for name, joined in self._joined.items()
-            ]
-            others = [name for name in self._out if name not in self._joined]
-            return (*lines, *(f"{name}: stays out: {self._out[name]}" for name in others))
+            return self._upkeep.attendance.lines(self._clock.now())
+
+    def health(self) -> Health:
+        """Return the health of the group and of each member; ready while one member is."""
+        with self._lock:
+            return self._upkeep.health(type(self).__name__)
 
     def late_by_s(self, request: str, live: Set[str]) -> float:
         """Return how much later than ``slo_s`` one more request's texts would end, 0 if in time.
@@ -201,11 +217,13 @@ class DeviceGroup(EngineBase):
             self._cores = budget.threads
             self._most_cores = max(self._most_cores, budget.threads)
             self._beside = budget.threads < self._most_cores
-            self._lose_what_hangs()
+            self._upkeep.lose_what_hangs()
             self._bind()
             wait_s = self._wait_s(budget.time_s)
+            self._wakes_at = self._clock.now() + wait_s
         reports = self._outbox.take(0.0 if outputs else wait_s)
         with self._lock:
+            self._wakes_at = inf
             for job, output in reports:
                 if self._jobs.get(output.id) is job:  # else it was cancelled after its end
                     del self._jobs[output.id]
@@ -236,13 +254,7 @@ class DeviceGroup(EngineBase):
         with self._lock:
             self._jobs.clear()
             self._placement.drop_all()
-        for worker in self._workers.values():
-            worker.stop()
-        end = self._clock.now() + CLOSE_S
-        for name, worker in self._workers.items():
-            is_left = name in self._out
-            if not worker.join(0.0 if is_left else max(0.0, end - self._clock.now())):
-                logger.warning("member %s still computes while its group is closed", name)
+        self._upkeep.close(CLOSE_S)
 
     # What the members' threads report.
 
@@ -255,33 +267,32 @@ class DeviceGroup(EngineBase):
             for piece in done:
                 self._jobs[piece.work].vectors[list(piece.positions)] = found[piece]
             self._report_ended({piece.work for piece in done})
-            self._bind()
+            self._bind_beside_step()
 
-    def failed(self, task: Task, error: BaseException, is_sound: bool) -> None:
+    def failed(self, task: Task, error: BaseException) -> None:
         """Let another member try what failed, or end it; the member's thread."""
-        name = task.batch.member
         with self._lock:
             if self._closed:  # all work is forgotten, and members were told to end theirs
                 return
             if isinstance(error, MemberPausedError):
                 self._refused(task, error)
                 return
-            self._count(name, "failed_steps", 1)
-            if isinstance(error, EngineLostError):
-                self._lose(name, error)
-            else:
-                was = self._placement.members
-                final = self._placement.failed(task.batch, is_sound)
-                self._report_failed(final, error)
-                if name in was and name not in self._placement.members:
-                    self._leave(name, f"{MOST_FAILURES} failed steps in a row, the last: {error!r}")
-            self._bind()
+            self.count(task.batch.member, "failed_steps", 1)
+            self._upkeep.failed(task.batch, error)
+            self._bind_beside_step()
+
+    def probed(self, member: str, found: Joined | str) -> None:
+        """Let a member that was away take work again, or ask it later; the member's thread."""
+        with self._lock:
+            if not self._closed:
+                self._upkeep.probed(member, found)
+                self._bind_beside_step()
 
     def _refused(self, task: Task, error: MemberPausedError) -> None:
         """Let others take what a member refused for a while, and ask it again then."""
-        self._count(task.batch.member, "refused_steps", 1)
+        self.count(task.batch.member, "refused_steps", 1)
         until = self._clock.now() + error.retry_after_s
-        self._report_failed(self._placement.refused(task.batch, until), error)
+        self.report_failed(self._placement.refused(task.batch, until), error)
         self._bind()
         self._outbox.interrupt()  # a waiting step does not know when the pause ends
 
@@ -294,6 +305,9 @@ class DeviceGroup(EngineBase):
         if request.id in self._jobs:
             raise EngineError("unfinished work was submitted again", found=request.id)
         texts, role = request.payload.texts, request.payload.role
+        admitted = self._admitted(role, request.namespace)
+        if admitted is not None and not admitted:
+            raise no_member_admits(role, request.namespace)
         dimension = self._dimensions[role]
         job = _MemberJob(request, role, texts, np.empty((len(texts), dimension), dtype=np.float32))
         self._jobs[request.id] = job
@@ -311,16 +325,31 @@ class DeviceGroup(EngineBase):
             depth=request.depth,
             arrived_at=request.arrived_at,
             deadline=request.deadline,
+            admitted=admitted,
         )
+
+    def _admitted(self, role: Role, namespace: str) -> frozenset[str] | None:
+        """Return the names of the members that may be given texts, None if all may."""
+        return admitted_members(self._members.values(), role, namespace)
 
     def _bind(self) -> None:
         """Let free members take what they should compute now."""
-        if not self._placement.members:
-            self._end_all()
-            return
         now = self._clock.now()
+        self._upkeep.give_up(now)
+        for id in self._placement.unanswered(now):
+            job = self._jobs[id]
+            admitted = self._admitted(job.role, job.request.namespace)
+            error = self._upkeep.unanswered_error(now, admitted)
+            self._report(EngineOutput(id, "error", error=error))
         for batch in self._placement.bind(now, self._cores, self._beside):
-            self._workers[batch.member].put(self._task(batch))
+            self._upkeep.put(self._task(batch))
+
+    def _bind_beside_step(self) -> None:
+        """The same on a member's thread: a waiting step may have to look again sooner."""
+        self._bind()
+        again = self._placement.look_again_at(self._clock.now())
+        if again is not None and again < self._wakes_at < inf:
+            self._outbox.interrupt()
 
     def _task(self, batch: MemberBatch) -> Task:
         parts: list[Part] = []
@@ -328,13 +357,12 @@ class DeviceGroup(EngineBase):
             job = self._jobs[piece.work]
             texts = tuple(job.texts[position] for position in piece.positions)
             parts.append(Part(piece, texts, job.role))
-        return Task(batch, tuple(parts), self._placement.must_prove(batch.member))
+        return Task(batch, tuple(parts))
 
     def _wait_s(self, time_s: float | None) -> float:
         """Return how long a step may wait before members are looked at again."""
         now = self._clock.now()
-        running = [self._placement.running(name) for name in self._placement.members]
-        times = [batch.began + self._hang_s - now for batch in running if batch is not None]
+        times = [at - now for at in self._upkeep.hang_at()]
         again = self._placement.look_again_at(now)
         if again is not None:
             times.append(again - now)
@@ -342,40 +370,12 @@ class DeviceGroup(EngineBase):
             times.append(time_s)
         return min(_MOST_WAIT_S, max(0.0, min(times, default=_MOST_WAIT_S)))
 
-    def _lose_what_hangs(self) -> None:
-        now = self._clock.now()
-        for name in self._placement.members:
-            batch = self._placement.running(name)
-            if batch is not None and now - batch.began >= self._hang_s:
-                self._lose(name, EngineLostError("a step did not end", where=f"member {name}"))
-
-    def _lose(self, name: str, error: BaseException) -> None:
-        if name in self._placement.members:
-            self._report_failed(self._placement.lose(name), error)
-            self._leave(name, f"lost: {error}")
-
-    def _leave(self, name: str, why: str) -> None:
-        self._out[name] = f"has left: {why}"
-        self._count(name, "left", 1)
-        logger.warning("member %s leaves its device group: %s", name, why)
-        self._workers[name].stop()
-
-    def _end_all(self) -> None:
-        """End all work: nothing computes any more."""
-        for id in self._placement.drop_all():
-            error = EngineLostError(
-                "no member of the device group is left",
-                found="; ".join(f"{name}: {why}" for name, why in self._out.items()),
-                hint="make another accelerator once a device is there again",
-            )
-            self._report(EngineOutput(id, "error", error=error))
-
     def _report_ended(self, works: set[WorkId]) -> None:
         for id in works:
             if not self._placement.has(id):
                 self._report(EngineOutput(id, "final", self._jobs[id].vectors))
 
-    def _report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
+    def report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
         for id in dict.fromkeys(piece.work for piece in pieces):
             self._report(EngineOutput(id, "error", error=error))
 
@@ -384,10 +384,10 @@ class DeviceGroup(EngineBase):
 
     def _count_step(self, task: Task, seconds: float) -> None:
         name = task.batch.member
-        self._count(name, "steps", 1)
-        self._count(name, "texts", sum(len(part.texts) for part in task.parts))
-        self._count(name, "tokens", task.batch.cost)
-        self._count(name, "busy_ms", round(seconds * 1000))
+        self.count(name, "steps", 1)
+        self.count(name, "texts", sum(len(part.texts) for part in task.parts))
+        self.count(name, "tokens", task.batch.cost)
+        self.count(name, "busy_ms", round(seconds * 1000))
 
     def _count_late(self, work: Sequence[EngineRequest]) -> None:
         """Count texts with which all that is queued would end later than it should."""
@@ -398,7 +398,7 @@ class DeviceGroup(EngineBase):
                 len(job.texts) for job in new if job is not None
             )
 
-    def _count(self, member: str, what: str, number: int) -> None:
+    def count(self, member: str, what: str, number: int) -> None:
         self._counts[f"{_NO_WORD.sub('_', member)}_{what}"] += number
 
     def _require_usable(self) -> None:

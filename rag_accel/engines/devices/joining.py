@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_accel.clock import Clock
-from rag_accel.engines.devices.fidelity import ROLES, Fidelity, compare, embedded, probe_texts
+from rag_accel.engines.devices.admitting import ROLES
+from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts
 from rag_accel.engines.devices.line import CostLine
 from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.plan import MemberSpec
@@ -51,12 +52,17 @@ class Joining:
     Args:
         joined: those that take part, in order of preference.
         excluded: why each of the others does not, by name.
-        dimensions: components of a vector of each role.
+        expected: the first member's vectors of the probes, by role: ``[texts, dim], float32``.
     """
 
     joined: tuple[Joined, ...]
     excluded: dict[str, str]
-    dimensions: dict[Role, int]
+    expected: dict[Role, Vector]
+
+    @property
+    def dimensions(self) -> dict[Role, int]:
+        """Return the components of a vector of each role."""
+        return {role: vectors.shape[1] for role, vectors in self.expected.items()}
 
 
 def join(
@@ -102,15 +108,14 @@ def join(
         if reproducible:
             excluded[member.name] = "reproducible: one member computes all vectors"
         else:
-            found = _joined(member, expected, clock, tolerance, threads)
+            found = compared(member, expected, clock, tolerance, threads)
             if isinstance(found, Joined):
                 joined.append(found)
                 continue
             excluded[member.name] = found
             logger.warning("member %s stays out of its device group: %s", member.name, found)
         close(member)
-    dimensions: dict[Role, int] = {role: vectors.shape[1] for role, vectors in expected.items()}
-    return Joining(tuple(joined), excluded, dimensions)
+    return Joining(tuple(joined), excluded, expected)
 
 
 def close(member: Member) -> None:
@@ -121,21 +126,33 @@ def close(member: Member) -> None:
         logger.exception("member %s failed to close", member.name)
 
 
-def _joined(
+def compared(
     member: Member,
     expected: dict[Role, Vector],
     clock: Clock,
     tolerance: float | None,
     threads: int,
+    *,
+    is_first: bool = False,
 ) -> Joined | str:
-    """Return a member that joins, or the reason why it does not."""
+    """Return a member that joins, or the reason why it does not.
+
+    Args:
+        member: asked for the probes.
+        expected: the first member's vectors of the probes, by role.
+        clock: measures its first steps.
+        tolerance: as of ``join``.
+        threads: with how many threads it computes.
+        is_first: these are its own vectors of before; a server need not repeat each bit of them.
+    """
     try:
         found = _probe(member, threads)
         fidelity = _fidelity(expected, found)
         if isinstance(fidelity, str):
             return fidelity
-        if fidelity.is_within(tolerance):
-            return Joined(member, _spec(member, clock, threads), fidelity)
+        if fidelity.is_within(tolerance) or (is_first and fidelity.is_same_model):
+            spec = _spec(member, clock, threads)
+            return Joined(member, spec, None if is_first else fidelity)
     except EngineError as error:
         return f"bad vectors: {error}"
     except Exception as error:
@@ -181,7 +198,13 @@ def _spec(member: Member, clock: Clock, threads: int) -> MemberSpec:
         embedded(member, some, "query", _threads(member, threads))
         line.add(sum(map(member.estimate, some)), clock.now() - began)
     return MemberSpec(
-        member.name, line.alpha, line.beta, member.max_texts, member.max_tokens, member.max_threads
+        member.name,
+        line.alpha,
+        line.beta,
+        member.max_texts,
+        member.max_tokens,
+        member.max_threads,
+        getattr(member, "in_flight", 1),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.batching import BatchLimits
+from rag_accel.engines.devices.admitting import checked_namespaces, checked_roles
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import EngineOutputError, RemoteEngineError
 
@@ -40,6 +41,10 @@ class Member(Protocol):
             elsewhere.
         max_texts: most texts of one call.
         max_tokens: about the most tokens of one call.
+
+    A member may say more of itself: ``roles`` and ``namespaces``, a frozenset of those whose texts
+    it may be given or None for all, and ``in_flight``, most calls at once, each on a thread of its
+    own; by default 1.
     """
 
     name: str
@@ -80,6 +85,19 @@ class AbortableMember(Protocol):
         ...
 
 
+@runtime_checkable
+class InterruptibleMember(Protocol):
+    """A member elsewhere whose running calls can be given up, without an end of the member."""
+
+    def interrupt(self) -> None:
+        """Make the running calls raise soon; later ones are not concerned. From any thread."""
+        ...
+
+
+class MemberChangedError(EngineOutputError):
+    """A member answers as another model than the one that joined; none of its vectors is used."""
+
+
 class MemberPausedError(RemoteEngineError):
     """A member wants to be asked again later; others may take over meanwhile.
 
@@ -98,10 +116,25 @@ class EngineMember:
         engine: an owned engine for EMBEDDING; it belongs to the member from now on.
         name: what it is called; by default its model's device, or its class.
         max_texts: most texts of one call, if it computes on this machine's cores.
+        roles: whose texts it may be given: ``query``, ``document`` or both; by default both.
+        namespaces: of which tenants it may be given texts; by default of all.
+
+    Raises:
+        ConfigError: a restriction to what is no role or no namespace.
     """
 
-    def __init__(self, engine: Engine, name: str = "", max_texts: int = 64) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        name: str = "",
+        max_texts: int = 64,
+        *,
+        roles: Iterable[str] | None = None,
+        namespaces: Iterable[str] | None = None,
+    ) -> None:
         profile = engine.profile
+        self.roles = checked_roles(roles, "EngineMember")
+        self.namespaces = checked_namespaces(namespaces, "EngineMember")
         self.engine = engine
         self.name = name or _name_of(engine)
         self.max_threads = profile.max_threads

@@ -43,6 +43,9 @@ class WorkPiece:
     losses: int = 0
     #: how often a member refused it for a while
     refusals: int = 0
+    #: in how many places it is: the queue, and each step of a member that has not been given up
+    places: int = 1
+    is_queued: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -69,11 +72,19 @@ class DeviceWork:
     served_at: float
     number: int
     cost: int = 0
+    #: names of the members that may be given its texts; None for all
+    admitted: frozenset[str] | None = None
+    #: since when it is queued and no member that may take it is present
+    alone_since: float | None = None
     #: a member has taken a piece of it
     is_begun: bool = False
     todo: deque[WorkPiece] = field(default_factory=deque[WorkPiece])
     #: pieces without a result, those that members have included
     left: set[WorkPiece] = field(default_factory=set[WorkPiece])
+
+    def admits(self, member: str) -> bool:
+        """Tell whether a member may be given its texts."""
+        return self.admitted is None or member in self.admitted
 
 
 def cut(work: WorkId, costs: Sequence[int], most_texts: int) -> list[WorkPiece]:

@@ -7,12 +7,14 @@ to another without further ado, and an idle member takes over what would end soo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from math import inf
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.filling import drained_at, least_late
-from rag_accel.engines.devices.line import MemberLines
+from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.pieces import DeviceWork, Turn, WorkPiece, by_urgency, cut
 from rag_accel.engines.devices.plan import (
     MemberBatch,
@@ -20,16 +22,7 @@ from rag_accel.engines.devices.plan import (
     MemberSpec,
     MemberState,
 )
-from rag_accel.engines.devices.rest import RestOfRequest
-
-MOST_FAILURES = 3
-"""Failed steps in a row after which a member leaves."""
-
-MOST_REFUSALS = 3
-"""Times a piece may be refused for a while before it ends with an error, if no member is left."""
-
-MOST_LOSSES = 2
-"""Members that may be lost with the same piece before it ends with an error."""
+from rag_accel.engines.devices.returns import Returns
 
 GOES_ON_S = 0.125
 """Predicted seconds to which further pieces of begun works may extend a step."""
@@ -40,28 +33,27 @@ LOOK_AGAIN_S = 0.01
 _MOST_LOOKED_AT = 4096  # queued pieces, at each event
 
 
-class Placement:
+class Placement(Returns):
     """The queue, the members and what each of them computes.
 
     Args:
         members: the members, the most preferred one first.
         slo_s: by when a work without a deadline should have ended, in seconds after it came.
+        limits: when members are late, silent or absent for too long; by default those of
+            ``MemberLimits``.
+        hang_s: after so much time a step of a member elsewhere is given up in any case.
     """
 
-    def __init__(self, members: Sequence[MemberSpec], slo_s: float | None = None) -> None:
-        self._slo_s = slo_s
-        self._members = {
-            spec.name: MemberState(spec, MemberLines(spec.alpha, spec.beta)) for spec in members
-        }
+    def __init__(
+        self,
+        members: Sequence[MemberSpec],
+        slo_s: float | None = None,
+        limits: MemberLimits | None = None,
+        hang_s: float = inf,
+    ) -> None:
+        super().__init__(members, slo_s, limits, hang_s)
         self._most_texts = max(1, min((spec.max_texts for spec in members), default=1))
-        self._works: dict[WorkId, DeviceWork] = {}
         self._num_works = 0
-        self._rest = RestOfRequest()
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Return the names of the members that are left, in order of preference."""
-        return tuple(self._members)
 
     @property
     def num_works(self) -> int:
@@ -77,11 +69,6 @@ class Placement:
         """Return how many pieces no member has taken."""
         return sum(len(work.todo) for work in self._works.values())
 
-    def running(self, member: str) -> MemberBatch | None:
-        """Return what a member computes now."""
-        state = self._members.get(member)
-        return None if state is None else state.running
-
     def predict_s(self, member: str, tokens: int, beside: bool = False) -> float:
         """Return the predicted seconds of a member's step over ``tokens``."""
         return self._members[member].lines.predict_s(tokens, beside)
@@ -96,6 +83,7 @@ class Placement:
         depth: int = 1,
         arrived_at: float | None = None,
         deadline: float | None = None,
+        admitted: frozenset[str] | None = None,
     ) -> None:
         """Queue a work of one text or more.
 
@@ -107,6 +95,7 @@ class Placement:
             depth: the longest remaining path to the request's end, in primitives.
             arrived_at: when the request arrived; by default now.
             deadline: when the request must have ended.
+            admitted: names of the members that may be given its texts; by default all.
         """
         self._rest.arrived(request, depth, now)
         latest = None if self._slo_s is None else now + self._slo_s
@@ -115,11 +104,12 @@ class Placement:
         arrived = now if arrived_at is None else arrived_at
         self._num_works += 1
         work = DeviceWork(
-            id, request, depth, arrived, latest, now, now, self._num_works, sum(costs)
+            id, request, depth, arrived, latest, now, now, self._num_works, sum(costs), admitted
         )
         work.todo.extend(cut(id, costs, self._most_texts))
         work.left.update(work.todo)
         self._works[id] = work
+        self._num_restricted += admitted is not None
 
     def late_by_s(self, tokens: int, now: float, cores: int = 1, beside: bool = False) -> float:
         """Return how late all that is queued would end with so many more tokens, 0 if in time.
@@ -144,11 +134,6 @@ class Placement:
         """Return the estimated tokens of all pieces that no member has taken."""
         return sum(piece.cost for work in self._works.values() for piece in work.todo)
 
-    def cancel(self, ids: Iterable[WorkId]) -> None:
-        """Forget works; what members have taken of them is dropped when it comes back."""
-        for id in ids:
-            self._works.pop(id, None)
-
     def bind(self, now: float, cores: int = 1, beside: bool = False) -> list[MemberBatch]:
         """Let members that are free take what they should compute now.
 
@@ -157,115 +142,47 @@ class Placement:
             cores: threads that members here may use together.
             beside: whether a neighbour outside the group computes on the same cores.
         """
+        self._share_late(now)
         batches: list[MemberBatch] = []
         while plan := self._next_plan(now, cores, beside):
             batches.append(self._take(plan, now, cores, beside))
         return batches
 
-    def ended(self, batch: MemberBatch, seconds: float, now: float) -> tuple[WorkPiece, ...]:
-        """Learn from a step; return its pieces whose works live, none if it comes too late."""
-        state = self._free(batch)
-        if state is None:
-            return ()
-        state.failures = 0
-        state.lines.add(batch.cost, seconds, batch.beside)
-        done = tuple(piece for piece in batch.pieces if self._owner(piece) is not None)
-        for piece in done:
-            self._settle(piece, now)
-        return done
-
-    def failed(self, batch: MemberBatch, is_sound: bool = False) -> tuple[WorkPiece, ...]:
-        """Put the pieces of a step that raised where another member finds them.
-
-        A piece that raised alone, with no member left to try it on, is returned: its work has
-        failed and is forgotten. After ``MOST_FAILURES`` steps in a row the member leaves, unless
-        it ``is_sound``: it has shown since that it still computes what it always could.
-        """
-        state = self._free(batch)
-        if state is None:
-            return ()
-        state.failures = 0 if is_sound else state.failures + 1
-        if state.failures >= MOST_FAILURES:
-            del self._members[batch.member]
-        final: list[WorkPiece] = []
-        for piece in batch.pieces:
-            piece.tried.add(batch.member)
-            is_tried = piece.tried.issuperset(self._members)
-            if self._members and is_tried and len(batch.pieces) == 1:
-                final.append(piece)
-            else:
-                self._put_back(piece)
-        return self._drop(final)
-
-    def refused(self, batch: MemberBatch, until: float) -> tuple[WorkPiece, ...]:
-        """Let a member that took nothing of a step pause, and others take its pieces first.
-
-        A piece that was refused ``MOST_REFUSALS`` times, with no member left to try it on, is
-        returned: its work has failed and is forgotten.
-        """
-        if self._free(batch) is None:
-            return ()
-        self.pause(batch.member, until)
-        final: list[WorkPiece] = []
-        for piece in batch.pieces:
-            piece.refusals += 1
-            piece.tried.add(batch.member)
-            if piece.refusals >= MOST_REFUSALS and piece.tried.issuperset(self._members):
-                final.append(piece)
-            else:
-                self._put_back(piece, alone=piece.alone)
-        return self._drop(final)
-
-    def must_prove(self, member: str) -> bool:
-        """Tell whether one more failed step would be the last of a member."""
-        state = self._members.get(member)
-        return state is not None and state.failures >= MOST_FAILURES - 1
-
-    def lose(self, member: str) -> tuple[WorkPiece, ...]:
-        """Forget a member; return pieces that were lost ``MOST_LOSSES`` times, whose works end."""
-        state = self._members.pop(member, None)
-        if state is None or state.running is None:
-            return ()
-        final: list[WorkPiece] = []
-        for piece in state.running.pieces:
-            piece.losses += 1
-            piece.tried.add(member)
-            if piece.losses >= MOST_LOSSES:
-                final.append(piece)
-            else:
-                self._put_back(piece)
-        return self._drop(final)
-
-    def pause(self, member: str, until: float) -> None:
-        """Let a member take nothing before a time; what it computes goes on."""
-        state = self._members.get(member)
-        if state is not None:
-            state.paused_until = max(state.paused_until, until)
-
     def drop_all(self) -> tuple[WorkId, ...]:
         """Forget and return all works."""
         ids = tuple(self._works)
         self._works.clear()
+        self._num_restricted = 0
         return ids
 
     def look_again_at(self, now: float) -> float | None:
         """Return when to bind again if nothing happens, None if only an event can change it."""
-        if not any(work.todo for work in self._works.values()):
-            return None
-        states = self._members.values()
-        times = [s.paused_until for s in states if not s.running and not s.is_free(now)]
-        if any(state.is_free(now) for state in states):
-            times += [state.running.ends_at(now) for state in states if state.running]
+        times = self._events_at(now)
+        if any(work.todo for work in self._works.values()):
+            states = self._members.values()
+            times += [s.paused_until for s in states if not s.running and not s.is_free(now)]
+            if any(state.is_free(now) for state in states):
+                times += [batch.ends_at(now) for s in states for batch in s.running]
         return max(min(times), now + LOOK_AGAIN_S) if times else None
 
     def check(self) -> None:
-        """Raise AssertionError unless each piece of a live work is in exactly one place."""
-        taken = [s.running.pieces for s in self._members.values() if s.running is not None]
-        held = [piece for pieces in taken for piece in pieces if self._owner(piece) is not None]
-        queued = [piece for work in self._works.values() for piece in work.todo]
-        left = sum(len(work.left) for work in self._works.values())
-        assert len(set(held)) + len(set(queued)) == len(held) + len(queued) == left
-        assert all(work.left for work in self._works.values())
+        """Raise AssertionError unless each piece of a live work is in as many places as it says.
+
+        It is in one, or in another too where a member is late; and never twice in the queue.
+        """
+        places: Counter[WorkPiece] = Counter()
+        for state in self._presence.states():
+            assert len(state.running) <= state.spec.in_flight
+            for batch in state.running:
+                places.update(batch.pieces)
+        for work in self._works.values():
+            assert work.left
+            assert len(set(work.todo)) == len(work.todo)
+            assert {piece for piece in work.left if piece.is_queued} == set(work.todo)
+            places.update(work.todo)
+            assert all(places[piece] == piece.places > 0 for piece in work.left)
+        restricted = [work for work in self._works.values() if work.admitted is not None]
+        assert len(restricted) == self._num_restricted
 
     def _next_plan(self, now: float, cores: int, beside: bool) -> MemberPlan | None:
         """Return the first step that a free member should begin, as much as is in it."""
@@ -280,7 +197,10 @@ class Placement:
     def _turns(self, plans: list[MemberPlan], now: float, beside: bool) -> list[Turn]:
         """Return the queued pieces that are looked at, most urgent first."""
         soonest_s = min(plan.member.lines.predict_s(1, beside) for plan in plans)
-        return list(islice(by_urgency(self._works.values(), now, soonest_s), _MOST_LOOKED_AT))
+        works: Iterable[DeviceWork] = self._works.values()
+        if self._num_restricted:
+            works = [work for work in works if any(map(work.admits, self._members))]
+        return list(islice(by_urgency(works, now, soonest_s), _MOST_LOOKED_AT))
 
     def _plans(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
         plans: list[MemberPlan] = []
@@ -300,10 +220,10 @@ class Placement:
         return not state.spec.on_cores or not held or held < cores
 
     def _computing_here(self) -> list[MemberState]:
-        return [s for s in self._members.values() if s.spec.on_cores and s.running is not None]
+        return [s for s in self._presence.states() if s.spec.on_cores and s.running]
 
     def _held_threads(self) -> int:
-        return sum(s.running.threads for s in self._members.values() if s.running is not None)
+        return sum(batch.threads for s in self._presence.states() for batch in s.running)
 
     def _is_beside(self, state: MemberState, beside: bool) -> bool:
         if not state.spec.on_cores:
@@ -315,6 +235,7 @@ class Placement:
         turns = plan.pieces
         for turn in turns:
             turn.work.todo.remove(turn.piece)
+            turn.piece.is_queued = False
             turn.work.is_begun = True
             turn.work.served_at = now
         cost = sum(turn.piece.cost for turn in turns)
@@ -328,7 +249,7 @@ class Placement:
             is_beside,
             self._threads(state, cores),
         )
-        state.running = batch
+        state.running.append(batch)
         return batch
 
     def _threads(self, state: MemberState, cores: int) -> int:
@@ -340,35 +261,3 @@ class Placement:
         if held or self.num_queued:
             share = cores // sum(one.spec.on_cores for one in self._members.values())
         return max(1, min(share, cores - held, state.spec.max_threads))
-
-    def _free(self, batch: MemberBatch) -> MemberState | None:
-        """Return the member that ran a batch, free again; None if it is late."""
-        state = self._members.get(batch.member)
-        if state is None or state.running is not batch:
-            return None
-        state.running = None
-        return state
-
-    def _settle(self, piece: WorkPiece, now: float) -> None:
-        work = self._works[piece.work]
-        work.left.discard(piece)
-        if not work.left:
-            del self._works[work.id]
-            self._rest.ended(work.request, work.depth, now)
-
-    def _owner(self, piece: WorkPiece) -> DeviceWork | None:
-        """Return the live work of a piece; the id of one that is gone may live again."""
-        work = self._works.get(piece.work)
-        return work if work is not None and piece in work.left else None
-
-    def _put_back(self, piece: WorkPiece, *, alone: bool = True) -> None:
-        work = self._owner(piece)
-        piece.alone = alone
-        if work is not None:
-            work.todo.appendleft(piece)
-            work.is_begun = False
-
-    def _drop(self, pieces: Iterable[WorkPiece]) -> tuple[WorkPiece, ...]:
-        found = tuple(piece for piece in pieces if self._owner(piece) is not None)
-        self.cancel(piece.work for piece in found)
-        return found

@@ -21,6 +21,7 @@ class MemberSpec:
         max_tokens: about the most tokens of one step; one longer text runs alone.
         max_threads: most threads it computes with on this machine's cores; 0 if it computes
             elsewhere.
+        in_flight: most steps at once.
     """
 
     name: str
@@ -29,6 +30,7 @@ class MemberSpec:
     max_texts: int = 64
     max_tokens: int = 4096
     max_threads: int = 1
+    in_flight: int = 1
 
     @property
     def on_cores(self) -> bool:
@@ -70,7 +72,7 @@ class MemberState:
 
     spec: MemberSpec
     lines: MemberLines
-    running: MemberBatch | None = None
+    running: list[MemberBatch] = field(default_factory=list[MemberBatch])
     #: steps in a row that failed
     failures: int = 0
     #: takes nothing before this time
@@ -78,11 +80,13 @@ class MemberState:
 
     def is_free(self, now: float) -> bool:
         """Tell whether it can take a batch."""
-        return self.running is None and self.paused_until <= now
+        return len(self.running) < self.spec.in_flight and self.paused_until <= now
 
     def free_at(self, now: float) -> float:
         """Return when it is expected to be free."""
-        at = now if self.running is None else self.running.ends_at(now)
+        at = now
+        if len(self.running) >= self.spec.in_flight:
+            at = min(batch.ends_at(now) for batch in self.running)
         return max(at, self.paused_until)
 
 

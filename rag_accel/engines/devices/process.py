@@ -10,6 +10,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.devices.admitting import checked_namespaces, checked_roles
 from rag_accel.engines.devices.child import ChildSettings
 from rag_accel.engines.devices.child_handle import ChildHandle, answer_of
 from rag_accel.engines.devices.members import guess_tokens
@@ -40,10 +41,12 @@ class ProcessMember:
         max_tokens: about the most tokens of one call.
         start_timeout_s: how long the child may take to load its model.
         step_timeout_s: how long a call may take; a child that takes longer is ended.
+        roles: whose texts it may be given: ``query``, ``document`` or both; by default both.
+        namespaces: of which tenants it may be given texts; by default of all.
 
     Raises:
         ConfigError: a function that the child could not import, cores that this process may not
-            use, or no interpreter to start.
+            use, no interpreter to start, or a bad restriction.
     """
 
     def __init__(
@@ -61,12 +64,16 @@ class ProcessMember:
         max_tokens: int = 4096,
         start_timeout_s: float = 300.0,
         step_timeout_s: float = 120.0,
+        roles: Iterable[str] | None = None,
+        namespaces: Iterable[str] | None = None,
     ) -> None:
         _require_interpreter()
         mask = None if cpus is None else _checked_cpus(cpus)
         threads = usable_cores() if mask is None else len(mask)
         if device != "cpu":
             threads = 0
+        self.roles = checked_roles(roles, "ProcessMember")
+        self.namespaces = checked_namespaces(namespaces, "ProcessMember")
         self.name = name
         #: the model's name, None for the packaged one, or the function that makes it
         self.model = model

@@ -6,11 +6,21 @@ import asyncio
 import concurrent.futures
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rag_accel.engines.devices.embeddings_answer import AnswerFault, parse_embeddings
-from rag_accel.engines.devices.members import MemberPausedError, guess_tokens
+from rag_accel.engines.devices.admitting import checked_namespaces, checked_roles
+from rag_accel.engines.devices.embeddings_answer import (
+    AnswerFault,
+    EmbeddingsAnswer,
+    parse_embeddings,
+)
+from rag_accel.engines.devices.members import (
+    MemberChangedError,
+    MemberPausedError,
+    guess_tokens,
+)
 from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
@@ -19,7 +29,7 @@ from rag_accel.engines.llm.remote.errors import ErrorWriter, Secret, check_base_
 from rag_accel.engines.llm.remote.loop_thread import LoopThread
 from rag_accel.engines.llm.remote.options import RemoteOptions
 from rag_accel.engines.retry_after import retry_after_s
-from rag_accel.errors import EngineLostError, EngineOutputError, RemoteEngineError
+from rag_accel.errors import ConfigError, EngineLostError, EngineOutputError, RemoteEngineError
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,7 +37,10 @@ if TYPE_CHECKING:
 ONE_CALL = RemoteOptions(
     concurrency=1, read_timeout_s=30.0, total_timeout_s=60.0, max_retries=0, stream_usage=False
 )
-"""One call at a time, and none repeated: the group tries another member first."""
+"""None of the calls is repeated: the group tries another member first."""
+
+MOST_IN_FLIGHT = 64
+"""Most calls to one server at once."""
 
 LONGEST_PAUSE_S = 120.0
 """The longest that a member pauses before its server is asked again."""
@@ -41,10 +54,14 @@ _CLOSE_S = 5.0
 class RemoteMember:
     """``/v1/embeddings`` of an OpenAI-compatible server, as a member of a device group.
 
+    The texts that this member embeds leave the machine: those of every request of its accelerator,
+    unless ``roles`` or ``namespaces`` say otherwise.
+
     HTTP 429 pauses this member alone, as long as ``Retry-After`` says, at most two minutes; without
     it for 0.5 s, doubled up to 8 s at each further one. Other errors are failed steps: the group
     tries another member. Most servers compute with fewer bits or other kernels than this machine,
-    so that they join a group of another first member only with ``member_tolerance``.
+    so that they join a group of another first member only with ``member_tolerance``. An answer that
+    names another ``model`` than the first one did is an error: it never joins again with that one.
 
     Args:
         base_url: the server, such as ``http://localhost:8080/v1``.
@@ -57,10 +74,13 @@ class RemoteMember:
         max_tokens: about the most tokens of one call.
         query_prompt: put before each query, where the model wants it.
         document_prompt: the same for documents.
+        in_flight: most calls at once.
+        roles: whose texts it may be given: ``query``, ``document`` or both; by default both.
+        namespaces: of which tenants it may be given texts; by default of all.
         transport: carries the calls instead of the network.
 
     Raises:
-        ConfigError: a bad base_url, key or option.
+        ConfigError: a bad base_url, key, option or restriction.
         ImportError: ``openai`` is not installed.
     """
 
@@ -78,10 +98,24 @@ class RemoteMember:
         max_tokens: int = 8192,
         query_prompt: str = "",
         document_prompt: str = "",
+        in_flight: int = 2,
+        roles: Iterable[str] | None = None,
+        namespaces: Iterable[str] | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         secret = Secret(api_key) if api_key else None
         base_url = check_base_url(base_url)
+        if not 1 <= in_flight <= MOST_IN_FLIGHT:
+            raise ConfigError(
+                "a server cannot be asked so often at once",
+                where="RemoteMember(in_flight=)",
+                found=in_flight,
+                valid=f"1 to {MOST_IN_FLIGHT}",
+            )
+        options = replace(options, concurrency=max(options.concurrency, in_flight))
+        self.roles = checked_roles(roles, "RemoteMember")
+        self.namespaces = checked_namespaces(namespaces, "RemoteMember")
+        self.in_flight = in_flight
         self.name = name
         self.max_texts = max_texts
         self.max_tokens = max_tokens
@@ -95,8 +129,10 @@ class RemoteMember:
         self._loop = LoopThread(f"rag-accel-{name}")
         self._num_refused = 0
         self._is_over = False
-        self._call: concurrent.futures.Future[bytes | Exception] | None = None
-        #: guards the running call against ``abort``
+        #: as the first answer named it
+        self._served_model: str | None = None
+        self._calls: set[concurrent.futures.Future[bytes | Exception]] = set()
+        #: guards the running calls against ``abort`` and ``interrupt``
         self._lock = threading.Lock()
 
     def embed(self, texts: Sequence[str], role: Role, threads: int) -> Vector:
@@ -106,6 +142,7 @@ class RemoteMember:
             MemberPausedError: the server answered HTTP 429.
             RemoteEngineError: no connection, no answer in time, or an error status.
             EngineOutputError: an answer that cannot be right.
+            MemberChangedError: an answer of another model than the first one was of.
             EngineLostError: the member was closed meanwhile.
         """
         prompt = self._prompts[role]
@@ -119,14 +156,16 @@ class RemoteMember:
             raise answer  # only here, where it gets no context that would hold the key
         self._num_refused = 0
         try:
-            return parse_embeddings(answer, len(texts))
+            parsed = parse_embeddings(answer, len(texts))
         except AnswerFault as fault:
             found, what = self._errors.excerpt(fault.found), fault.what
+        else:
+            return self._of_same_model(parsed)
         raise EngineOutputError(
             what,
             where=self._endpoint,
             found=found,
-            valid=f"one vector for each of {len(texts)} texts, by index",
+            valid=f"one vector of numbers, not all 0, for each of {len(texts)} texts, by index",
             hint="check that base_url is an OpenAI-compatible server",
         )
 
@@ -134,12 +173,18 @@ class RemoteMember:
         """Guess the tokens of a text from its length."""
         return guess_tokens(text)
 
+    def interrupt(self) -> None:
+        """Let the running calls fail now; later ones are not concerned. From any thread."""
+        with self._lock:
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+
     def abort(self) -> None:
-        """End the running call; from any thread."""
+        """End the running calls, and let later ones fail; from any thread."""
         with self._lock:
             self._is_over = True
-            if self._call is not None:
-                self._call.cancel()
+        self.interrupt()
 
     def close(self) -> None:
         """Close the connections and end the thread that carried the calls."""
@@ -150,22 +195,42 @@ class RemoteMember:
             finally:
                 self._loop.close()
 
+    def _of_same_model(self, answer: EmbeddingsAnswer) -> Vector:
+        with self._lock:
+            first = self._served_model = self._served_model or answer.model
+        if answer.model is not None and answer.model != first:
+            raise MemberChangedError(
+                "the server answers with another model than before",
+                where=self._endpoint,
+                found=self._errors.excerpt(answer.model),
+                valid=self._errors.excerpt(str(first)),
+                hint="serve the first model there again, or make another accelerator",
+            )
+        return answer.vectors
+
     def _answer(self, body: bytes) -> bytes | Exception:
-        over = EngineLostError("this member was closed", where=self.name)
         with self._lock:
             if self._is_over:
-                return over
+                return self._given_up()
             self._loop.start()
-            self._call = call = self._loop.call(self._ask(body))
+            call = self._loop.call(self._ask(body))
+            self._calls.add(call)
         try:
             return call.result()
         except concurrent.futures.CancelledError:
-            return over
+            return self._given_up()
         except BaseException:  # an interrupt, in the caller's thread
             call.cancel()
             raise
         finally:
-            self._call = None
+            with self._lock:
+                self._calls.discard(call)
+
+    def _given_up(self) -> Exception:
+        if self._is_over:
+            return EngineLostError("this member was closed", where=self.name)
+        hint = "see that the server answers; MemberLimits says how long it is waited for"
+        return self._errors.fault("the call was given up", "no answer so far", hint)
 
     async def _ask(self, body: bytes) -> bytes | Exception:
         """Return the body of an answer, or what to raise."""

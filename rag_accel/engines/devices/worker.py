@@ -1,4 +1,4 @@
-"""The thread of one member: it takes batches from its group until the group is closed."""
+"""The threads of one member: they take batches from its group until the group is closed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from rag_accel.clock import Clock
-from rag_accel.engines.devices.fidelity import ROLES, checked, probe_texts
-from rag_accel.engines.devices.joining import close
-from rag_accel.engines.devices.members import AbortableMember, Member, MemberPausedError
+from rag_accel.engines.devices.admitting import ROLES
+from rag_accel.engines.devices.fidelity import checked
+from rag_accel.engines.devices.joining import Joined, close
+from rag_accel.engines.devices.members import AbortableMember, InterruptibleMember, Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch
+from rag_accel.engines.devices.probing import DueComparison, Prober
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
 
@@ -39,12 +41,21 @@ class Task:
     Args:
         batch: what placement bound.
         parts: its texts; pieces whose work has gone are left out.
-        must_prove: on an error, embed a probe, to show whether the member or a text is at fault.
     """
 
     batch: MemberBatch
     parts: tuple[Part, ...]
-    must_prove: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A comparison of a member that is away.
+
+    Args:
+        after_s: seconds until it begins.
+    """
+
+    after_s: float
 
 
 class Reports(Protocol):
@@ -54,74 +65,126 @@ class Reports(Protocol):
         """Take the vectors of each part, ``[texts, dim], float32``."""
         ...
 
-    def failed(self, task: Task, error: BaseException, is_sound: bool) -> None:
-        """Learn that a step raised, and whether the member still embeds a probe."""
+    def failed(self, task: Task, error: BaseException) -> None:
+        """Learn that a step raised."""
+        ...
+
+    def probed(self, member: str, found: Joined | str) -> None:
+        """Learn whether a member that is away may join again, or why not."""
         ...
 
 
 class MemberWorker:
-    """The thread of one member, started with its first task.
+    """The threads of one member, one for each step in flight, started with the first task.
 
     Args:
-        member: whose ``embed`` and ``close`` run on the thread.
+        member: whose ``embed`` and ``close`` run on the threads.
         dimensions: components of a vector of each role.
         clock: measures steps.
         reports: told of each step; not kept alive by an idle thread's task.
+        prober: compares the member again.
+        due: when a member elsewhere is compared before a step.
+        in_flight: most steps at once.
     """
 
     def __init__(
-        self, member: Member, dimensions: dict[Role, int], clock: Clock, reports: Reports
+        self,
+        member: Member,
+        dimensions: dict[Role, int],
+        clock: Clock,
+        reports: Reports,
+        prober: Prober,
+        due: DueComparison,
+        in_flight: int = 1,
     ) -> None:
         self.member = member
         self._dimensions = dimensions
         self._clock = clock
         self._reports = reports
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._prober = prober
+        self._due = due
+        self._in_flight = in_flight
+        self._orders: SimpleQueue[Task | Probe | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._num_open = in_flight
+        self._is_stopped = threading.Event()
+        #: guards the number of threads that have not ended
+        self._lock = threading.Lock()
 
-    def put(self, task: Task) -> None:
-        """Let the member compute; it computes nothing else now."""
-        if self._thread is None:
-            name = f"rag-accel-member-{self.member.name}"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._thread.start()
-        self._tasks.put(task)
+    def put(self, order: Task | Probe) -> None:
+        """Let the member compute, or be compared again."""
+        if not self._threads:
+            for number in range(self._in_flight):
+                suffix = f"-{number + 1}" if number else ""
+                name = f"rag-accel-member-{self.member.name}{suffix}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads.append(thread)
+            for thread in self._threads:
+                thread.start()
+        self._orders.put(order)
+
+    def interrupt(self) -> None:
+        """Let the running calls of a member that can do so raise soon."""
+        if isinstance(self.member, InterruptibleMember):
+            self.member.interrupt()
 
     def stop(self) -> None:
-        """Ask the thread to close the member and to end, after the running step.
+        """Ask the threads to close the member and to end, after the running steps.
 
         A member that can end its running step is told to: nobody waits for it any more.
         """
-        if self._thread is None:
+        self._is_stopped.set()
+        if not self._threads:
             close(self.member)
         elif isinstance(self.member, AbortableMember):
             self.member.abort()
-        self._tasks.put(None)
+        for _ in self._threads:
+            self._orders.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the thread; tell whether it has ended."""
-        if self._thread is None:
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        """Wait for the end of the threads; tell whether they have ended."""
+        end = self._clock.now() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, end - self._clock.now()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            self._step(task)
+        while (order := self._orders.get()) is not None:
+            if isinstance(order, Task):
+                self._step(order)
+            elif not self._is_stopped.wait(order.after_s):
+                self._probe()
             # The next get() may block for long: no text may stay alive with it.
-            del task
-        close(self.member)
+            del order
+        with self._lock:
+            self._num_open -= 1
+            is_last = not self._num_open
+        if is_last:
+            close(self.member)
+
+    def _probe(self) -> None:
+        found = self._prober.rejoined(self.member)
+        if isinstance(found, Joined):
+            self._due.compared()
+        self._reports.probed(self.member.name, found)
 
     def _step(self, task: Task) -> None:
-        began = self._clock.now()
         try:
+            self._require_same()
+            began = self._clock.now()
             vectors = self._embedded(task)
+            seconds = self._clock.now() - began
         except BaseException as error:
-            is_paused = isinstance(error, MemberPausedError)
-            is_sound = task.must_prove and not is_paused and self._is_sound(task.batch.threads)
-            self._reports.failed(task, error, is_sound)
+            self._due.failed()
+            self._reports.failed(task, error)
         else:
-            self._reports.ended(task, vectors, self._clock.now() - began)
+            self._reports.ended(task, vectors, seconds)
+
+    def _require_same(self) -> None:
+        """Compare a member elsewhere, where that is due, before it is given any text."""
+        if self.member.max_threads == 0 and self._due.is_due:
+            self._prober.require_same(self.member)
+            self._due.compared()
 
     def _embedded(self, task: Task) -> list[Vector]:
         """Return the vectors of each part, computed together for each role."""
@@ -139,11 +202,3 @@ class MemberWorker:
                 found[at] = vectors[start:stop]
                 start = stop
         return [found[at] for at in range(len(task.parts))]
-
-    def _is_sound(self, threads: int) -> bool:
-        texts = probe_texts()[:1]
-        try:
-            checked(self.member.embed(texts, "query", threads), 1, self._dimensions["query"])
-        except Exception:
-            return False
-        return True

@@ -52,13 +52,14 @@ class CompiledTransformer:
         threads: most threads of one micro-batch; see ``CompiledForms`` for fewer.
         precision: ``f32``; ``bf16`` computes products in bfloat16 where the processor can; ``int8``
             holds weights and multiplies in eight bits. Only ``f32`` gives the model's own vectors.
+        parallel: micro-batches of one thread each that compute at the same time.
 
     Raises:
         NotCompilableError: if something about the model is not known here.
         ImportError: without OpenVINO.
     """
 
-    def __init__(self, model: Any, threads: int, precision: str = "f32") -> None:
+    def __init__(self, model: Any, threads: int, precision: str = "f32", parallel: int = 1) -> None:
         transformer = _transformer_of(model)
         embedding = transformer.get_input_embeddings()
         weights = {id(w): w for w in model.parameters() if w is not embedding.weight}
@@ -80,7 +81,7 @@ class CompiledTransformer:
         if precision == "int8":
             to_eight_bits(graph)
         most = COMPILED_LIMIT // max(1, size)
-        self._forms = CompiledForms(graph, threads, most, _SETTINGS[precision])
+        self._forms = CompiledForms(graph, threads, most, _SETTINGS[precision], parallel)
 
     def is_current(self) -> bool:
         """Tell whether the model is still the one that was compiled."""

@@ -35,6 +35,7 @@ from rag_accel.engines.batching import (
     Slot,
     StepDeadline,
     micro_batches,
+    shared_limits,
 )
 from rag_accel.engines.embedding.kept_vectors import KeptVectors, KnownTexts
 from rag_accel.engines.embedding.models import default_threads, load_model
@@ -54,6 +55,7 @@ from rag_accel.engines.embedding.under_way import (
     is_checked,
     usual_dimension,
 )
+from rag_accel.engines.helper_threads import HelperThreads, default_parallel
 from rag_accel.errors import EngineError, EngineOutputError
 
 # Describe engines that embed.
@@ -104,6 +106,8 @@ class EmbeddingEngine(EngineBase):
             same bit by bit whatever else is computed.
         clock: measures ``StepBudget.time_s``.
         kept: the vectors of texts that work asks to keep; by default none are kept.
+        parallel: most micro-batches that compute at the same time, on one thread each; with more
+            than 1, the threads granted to a step are spread over so many.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class EmbeddingEngine(EngineBase):
         alone: bool = False,
         clock: Clock | None = None,
         kept: KeptVectors | None = None,
+        parallel: int = 1,
     ) -> None:
         self._encoder = encoder
         self._profile = profile
@@ -126,7 +131,11 @@ class EmbeddingEngine(EngineBase):
         self._kept = kept
         self._known: dict[WorkId, KnownTexts] = {}
         self._learned: dict[Role, int] = {}
-        self._under_way = UnderWay(self._pending, self._micro_batches, profile.max_threads)
+        self._helpers = HelperThreads() if parallel > 1 else None
+        self._under_way = UnderWay(
+            self._pending, self._micro_batches, profile.max_threads, self._helpers
+        )
+        self._threads = 1
 
     @property
     def profile(self) -> EngineProfile:
@@ -167,19 +176,23 @@ class EmbeddingEngine(EngineBase):
         """Compute about ``limits.step`` tokens, at least one micro-batch; return what ended.
 
         A compiled model returns after each micro-batch. Others are under way and in line then, so
-        that it does not stand still while callers are given their vectors and ask for more.
+        that it does not stand still while callers are given their vectors and ask for more. So do
+        micro-batches that compute side by side, unless other engines share the cores.
         """
         deadline = StepDeadline(self._clock, budget.time_s)
-        threads = min(budget.threads, self._profile.max_threads)
+        self._threads = threads = min(budget.threads, self._profile.max_threads)
         self._under_way.fill(threads)
         while len(self._under_way) and deadline.may_start():
             piece = self._under_way.take(threads)
             if piece is None:
                 break
+            overlaps = piece.overlaps
             self._finish(piece, threads)
-            if piece.prepared.overlaps:
+            if overlaps:
                 break
             self._under_way.start_next(threads)
+        for piece in self._under_way.take_rest(threads):
+            self._finish(piece, threads)
         self._under_way.put_back()
         outputs = self._pending.drain()
         for output in outputs:
@@ -199,6 +212,8 @@ class EmbeddingEngine(EngineBase):
     def close(self) -> None:
         """Forget all work; the model stays the caller's."""
         self._under_way.clear()
+        if self._helpers is not None:
+            self._helpers.join()
         self._pending.clear()
         self._roles.clear()
         self._known.clear()
@@ -231,6 +246,7 @@ class EmbeddingEngine(EngineBase):
                     yield Piece(role, prepared, rows, [part[row] for row in batch])
 
     def _finish(self, piece: Piece, threads: int) -> None:
+        threads = threads if self._helpers is None else 1
         for done, vectors in self._pending.attempt(piece.slots, partial(piece.take, threads)):
             self._settle(done, vectors, piece.role)
 
@@ -240,7 +256,8 @@ class EmbeddingEngine(EngineBase):
     def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
         if self._alone:
             return [[row] for row in range(len(lengths))]
-        return micro_batches(lengths, self._limits)
+        free = self._under_way.side_by_side(self._threads) - len(self._under_way)
+        return micro_batches(lengths, shared_limits(self._limits, lengths, free))
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
         dimension = self._dimension(role, vectors)
@@ -296,9 +313,12 @@ class SentenceTransformerEngine(EmbeddingEngine):
             bit by bit whatever else is computed and however many threads are granted, about twice
             as slow for short texts.
         limits: bounds of micro-batches and steps; by default by the model's device.
-        max_batch: texts worth putting into one step.
+        max_batch: texts worth putting into one step, for each of those that run side by side.
         max_threads: most threads of a step; by default as many as the model would use in the
-            thread that makes this engine, 0 (leave them alone) where it runs off the CPU.
+            thread that makes this engine, 0 (leave them alone) where it runs off the CPU. Where
+            that is one, micro-batches of different requests run side by side on one thread each,
+            as the calls of a program's own threads would, on all usable cores; not if one thread
+            is named here, nor if ``reproducible``.
         runtime: ``auto`` compiles the model in the background where OpenVINO is installed, the
             model is on the CPU and ``reproducible`` is off, and uses it once its vectors have
             shown to be equal, until the model changes; ``torch`` never does. ``bf16`` and ``int8``
@@ -332,6 +352,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
         loaded = load_model(model, device) if model is None or isinstance(model, str) else model
         on_cpu = runs_on_cpu(loaded)
         threads = default_threads(on_cpu) if max_threads is None else max_threads
+        parallel = default_parallel(threads) if max_threads is None and not reproducible else 1
         if reproducible:
             threads = min(threads, 1)
         encoder = SentenceEncoder(
@@ -340,23 +361,25 @@ class SentenceTransformerEngine(EmbeddingEngine):
             document_kwargs,
             runtime="torch" if reproducible else runtime,
             threads=threads,
+            parallel=parallel,
         )
         limits = limits or (CPU_LIMITS if encoder.on_cpu else ACCELERATOR_LIMITS)
         super().__init__(
             encoder,
             embedding_profile(
-                max_batch,
-                threads,
+                max_batch * parallel,
+                max(threads, parallel),
                 latency,
                 pure=True,
                 speculatable=True,
                 capabilities=frozenset({Capability.ITEMWISE}),
-                interruptible=encoder.runtime is not None,
+                interruptible=encoder.runtime is not None or parallel > 1,
             ),
             limits,
             alone=reproducible,
             clock=clock,
             kept=KeptVectors(kept_bytes, watch) if (watch := watch_of(loaded)) else None,
+            parallel=parallel,
         )
         self.model = loaded
         #: the model compiled, if that may be done

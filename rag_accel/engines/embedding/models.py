@@ -29,6 +29,35 @@ def load_model(name: str | None, device: str | None = None) -> Any:
     )
 
 
+def load_named_model(name: str | None, where: str, device: str | None = None) -> Any:
+    """Load a model that a user has named, see ``load_model``.
+
+    Args:
+        name: as of ``load_model``.
+        where: the option that names it, for the error.
+        device: as of ``load_model``.
+
+    Raises:
+        ConfigError: sentence-transformers cannot load it.
+        ImportError: as ``load_model``.
+    """
+    try:
+        return load_model(name, device)
+    except ImportError:
+        raise
+    except Exception as error:  # of a name that cannot be one, and of damaged files
+        raise ConfigError(
+            "the embedding model cannot be loaded",
+            where=where,
+            found=f"{name}: {type(error).__name__}: {_first_line(error)}",
+            valid="a folder or name that sentence-transformers loads",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
 def default_threads(on_cpu: bool) -> int:
     """Return how many threads torch would use in the calling thread; 0 off the CPU."""
     if not on_cpu:

@@ -48,6 +48,7 @@ class SentenceEncoder:
         document_kwargs: the same for documents.
         runtime: what may run the model, as of ``SentenceTransformerEngine``.
         threads: most threads of a micro-batch.
+        parallel: micro-batches of one thread each that compute at the same time.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class SentenceEncoder:
         *,
         runtime: EmbeddingRuntime = "torch",
         threads: int = 1,
+        parallel: int = 1,
     ) -> None:
         self.model = model
         self._kwargs: dict[Role, dict[str, Any]] = {
@@ -68,7 +70,7 @@ class SentenceEncoder:
         limit = getattr(model, "max_seq_length", None)
         self._max_length = limit if isinstance(limit, int) and limit > 0 else None
         may = self._is_plain and self.on_cpu and threads > 0
-        self.runtime = runtime_for(model, runtime, threads) if may else None
+        self.runtime = runtime_for(model, runtime, threads, parallel) if may else None
 
     @property
     def on_cpu(self) -> bool:

@@ -28,21 +28,30 @@ LEAST_COSINE = {"bf16": 0.999, "int8": 0.98}
 _PRECISIONS: dict[EmbeddingRuntime, str] = {"auto": "f32", "bf16": "bf16", "int8": "int8"}
 
 #: A runtime holds its model, so the model's id is its own as long as the runtime lives.
-_shared: WeakValueDictionary[tuple[int, int, str], BackgroundRuntime] = WeakValueDictionary()
+_shared: WeakValueDictionary[tuple[int, int, int, str], BackgroundRuntime] = WeakValueDictionary()
 
 
-def runtime_for(model: Any, runtime: EmbeddingRuntime, threads: int) -> BackgroundRuntime | None:
-    """Return what compiles a ``SentenceTransformer`` on the CPU; None where nothing does."""
+def runtime_for(
+    model: Any, runtime: EmbeddingRuntime, threads: int, parallel: int = 1
+) -> BackgroundRuntime | None:
+    """Return what compiles a ``SentenceTransformer`` on the CPU; None where nothing does.
+
+    Args:
+        model: the model.
+        runtime: as of ``SentenceTransformerEngine``.
+        threads: most threads of one micro-batch.
+        parallel: micro-batches of one thread each that compute at the same time.
+    """
     precision = _PRECISIONS.get(runtime)
     if precision is None or not is_installed():
         return None
 
     def build() -> Compiled:
         compiling = importlib.import_module("rag_accel.engines.embedding.compiled_transformer")
-        return compiling.CompiledTransformer(model, threads, precision)
+        return compiling.CompiledTransformer(model, threads, precision, parallel)
 
     made = BackgroundRuntime(build, partial(prove, model, threads, precision))
-    return _shared.setdefault((id(model), threads, precision), made)
+    return _shared.setdefault((id(model), threads, parallel, precision), made)
 
 
 def is_installed() -> bool:
@@ -59,7 +68,7 @@ def describe(model: Any, runtime: EmbeddingRuntime) -> str:
     precision = _PRECISIONS[runtime]
     found = [
         one
-        for (key, _, held), one in list(_shared.items())
+        for (key, _, _, held), one in list(_shared.items())
         if key == id(model) and held == precision
     ]
     return found[0].describe() if found else "compiled by OpenVINO once it is used"

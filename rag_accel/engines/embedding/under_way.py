@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rag_accel.engines.batching import PendingWork, Slot
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.helper_threads import HelperThreads
 from rag_accel.errors import EngineOutputError
 
 # Checks of what a model or a user's function returned, before it becomes a result.
@@ -115,7 +116,7 @@ class Encoder(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Piece:
     """One micro-batch to compute; ``rows`` are those of all slots that were prepared together."""
 
@@ -125,10 +126,21 @@ class Piece:
     slots: list[Slot[str]]
     end: Callable[[], Any] | None = None
 
-    def start(self, threads: int) -> None:
-        """Let it compute; if that raises, ``take`` tries again and raises then."""
+    @property
+    def overlaps(self) -> bool:
+        """Tell whether it computes, or will, without the thread that takes it."""
+        return self.prepared.overlaps or self.end is not None
+
+    def start(self, threads: int, helpers: HelperThreads | None = None) -> None:
+        """Let it compute; if that raises, ``take`` tries again and raises then.
+
+        Args:
+            threads: to compute on.
+            helpers: compute what would otherwise be computed by the thread that takes it.
+        """
         with suppress(Exception):
-            self.end = self._encoding(self.slots, threads)
+            end = self._encoding(self.slots, threads)
+            self.end = end if helpers is None or self.prepared.overlaps else helpers.start(end)
 
     def is_done(self, timeout_s: float) -> bool:
         """Tell whether ``take`` need not wait, at the latest after so many seconds."""
@@ -139,11 +151,15 @@ class Piece:
             return True
 
     def take(self, threads: int, slots: list[Slot[str]]) -> Any:
-        """Return what was computed for ``slots``; fewer than there were are computed anew."""
-        end = self.end
-        if end is None or len(slots) != len(self.slots):
-            end = self._encoding(slots, threads)
-        return checked_rows(end(), len(slots))
+        """Return what was computed for ``slots``; after a failure some are computed anew."""
+        end, self.end = self.end, None
+        if end is None:
+            return checked_rows(self._encoding(slots, threads)(), len(slots))
+        found = checked_rows(end(), len(self.slots))
+        if len(slots) == len(self.slots):
+            return found
+        wanted = set(slots)
+        return [row for slot, row in zip(self.slots, found, strict=True) if slot in wanted]
 
     def _encoding(self, slots: list[Slot[str]], threads: int) -> Callable[[], Any]:
         return self.prepared.start([self.rows[slot] for slot in slots], threads)
@@ -153,7 +169,10 @@ class Piece:
 #
 # A compiled model computes without the thread that started it. One micro-batch runs on all threads
 # and one more stands in line, while callers are given vectors and ask for more. What torch computes
-# is never under way: it is started when it is asked for.
+# is under way where helper threads compute it; else it is started when it is asked for.
+#
+# Where a model is called on one thread, as many micro-batches run at the same time as threads are
+# granted, and never more than there are requests: a program's own threads would do the same.
 
 
 #: How often a step looks for newcomers, in seconds.
@@ -169,6 +188,7 @@ class UnderWay:
         pending: whose items they hold.
         cut: cuts what waits into micro-batches.
         max_threads: most threads of a step.
+        helpers: compute micro-batches of one thread each; None where one micro-batch uses all.
     """
 
     def __init__(
@@ -176,7 +196,9 @@ class UnderWay:
         pending: PendingWork[str, Vector],
         cut: Callable[[], Iterable[Piece]],
         max_threads: int,
+        helpers: HelperThreads | None = None,
     ) -> None:
+        self._helpers = helpers
         self._pending = pending
         self._cut = cut
         self._max_threads = max_threads
@@ -200,25 +222,50 @@ class UnderWay:
     def start_next(self, threads: int) -> bool:
         """Start one more micro-batch, if there is one that may be."""
         while self._ready:
-            if self._running and not self._ready[0].prepared.overlaps:
+            is_free = len(self._running) < self.side_by_side(threads)
+            helpers = self._helpers if threads > 1 and is_free else None
+            overlaps = self._ready[0].prepared.overlaps or helpers is not None
+            if self._running and not overlaps:
                 return False
             piece = self._ready.popleft()
             piece.slots = [slot for slot in piece.slots if self._pending.is_alive(slot)]
             if piece.slots:
-                if piece.prepared.overlaps:
-                    piece.start(threads)
+                if overlaps:
+                    piece.start(threads if self._helpers is None else 1, helpers)
                 self._running.append(piece)
                 return True
         return False
 
     def take(self, threads: int) -> Piece | None:
-        """Remove and return the oldest; None if it computes and newcomers can start meanwhile."""
+        """Remove and return the oldest; None if it computes and newcomers can start meanwhile.
+
+        Of those that run side by side, the first that has ended takes the oldest's place.
+        """
+        if self._helpers is not None:
+            return self._take_ended(threads)
         while len(self._running) < self._most(threads) and not self._running[0].is_done(0.0):
             if self._is_interrupted:
                 self._is_interrupted = False
                 return None
             self._running[0].is_done(_LOOK_S)
         return self._running.popleft()
+
+    def take_rest(self, threads: int) -> Iterator[Piece]:
+        """Take what would compute after a step on cores that others may have been granted."""
+        if self._helpers is None or threads >= self._max_threads:
+            return
+        while self._running and self._running[0].overlaps:
+            piece = self.take(threads)
+            if piece is not None:
+                yield piece
+
+    def side_by_side(self, threads: int) -> int:
+        """Return how many micro-batches may compute at the same time."""
+        if self._helpers is None:
+            return 1
+        # What runs for work that was cancelled meanwhile keeps its core until it ends.
+        forgotten = sum(not self._is_wanted(piece) for piece in self._running)
+        return max(1, min(threads, len(self._pending) + forgotten))
 
     def interrupt(self) -> None:
         """Let ``take`` return for newcomers; from any thread."""
@@ -227,7 +274,7 @@ class UnderWay:
     def put_back(self) -> None:
         """Let newcomers take part in what torch has not begun to compute."""
         for pieces in (self._ready, self._running):
-            while pieces and not pieces[-1].prepared.overlaps:
+            while pieces and not pieces[-1].overlaps:
                 self._pending.put_back(pieces.pop().slots)
 
     def clear(self) -> None:
@@ -236,9 +283,32 @@ class UnderWay:
         self._running.clear()
 
     def _drop_forgotten(self) -> None:
-        while self._running and not any(map(self._pending.is_alive, self._running[0].slots)):
+        if self._helpers is not None:
+            is_over = [not self._is_wanted(one) and one.is_done(0.0) for one in self._running]
+            kept = (piece for piece, over in zip(self._running, is_over, strict=True) if not over)
+            self._running = deque(kept)
+            return
+        while self._running and not self._is_wanted(self._running[0]):
             self._running.popleft()
 
+    def _is_wanted(self, piece: Piece) -> bool:
+        return any(map(self._pending.is_alive, piece.slots))
+
+    def _take_ended(self, threads: int) -> Piece | None:
+        while True:
+            for piece in self._running:
+                if piece.is_done(0.0):
+                    self._running.remove(piece)
+                    return piece
+            has_room = len(self._running) <= threads >= self._max_threads  # one may be in line
+            if self._is_interrupted and has_room:
+                self._is_interrupted = False
+                return None
+            self._running[0].is_done(_LOOK_S)
+
     def _most(self, threads: int) -> int:
+        if self._helpers is not None:
+            side_by_side = self.side_by_side(threads)
+            return side_by_side + (side_by_side == threads >= self._max_threads)
         # What is in line computes after the step, on cores that others may have been granted.
         return 1 + (threads >= self._max_threads)

@@ -8,28 +8,23 @@ from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
+    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
-    ExpandBatch,
     IngestBatch,
     LatencyModel,
-    LinkQuery,
     PrimitiveKind,
     StepBudget,
     WorkId,
 )
 from rag_accel.engines.batching import StepDeadline
+from rag_accel.engines.knowledge import calls
 from rag_accel.engines.knowledge.checks import fault
-from rag_accel.engines.knowledge.paths import Paths, extend, start
-from rag_accel.engines.knowledge.protocol import (
-    Expansion,
-    GraphView,
-    KnowledgeGraph,
-    RemoteView,
-)
+from rag_accel.engines.knowledge.protocol import GraphView, KnowledgeGraph, RemoteGraph, RemoteView
 from rag_accel.engines.knowledge.pruning import prune
+from rag_accel.engines.knowledge.remote import RemoteQueries
 from rag_accel.errors import EngineError
 
 _Call = Callable[[GraphView, Sequence[EngineRequest]], Sequence[Any]]
@@ -79,12 +74,18 @@ class KnowledgeEngine(EngineBase):
         self._waiting: dict[WorkId, EngineRequest] = {}
         self._outputs: list[EngineOutput] = []
         self._counts: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))
+        is_remote = any(isinstance(graph, RemoteGraph) for graph in self._given())
+        #: None if all graphs are read by the step itself
+        self._remote = RemoteQueries(self._clock, self._counts, self._given) if is_remote else None
+        waiting = frozenset({Capability.BOUNDS_ITS_WORK})
         self._profile = EngineProfile(
             kinds=frozenset(_ORDER),
             max_batch=max_batch,
             latency=latency or LatencyModel(base_s=0.0005, per_item_s=0.00005),
             max_threads=max_threads,
             stepped=True,
+            interruptible=is_remote,
+            capabilities=waiting if is_remote else frozenset(),
         )
 
     @property
@@ -107,7 +108,11 @@ class KnowledgeEngine(EngineBase):
                 self._fail(request, error)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Answer what waits, kind by kind; what the time is too short for stays."""
+        """Answer what waits, kind by kind; what the time is too short for stays.
+
+        If nothing can be answered here, wait for a server up to ``budget.time_s``, or until
+        interrupted.
+        """
         deadline = StepDeadline(self._clock, budget.time_s)
         for kind in _ORDER:
             work = [one for one in self._waiting.values() if one.kind is kind]
@@ -116,6 +121,8 @@ class KnowledgeEngine(EngineBase):
                 for one in work:
                     self._waiting.pop(one.id, None)
         outputs, self._outputs = self._outputs, []
+        if self._remote is not None:
+            outputs += self._remote.step(0.0 if outputs else budget.time_s)
         return outputs
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
@@ -124,17 +131,26 @@ class KnowledgeEngine(EngineBase):
         for work in gone:
             self._waiting.pop(work, None)
         self._outputs = [output for output in self._outputs if output.id not in gone]
+        if self._remote is not None:
+            self._remote.cancel(gone)
+
+    def interrupt(self) -> None:
+        """Make a step that waits for a server return at once."""
+        if self._remote is not None:
+            self._remote.interrupt()
 
     def close(self) -> None:
-        """Forget all work; the graphs stay the caller's."""
+        """Forget all work and end the threads; the graphs stay the caller's."""
         self._waiting.clear()
         self._outputs.clear()
+        if self._remote is not None:
+            self._remote.close()
 
     def _answer(self, kind: PrimitiveKind, work: Sequence[EngineRequest]) -> None:
         if kind is PrimitiveKind.SEARCHING:
-            self._call("link", self._by_view(work, self._present), _link)
+            self._call("link", self._by_view(work, self._present), calls.link)
         elif kind is PrimitiveKind.EXPANDING:
-            self._call("hop", self._by_view(work, _own_view), _hop)
+            self._call("hop", self._by_view(work, _own_view), calls.hop)
         else:
             for one in work:
                 self._alone(one, _prune if kind is PrimitiveKind.PRUNING else self._ingest)
@@ -142,14 +158,19 @@ class KnowledgeEngine(EngineBase):
     def _by_view(
         self, work: Sequence[EngineRequest], view_of: Callable[[EngineRequest], GraphView]
     ) -> _Groups:
-        """Return the work of each view and tenant; what has no view fails."""
+        """Return the work of each view and tenant; what has no view fails.
+
+        Work of a graph on a server is handed on, and left out.
+        """
         groups: dict[tuple[int, str], tuple[GraphView, list[EngineRequest]]] = {}
         for one in work:
             try:
                 view = view_of(one)
+                is_handed_on = self._hand_on(one, view)
             except Exception as error:
                 self._fail(one, error)
-            else:
+                continue
+            if not is_handed_on:
                 groups.setdefault((id(view), one.namespace), (view, []))[1].append(one)
         return list(groups.values())
 
@@ -161,9 +182,8 @@ class KnowledgeEngine(EngineBase):
             try:
                 values = call(view, work)
             except Exception as error:
-                if len(work) == 1 or _meets_all(view, error):
-                    for one in work:
-                        self._fail(one, error)
+                if len(work) == 1:
+                    self._fail(work[0], error)
                 else:
                     self._call(name, [(view, [one]) for one in work], call)
             else:
@@ -178,8 +198,21 @@ class KnowledgeEngine(EngineBase):
         else:
             self._outputs.append(EngineOutput(request.id, "final", value=value))
 
+    def _hand_on(self, request: EngineRequest, view: GraphView) -> bool:
+        """Let threads ask a graph on a server; tell whether it is one."""
+        if self._remote is None or not isinstance(view, RemoteView):
+            return False
+        graph = self._graph(request)
+        if not isinstance(graph, RemoteGraph):
+            return False
+        self._remote.put(graph, view, request)
+        return True
+
     def _present(self, request: EngineRequest) -> GraphView:
-        return self._graph(request).view()
+        graph = self._graph(request)
+        if self._remote is not None and isinstance(graph, RemoteGraph):
+            return self._remote.view(graph)
+        return graph.view()
 
     def _ingest(self, request: EngineRequest) -> tuple[str, ...]:
         batch: IngestBatch = request.payload
@@ -195,6 +228,10 @@ class KnowledgeEngine(EngineBase):
         if names:
             keep(names, batch.vectors)
         return names
+
+    def _given(self) -> Sequence[KnowledgeGraph]:
+        graphs = self._graphs
+        return tuple(graphs.values()) if isinstance(graphs, Mapping) else (graphs,)
 
     def _graph(self, request: EngineRequest) -> KnowledgeGraph:
         if not isinstance(self._graphs, Mapping):
@@ -212,30 +249,9 @@ class KnowledgeEngine(EngineBase):
         self._outputs.append(EngineOutput(request.id, "error", error=error))
 
 
-def _meets_all(view: GraphView, error: Exception) -> bool:
-    return isinstance(view, RemoteView) and view.is_down(error)
-
-
 def _own_view(request: EngineRequest) -> GraphView:
     return request.payload.paths.view
 
 
 def _prune(request: EngineRequest) -> object:
     return prune(request.payload)
-
-
-def _link(view: GraphView, work: Sequence[EngineRequest]) -> Sequence[Paths]:
-    asked: list[LinkQuery] = [one.payload for one in work]
-    return [
-        start(view, ids[: query.k], one.namespace)
-        for one, query, ids in zip(work, asked, view.find(asked), strict=True)
-    ]
-
-
-def _hop(view: GraphView, work: Sequence[EngineRequest]) -> Sequence[Paths]:
-    batches: list[ExpandBatch] = [one.payload for one in work]
-    asked = [
-        Expansion(one.paths.frontier, one.relations, one.direction, one.fan_out) for one in batches
-    ]
-    edges = view.expand(asked)
-    return [extend(one.paths, own, one.limit) for one, own in zip(batches, edges, strict=True)]

@@ -1,129 +1,134 @@
-"""Triples by number, and the same triples after an edit without a look at each of them."""
+"""Names by number, and the order of numbers by name, without a sort of all names at each edit."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from rag_accel.engines.knowledge.protocol import Ids, as_ids
-from rag_accel.engines.knowledge.words import NameWords
 
 Triple = tuple[str, str, str]
 
 
-class Names:
-    """Sorted names; an id is a place among them.
+class NameTable:
+    """Names in the order of their ids; a name keeps its id, and none is ever taken out.
+
+    Written by one thread at a time, the graph's; read by any meanwhile. A reader looks only at the
+    ids below the number that its version was made with.
 
     Args:
-        names: each once, in any order.
+        names: each once.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names: Sequence[str] = sorted(names)
-        self.ids = {name: place for place, name in enumerate(self.names)}
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names: list[str] = list(names)
+        self.ids: dict[str, int] = {name: place for place, name in enumerate(self.names)}
+        #: for what readers make of the names when they first need it
+        self.lock = threading.Lock()
+        self._folded: dict[str, tuple[int, ...]] = {}
+        self._num_folded = 0
 
     def __len__(self) -> int:
         return len(self.names)
 
+    def id(self, name: str) -> int:
+        """Return the id of a name, a new one where it has none."""
+        known = self.ids.get(name)
+        if known is None:
+            known = len(self.names)
+            self.names.append(name)
+            self.ids[name] = known
+        return known
+
     def of(self, ids: Ids) -> list[str]:
         """Return the names of ids, in their order."""
-        places: list[int] = list(map(int, ids.ravel()))
+        places: list[int] = ids.ravel().tolist()
         return [self.names[place] for place in places]
 
-    def with_more(self, names: Iterable[str]) -> Names:
-        """Return these and others; this very object where all are known."""
-        new = {name for name in names if name not in self.ids}
-        return Names((*self.names, *new)) if new else self
-
-    def only(self, is_used: np.ndarray) -> Names:
-        """Return those that are used, ``[n], bool``; this very object where all are."""
-        if is_used.all():
-            return self
-        return Names(self.names[place] for place in np.flatnonzero(is_used).tolist())
-
-    def ids_in(self, other: Names) -> Ids:
-        """Return the id of each of these names among others, -1 where it is not there."""
-        return as_ids([other.ids.get(name, -1) for name in self.names])
-
-    @cached_property
-    def folded(self) -> dict[str, int]:
-        """Return ids by names without case; the first of several in the order of names."""
-        return {name.casefold(): place for place, name in reversed([*enumerate(self.names)])}
-
-    @cached_property
-    def words(self) -> NameWords:
-        """Return the words of the names."""
-        return NameWords(self.names)
+    def without_case(self, name: str) -> tuple[int, ...]:
+        """Return the ids of all names that differ from this one in case alone."""
+        with self.lock:
+            for place in range(self._num_folded, len(self.names)):
+                folded = self.names[place].casefold()
+                self._folded[folded] = (*self._folded.get(folded, ()), place)
+                self._num_folded = place + 1
+            return self._folded.get(name.casefold(), ())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InternedTriples:
-    """Triples whose names are numbers.
+class Order:
+    """The ids of a table in the order of their names.
 
     Args:
-        entities: the names of heads and tails, and of entities that only have a text.
-        relations: the names of relations.
-        rows: ``[n, 3], int64``: head, relation and tail.
+        table: the names.
+        ids: ``[n], int64``, the first ``n`` ids of the table, sorted by name.
+        ranks: ``[n], int64``, the place of each id among them.
+        new: ``[m], int64``, the ids from ``n`` on, sorted by name.
+        places: ``[m], int64``, where each of them belongs among ``ids``, ascending.
     """
 
-    entities: Names
-    relations: Names
-    rows: Ids
+    def __init__(self, table: NameTable, ids: Ids, ranks: Ids, new: Ids, places: Ids) -> None:
+        self.table = table
+        self.ids, self.ranks = ids, ranks
+        self.new, self.places = new, places
+        #: of a new id, by its distance from the first one
+        self._at = np.empty(len(new), np.int64)
+        self._new_ranks = np.empty(len(new), np.int64)
+        self._at[new - len(ids)] = places
+        self._new_ranks[new - len(ids)] = places * (len(new) + 1) + np.arange(len(new))
 
-    def edited(
-        self, added: Collection[Triple], removed: Collection[Triple], told: Collection[str]
-    ) -> InternedTriples:
-        """Return the triples after an edit.
+    def __len__(self) -> int:
+        return len(self.ids) + len(self.new)
 
-        Args:
-            added: triples that are not there.
-            removed: triples that are there.
-            told: all entities with a text.
-        """
-        gone = self._rows_of(removed)
-        ends = (end for one in added for end in (one[0], one[2]))
-        entities = self.entities.with_more((*ends, *told))
-        relations = self.relations.with_more(one[1] for one in added)
-        kept = self._without(gone)._renamed(entities, relations)
-        whole = InternedTriples(
-            entities, relations, np.concatenate((kept.rows, kept._rows_of(added)))
-        )
-        return whole._without_unused(told)
+    @classmethod
+    def of(cls, table: NameTable) -> Order:
+        """Return the order of all names of a table."""
+        none = np.empty(0, np.int64)
+        return cls(table, none, none, none, none).extended().merged()
 
-    def _rows_of(self, triples: Collection[Triple]) -> Ids:
-        entities, relations = self.entities.ids, self.relations.ids
-        rows = [(entities[head], relations[name], entities[tail]) for head, name, tail in triples]
-        return as_ids(rows).reshape(-1, 3)
+    def extended(self) -> Order:
+        """Return the order with all ids that the table has by now; ``new`` must be empty."""
+        names, num = self.table.names, len(self.ids)
+        new = sorted(range(num, len(names)), key=names.__getitem__)
+        if num and new:
+            places = [bisect_left(self.ids, names[one], key=names.__getitem__) for one in new]
+        else:
+            places = [0] * len(new)
+        return Order(self.table, self.ids, self.ranks, as_ids(new), as_ids(places))
 
-    def _without(self, gone: Ids) -> InternedTriples:
-        if not len(gone):
+    def merged(self) -> Order:
+        """Return the same order with nothing new in it."""
+        if not len(self.new):
             return self
-        kept = ~np.isin(self._keys(self.rows), self._keys(gone))
-        return InternedTriples(self.entities, self.relations, self.rows[kept])
+        ids = np.insert(self.ids, self.places, self.new)
+        ranks = np.empty(len(ids), np.int64)
+        ranks[ids] = np.arange(len(ids))
+        none = np.empty(0, np.int64)
+        return Order(self.table, ids, ranks, none, none)
 
-    def _keys(self, rows: Ids) -> Ids:
-        heads, relations, tails = rows.T
-        return (heads * len(self.relations) + relations) * len(self.entities) + tails
+    def rank(self, ids: Ids) -> Ids:
+        """Return numbers that are in the order of the names of these ids."""
+        if not len(self.new):
+            return self.ranks[ids]
+        num, step = len(self.ids), len(self.new) + 1
+        ranks = np.empty(ids.shape, np.int64)
+        is_old = ids < num
+        ranks[is_old] = self.ranks[ids[is_old]] * step + len(self.new)
+        ranks[~is_old] = self._new_ranks[ids[~is_old] - num]
+        return ranks
 
-    def _renamed(self, entities: Names, relations: Names) -> InternedTriples:
-        """Return the same triples by the ids of other names."""
-        rows = self.rows.copy()
-        if entities is not self.entities:
-            rows[:, ::2] = self.entities.ids_in(entities)[rows[:, ::2]]
-        if relations is not self.relations:
-            rows[:, 1] = self.relations.ids_in(relations)[rows[:, 1]]
-        return InternedTriples(entities, relations, rows)
-
-    def _without_unused(self, told: Collection[str]) -> InternedTriples:
-        used = np.zeros(len(self.entities), np.bool_)
-        used[self.rows[:, ::2]] = True
-        used[[self.entities.ids[name] for name in told]] = True
-        named = np.zeros(len(self.relations), np.bool_)
-        named[self.rows[:, 1]] = True
-        return self._renamed(self.entities.only(used), self.relations.only(named))
+    def before(self, ids: Ids) -> Ids:
+        """Return how many of the old names come before each of these ids' names."""
+        found = np.empty(ids.shape, np.int64)
+        is_old = ids < len(self.ids)
+        found[is_old] = self.ranks[ids[is_old]]
+        found[~is_old] = self._at[ids[~is_old] - len(self.ids)]
+        return found
 
 
-NOTHING = InternedTriples(Names(()), Names(()), np.empty((0, 3), np.int64))
+def sorted_names(order: Order, is_there: np.ndarray) -> Sequence[str]:
+    """Return the names of ids that are there, ``[len(order)], bool``, sorted."""
+    ids = order.merged().ids
+    return order.table.of(ids[is_there[ids]])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,55 +11,80 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engine_api import Document
+from rag_accel.engines.knowledge.edits import Edits
 from rag_accel.engines.knowledge.files import StoredGraph, read_graph, write_graph
-from rag_accel.engines.knowledge.interned import NOTHING, InternedTriples, Triple
+from rag_accel.engines.knowledge.interned import Triple
+from rag_accel.engines.knowledge.store import GraphStore
+from rag_accel.engines.knowledge.vectors import as_rows, bad_vectors, unit
 from rag_accel.engines.knowledge.version import GraphVersion
-from rag_accel.errors import ClosedError, ConfigError, GraphLinkError
+from rag_accel.errors import ConfigError, GraphLinkError
 
 if TYPE_CHECKING:
     from rag_accel.engines.knowledge.engine import KnowledgeEngine
 
 EmbedTexts = Callable[[list[str]], Sequence[Any]]
 
+#: How far two vectors of one text by one model may be from each other, of length 1: half precision
+#: and the other texts of a batch come to some thousandths.
+_SAME_MODEL = 0.05
+
 
 class MemoryGraph:
     """Triples ``(head, relation, tail)`` in memory, found through a compressed adjacency.
 
     Every change makes a new version, which requests that begin later see; those under way keep
-    theirs. Names may hold any character. Thread-safe. Give it as ``Accelerator(graph=...)``.
+    theirs. An edit takes no longer in a large graph: edits are kept over a sorted graph, and are
+    merged into a new one in a thread of its own while requests go on. Names may hold any
+    character. Thread-safe. Give it as ``Accelerator(graph=...)``.
 
     Args:
         triples: the first ones; one that is there already is not stored twice.
         texts: what is told of entities, by name.
+        merge_after: edits (triples, texts and vectors) that are kept before they are merged, 64
+            times as many while nobody asks; None is 1024, or a 256th of the graph if that is more.
 
     Raises:
         ConfigError: on something that is no triple of texts.
     """
 
     def __init__(
-        self, triples: Iterable[Sequence[str]] = (), texts: Mapping[str, str] | None = None
+        self,
+        triples: Iterable[Sequence[str]] = (),
+        texts: Mapping[str, str] | None = None,
+        *,
+        merge_after: int | None = None,
     ) -> None:
-        self._lock = threading.Lock()
-        self._triples = dict.fromkeys(map(_triple, triples))
-        #: as of the last view, and what was added and removed since
-        self._interned: InternedTriples = NOTHING
-        self._added = dict(self._triples)
-        self._removed: dict[Triple, None] = {}
-        self._texts = dict(texts or {})
-        self._vectors: dict[str, NDArray[np.float32]] = {}
+        if merge_after is not None and (type(merge_after) is not int or merge_after < 1):
+            raise ConfigError(
+                "a knowledge graph cannot merge its edits so",
+                where="merge_after",
+                found=repr(merge_after),
+                valid="a whole number from 1 on, or None",
+            )
+        edits = Edits(dict.fromkeys(map(_triple, triples), True), dict(texts or {}))
+        self._store = GraphStore(edits, merge_after)
+        self._merge_after = merge_after
         self._model = ""
-        self._number = 0
-        self._view: GraphVersion | None = None
-        self._is_closed = False
+        #: a text and the vector that ``embed`` was last given for it
+        self._sample: tuple[str, NDArray[np.float32]] | None = None
 
     def __len__(self) -> int:
         """Return the number of triples."""
-        return len(self._triples)
+        return 0 if self._store.is_closed else self.view().num_triples
 
     @property
     def version(self) -> int:
         """Return how often it was changed."""
-        return self._number
+        return self._store.number
+
+    @property
+    def merges(self) -> int:
+        """Return how often edits were merged into the sorted graph."""
+        return self._store.merges
+
+    def triples(self) -> Iterator[Triple]:
+        """Give all triples of the present version, in the order of their names."""
+        return self.view().merged().triples()
 
     def add(
         self, triples: Iterable[Sequence[str]] = (), texts: Mapping[str, str] | None = None
@@ -70,33 +94,34 @@ class MemoryGraph:
         Raises:
             ConfigError: on something that is no triple of texts.
         """
-        added = dict.fromkeys(map(_triple, triples))
-        with self._lock:
-            for one in added:
-                self._put(one)
-            for name, text in (texts or {}).items():
-                if self._texts.get(name) != text:
-                    self._vectors.pop(name, None)
-                self._texts[name] = text
-            self._changed()
+        added, told = dict.fromkeys(map(_triple, triples), True), dict(texts or {})
+        store = self._store
+        with store.lock:
+            store.change()
+            store.drop_vectors(name for name, text in told.items() if store.text(name) != text)
+            store.edits.triples.update(added)
+            store.edits.texts.update(told)
+            store.merge_if_many()
 
     def remove(self, triples: Iterable[Sequence[str]] = (), entities: Iterable[str] = ()) -> None:
         """Remove triples, and entities with all their triples; unknown ones are ignored.
 
+        An entity without a triple and a text is not there any more, and loses its vector.
+
         Raises:
             ConfigError: on something that is no triple of texts; then nothing is removed.
         """
-        gone, dropped = set(entities), list(map(_triple, triples))
-        with self._lock:
-            for one in dropped:
-                self._drop(one)
-            for name in gone:
-                self._texts.pop(name, None)
-                self._vectors.pop(name, None)
+        gone, dropped = set(entities), dict.fromkeys(map(_triple, triples), False)
+        store = self._store
+        with store.lock:
+            store.change()
             if gone:
-                for one in [one for one in self._triples if one[0] in gone or one[2] in gone]:
-                    self._drop(one)
-            self._changed()
+                dropped |= dict.fromkeys(store.edges(gone), False)
+            store.edits.triples.update(dropped)
+            store.edits.texts.update({one: None for one in gone if store.text(one) is not None})
+            if store.has_vectors():
+                store.drop_vectors(store.absent({*gone, *_ends(dropped)}))
+            store.merge_if_many()
 
     def replace(
         self, triples: Iterable[Sequence[str]], texts: Mapping[str, str] | None = None
@@ -108,28 +133,24 @@ class MemoryGraph:
         Raises:
             ConfigError: on something that is no triple of texts.
         """
-        held, told = dict.fromkeys(map(_triple, triples)), dict(texts or {})
-        with self._lock:
-            ends = {end for one in held for end in (one[0], one[2])} | told.keys()
-            self._vectors = {
-                name: vector
-                for name, vector in self._vectors.items()
-                if name in ends and self._texts.get(name) == told.get(name)
+        held, told = dict.fromkeys(map(_triple, triples), True), dict(texts or {})
+        there = {*_ends(held), *told}
+        store = self._store
+        with store.lock:
+            kept = {
+                name: row
+                for name, row in store.vectors().items()
+                if name in there and store.text(name) == told.get(name)
             }
-            self._triples, self._texts = held, told
-            self._interned, self._added, self._removed = NOTHING, dict(held), {}
-            self._changed()
+            store.reset(Edits(held, dict(told), kept))
 
     def view(self) -> GraphVersion:
-        """Return the present version; the first call after a change builds it."""
-        with self._lock:
-            if self._is_closed:
-                raise ClosedError("the knowledge graph is closed")
-            if self._view is None:
-                self._interned = self._interned.edited(self._added, self._removed, self._texts)
-                self._added, self._removed = {}, {}
-                self._view = GraphVersion(self._number, self._interned, self._texts, self._vectors)
-            return self._view
+        """Return the present version; it takes as long as there are edits since the last merge.
+
+        The first call for a new graph sorts it, and the first after so many edits that they are
+        half of it.
+        """
+        return self._store.view()
 
     def unembedded(self) -> tuple[Document, ...]:
         """Return the entities without a vector, their texts behind their names, for an ingestion.
@@ -137,63 +158,70 @@ class MemoryGraph:
         An ingestion stage whose engine is the graph's embeds them on the stage's embedder.
         """
         view = self.view()
-        with self._lock:
-            return tuple(
-                Document(name, f"{name}: {text}" if (text := self._texts.get(name, "")) else name)
-                for name in view.names
-                if name not in self._vectors
-            )
+        return tuple(
+            Document(name, _document(name, view.text(name))) for name in view.without_vector()
+        )
 
     def embed(self, embed: EmbedTexts, model: str = "", batch: int = 256) -> int:
         """Give every entity that lacks one a vector, for a search by vector; return how many.
 
+        An entity whose text changes meanwhile, or that is removed, gets none.
+
         Args:
             embed: from texts to one vector each, such as ``SentenceTransformer.encode``.
-            model: names the model; vectors that another one made are made anew.
+            model: names the model; vectors that another one made are made anew. Where none is
+                named, a text that was embedded before is embedded once more, and compared.
             batch: texts a call.
+
+        Raises:
+            GraphLinkError: if no model is named and ``embed`` is another one than before; if what
+                it returns cannot be vectors; if entities are embedded by another model meanwhile.
         """
-        with self._lock:
+        store = self._store
+        with store.lock:
             if model != self._model:
-                self._vectors, self._model = {}, model
-                self._changed()
+                self._model, self._sample = model, None
+                store.change()
+                store.drop_all_vectors()
+            sample = None if model or not store.has_vectors() else self._sample
+        if sample is not None:
+            _require_same_model(sample, embed([sample[0]]))
         waiting = iter(self.unembedded())
         num = 0
         while some := tuple(islice(waiting, batch)):
-            vectors = embed([one.text for one in some])
-            self.set_vectors([one.id for one in some], vectors)
-            num += len(some)
+            texts = [one.text for one in some]
+            rows = as_rows(embed(texts), len(some))
+            num += self._keep([one.id for one in some], rows, texts, model)
+            self._sample = texts[0], unit(rows[:1])[0]
         return num
 
-    def set_vectors(self, names: Sequence[str], vectors: Any) -> None:
-        """Keep the vectors of entities.
+    def set_vectors(
+        self, names: Sequence[str], vectors: Any, texts: Sequence[str] | None = None
+    ) -> int:
+        """Keep the vectors of entities; return how many were kept.
 
         Args:
-            names: of the entities.
+            names: of the entities; one that is not there gets none.
             vectors: ``[len(names), dim], float32``.
+            texts: what each was made of, as ``unembedded`` told it; an entity that has got
+                another text since gets none. None does not look at texts.
 
         Raises:
-            GraphLinkError: if they are no finite numbers, too few or many, or of another dimension
-                than those there are.
+            GraphLinkError: if they are no finite numbers, too few or many, of no component, or of
+                another dimension than those there are.
         """
-        rows = np.array(vectors, dtype=np.float32)
-        if rows.ndim != 2 or len(rows) != len(names) or not np.isfinite(rows).all():
-            raise _bad_vectors(f"shape {rows.shape}", f"one finite vector for {len(names)} names")
-        with self._lock:
-            known = next(iter(self._vectors.values()), None)
-            if len(rows) and known is not None and len(known) != rows.shape[1]:
-                raise _bad_vectors(f"dimension {rows.shape[1]}", f"dimension {len(known)}")
-            self._vectors |= zip(names, rows, strict=True)
-            self._changed()
+        return self._keep(names, as_rows(vectors, len(names)), texts, None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write triples and texts to a file, in one step, with mode 0600; vectors are not stored.
 
+        Triples stand in it in the order of their names.
+
         Raises:
             OSError: the file cannot be written.
         """
-        with self._lock:
-            held = StoredGraph(tuple(self._triples), dict(self._texts))
-        write_graph(held, path)
+        base = self.view().merged()
+        write_graph(StoredGraph(tuple(base.triples()), base.texts), path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MemoryGraph:
@@ -214,33 +242,65 @@ class MemoryGraph:
 
     def close(self) -> None:
         """Free everything; a later ``view`` raises ClosedError."""
-        with self._lock:
-            self._is_closed = True
-            self._view = None
-            self._triples, self._texts, self._vectors = {}, {}, {}
-            self._interned, self._added, self._removed = NOTHING, {}, {}
+        self._store.close()
 
-    def _put(self, triple: Triple) -> None:
-        if triple in self._triples:
-            return
-        self._triples[triple] = None
-        if triple in self._removed:
-            del self._removed[triple]
-        else:
-            self._added[triple] = None
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a copy is made of: everything but threads and versions."""
+        base = self.view().merged()
+        names = base.entities.table.of(base.vectors.ids)
+        vectors = dict(zip(names, base.vectors.rows, strict=True))
+        state = {"_model": self._model, "_sample": self._sample}
+        held = tuple(base.triples()), dict(base.texts), self._merge_after
+        return _copied, (type(self), *held, vectors, state)
 
-    def _drop(self, triple: Triple) -> None:
-        if triple not in self._triples:
-            return
-        del self._triples[triple]
-        if triple in self._added:
-            del self._added[triple]
-        else:
-            self._removed[triple] = None
+    def _keep(
+        self,
+        names: Sequence[str],
+        rows: NDArray[np.float32],
+        texts: Sequence[str] | None,
+        model: str | None,
+    ) -> int:
+        """Keep vectors of entities that are there, with the text they were made of."""
+        store = self._store
+        with store.lock:
+            if model is not None and model != self._model:
+                raise bad_vectors(f"those of {self._model!r} since", f"those of {model!r}")
+            known = store.dimension()
+            if len(rows) and known is not None and known != rows.shape[1]:
+                raise bad_vectors(f"dimension {rows.shape[1]}", f"dimension {known}")
+            absent = store.absent(names)
+            told = texts or [_document(name, store.text(name)) for name in names]
+            kept = {
+                name: row
+                for name, row, text in zip(names, unit(rows), told, strict=True)
+                if name not in absent and text == _document(name, store.text(name))
+            }
+            store.change()
+            store.edits.vectors.update(kept)
+            store.merge_if_many()
+        return len(kept)
 
-    def _changed(self) -> None:
-        self._number += 1
-        self._view = None
+
+def _copied(
+    kind: type[MemoryGraph],
+    triples: Sequence[Triple],
+    texts: Mapping[str, str],
+    merge_after: int | None,
+    vectors: Mapping[str, NDArray[np.float32]],
+    state: Mapping[str, Any],
+) -> MemoryGraph:
+    graph = kind(triples, texts, merge_after=merge_after)
+    graph._store.edits.vectors.update(vectors)
+    vars(graph).update(state)
+    return graph
+
+
+def _ends(triples: Iterable[Triple]) -> set[str]:
+    return {end for head, _, tail in triples for end in (head, tail)}
+
+
+def _document(name: str, text: str | None) -> str:
+    return f"{name}: {text}" if text else name
 
 
 def _triple(value: Sequence[str]) -> Triple:
@@ -255,5 +315,14 @@ def _triple(value: Sequence[str]) -> Triple:
     )
 
 
-def _bad_vectors(found: str, valid: str) -> GraphLinkError:
-    return GraphLinkError("these cannot be the vectors of entities", found=found, valid=valid)
+def _require_same_model(sample: tuple[str, NDArray[np.float32]], vectors: Any) -> None:
+    text, before = sample
+    again = unit(as_rows(vectors, 1))[0]
+    if again.shape != before.shape or np.linalg.norm(again - before) > _SAME_MODEL:
+        raise GraphLinkError(
+            "entities were embedded by another model, and vectors of two are not comparable",
+            where=f"the text {text[:60]!r}",
+            found="another vector than before",
+            valid="the model that embedded the others",
+            hint="MemoryGraph.embed(..., model='its name') makes all vectors anew",
+        )

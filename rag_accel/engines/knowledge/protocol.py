@@ -64,8 +64,8 @@ class GraphView(Protocol):
     """One version of a graph; all steps of a request use the same one.
 
     Called on the engine's worker thread only, several requests in one call. A call that raises
-    fails those requests alone that raise when asked again one by one, unless a ``RemoteView`` says
-    that it would meet all.
+    fails those requests alone that raise when asked again one by one. A ``RemoteView`` is called on
+    other threads, and says of an error whether it would meet all.
     """
 
     @property
@@ -102,10 +102,32 @@ class GraphView(Protocol):
 
 
 @runtime_checkable
-class RemoteView(Protocol):
-    """A view of a graph on a server, which can be out of reach."""
+class RemoteView(GraphView, Protocol):
+    """A view of a graph on a server, which can be slow and out of reach. Thread-safe.
 
-    def is_down(self, error: Exception) -> bool:
+    ``time_s`` is how long the server may take, in seconds, where that is
+    less than the graph's own limit.
+    """
+
+    def find(self, asked: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]:
+        """Return the entities each query means, as ``GraphView.find`` does."""
+        ...
+
+    def expand(self, asked: Sequence[Expansion], time_s: float | None = None) -> Sequence[Edges]:
+        """Return the edges of each expansion, however many the server has to read for them."""
+        ...
+
+    def expand_small(
+        self, asked: Sequence[Expansion], time_s: float | None = None
+    ) -> Sequence[Edges | None]:
+        """Return the edges of each expansion, ``None`` where the server would read too many."""
+        ...
+
+    def is_large(self, asked: Expansion) -> bool:
+        """Tell whether an earlier answer showed that ``expand_small`` would give ``None``."""
+        ...
+
+    def is_down(self, error: BaseException) -> bool:
         """Tell whether an error would meet every request, so that none is asked again alone."""
         ...
 
@@ -126,6 +148,25 @@ class KnowledgeGraph(Protocol):
 
     def close(self) -> None:
         """Free what the graph holds; what was given to it stays the caller's."""
+        ...
+
+
+@runtime_checkable
+class RemoteGraph(Protocol):
+    """A ``KnowledgeGraph`` on a server, which answers several queries at once."""
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many queries of one engine may be under way at once, from 2 on."""
+        ...
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Return after how many seconds the server ends a query, ``None`` if it may not."""
+        ...
+
+    def for_engine(self) -> KnowledgeGraph:
+        """Return this graph with views of its own, each a ``RemoteView``, for one more engine."""
         ...
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from rag_accel.engine_api import Document, GraphHit, GraphPath, PruneBatch
 from rag_accel.engines.knowledge.paths import Paths
-from rag_accel.engines.knowledge.version import unit
+from rag_accel.engines.knowledge.vectors import unit
 from rag_accel.engines.knowledge.words import best
 from rag_accel.errors import EngineError
 

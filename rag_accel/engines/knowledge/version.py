@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,38 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engine_api import LinkQuery
-from rag_accel.engines.knowledge.adjacency import Adjacency, joined, split
-from rag_accel.engines.knowledge.interned import InternedTriples
+from rag_accel.engines.knowledge.adjacency import joined, split
+from rag_accel.engines.knowledge.base import GraphBase
+from rag_accel.engines.knowledge.edits import Edits
+from rag_accel.engines.knowledge.interned import sorted_names
+from rag_accel.engines.knowledge.overlay import resolved
 from rag_accel.engines.knowledge.protocol import Edges, Expansion, Ids, as_ids
-from rag_accel.engines.knowledge.words import best
+from rag_accel.engines.knowledge.vectors import nearest, unit
+from rag_accel.engines.knowledge.words import NameWords
 from rag_accel.errors import GraphLinkError
 
 
 class GraphVersion:
-    """A ``GraphView`` of triples. Ids are places in the sorted names.
+    """A ``GraphView`` of a base and of edits over it, which takes as long as the edits are many.
+
+    What takes as long as the graph is large is made when it is first asked for: the sorted names,
+    and the weights of words for a search by words.
 
     Args:
         version: its number.
-        triples: each once.
-        texts: what is told of entities; an entity may have a text and no triple.
-        vectors: ``[dim], float32`` of entities that have one.
+        base: the graph as it was merged.
+        edits: what was said since; not changed any more. Their names are put into the tables of
+            the base, so one thread at a time makes versions of it.
     """
 
-    def __init__(
-        self,
-        version: int,
-        triples: InternedTriples,
-        texts: Mapping[str, str],
-        vectors: Mapping[str, NDArray[np.float32]],
-    ) -> None:
+    def __init__(self, version: int, base: GraphBase, edits: Edits) -> None:
         self._version = version
-        self._entities, self._relations = triples.entities, triples.relations
-        self._texts = dict(texts)
-        self._vectors = dict(vectors)
-        heads, relations, tails = triples.rows.T
-        self._adjacency = Adjacency(
-            heads, relations, tails, len(self._entities), len(self._relations)
-        )
+        self._base = base
+        self._over = resolved(base, edits)
+        self._is_edited = len(edits) > 0
+        self._entities, self._relations = self._over.entities, self._over.relations
 
     @property
     def version(self) -> int:
@@ -49,9 +47,36 @@ class GraphVersion:
         return self._version
 
     @property
+    def base(self) -> GraphBase:
+        """Return what it was made over."""
+        return self._base
+
+    @property
+    def num_triples(self) -> int:
+        """Return the number of triples."""
+        return self._over.num_triples
+
+    @cached_property
     def names(self) -> Sequence[str]:
         """Return the names of all entities, sorted."""
-        return self._entities.names
+        return sorted_names(self._entities, self._over.is_there)
+
+    def without_vector(self) -> list[str]:
+        """Return the names of entities without a vector, sorted."""
+        is_asked = self._over.is_there.copy()
+        kept = np.setdiff1d(self._base.vectors.ids, self._over.hidden, assume_unique=True)
+        is_asked[kept] = False
+        is_asked[self._over.vectors.ids] = False
+        return list(sorted_names(self._entities, is_asked))
+
+    def merged(self) -> GraphBase:
+        """Return all of it as a base, without names that nothing bears; from any thread."""
+        if not self._is_edited:
+            return self._base
+        base = self._over.merged()
+        if self._base.words is not None:
+            base.words = self._words
+        return base.compacted()
 
     def find(self, asked: Sequence[LinkQuery]) -> Sequence[Ids]:
         """Return the entities each query means; see ``GraphView``."""
@@ -63,80 +88,92 @@ class GraphVersion:
         for place, one in enumerate(asked):
             groups.setdefault((one.relations, one.direction, one.fan_out), []).append(place)
         found: dict[int, Edges] = {}
+        patch = self._over if self._over.has_edges else None
         for (names, direction, fan_out), places in groups.items():
             parts = [asked[place].entities for place in places]
             whole = Expansion(joined(parts), names, direction, fan_out)
-            edges = self._adjacency.expand(whole, self._followed(names))
+            edges = self._base.adjacency.expand(whole, self._followed(names), patch)
             found |= zip(places, split(edges, list(map(len, parts))), strict=True)
         return [found[place] for place in range(len(asked))]
 
     def entity_names(self, ids: Ids) -> Sequence[str]:
         """Return the names of entities."""
-        return self._entities.of(ids)
+        return self._entities.table.of(ids)
 
     def relation_names(self, ids: Ids) -> Sequence[str]:
         """Return the names of relations."""
-        return self._relations.of(ids)
+        return self._relations.table.of(ids)
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
         """Return what is told of entities, an empty text where nothing is."""
-        return [self._texts.get(name, "") for name in self._entities.of(ids)]
+        return list(map(self.text, self._entities.table.of(ids)))
+
+    def text(self, name: str) -> str:
+        """Return what is told of an entity, an empty text where nothing is."""
+        changed = self._over.texts
+        return (changed[name] if name in changed else self._base.texts.get(name)) or ""
 
     def _followed(self, names: tuple[str, ...] | None) -> Ids | None:
         if names is None:
             return None
-        known = {self._relations.ids[name] for name in names if name in self._relations.ids}
-        return as_ids(sorted(known))
+        ids, num = self._relations.table.ids, len(self._relations)
+        return as_ids([ids[name] for name in sorted(set(names)) if ids.get(name, num) < num])
 
     def _find(self, asked: LinkQuery) -> Ids:
-        if asked.k <= 0 or not self.names:
+        if asked.k <= 0 or not self._over.num_entities:
             return np.empty(0, np.int64)
         if asked.names is not None:
             return self._named(asked.names, asked.k)
         if asked.text is not None:
-            return self._entities.words.find(asked.text, asked.k)
+            return self._words.find(asked.text, asked.k, self._entities.rank)
         return self._nearest(asked.vector, asked.k)
 
     def _named(self, names: Sequence[str], k: int) -> Ids:
         """Return entities of these names; a name of no entity means one that differs in case."""
+        table = self._entities.table
         found: dict[int, None] = {}
         for name in names:
-            place = self._entities.ids.get(name)
-            if place is None:
-                place = self._entities.folded.get(name.casefold())
-            if place is not None:
-                found[place] = None
+            one = table.ids.get(name, -1)
+            if not self._has(one):
+                alike = filter(self._has, table.without_case(name))
+                one = min(alike, key=table.names.__getitem__, default=-1)
+            if one >= 0:
+                found[one] = None
         return as_ids(list(found)[:k])
 
+    def _has(self, one: int) -> bool:
+        return 0 <= one < len(self._entities) and self._over.has_entity(one)
+
     @cached_property
-    def _matrix(self) -> tuple[Ids, NDArray[np.float32]]:
-        """Return which entities have a vector, and those, of length 1."""
-        known = self._entities.ids
-        ids = as_ids(sorted(known[name] for name in self._vectors if name in known))
-        if not len(ids):
-            return ids, np.empty((0, 0), np.float32)
-        return ids, unit(np.stack([self._vectors[name] for name in self._entities.of(ids)]))
+    def _words(self) -> NameWords:
+        base, table = self._base, self._entities.table
+        with table.lock:
+            if base.words is None:
+                num = len(base.entities)
+                base.words = NameWords.of(table.names[:num], base.uses > 0)
+            if not self._is_edited:
+                return base.words
+            new = table.names[len(base.entities) : len(self._entities)]
+            return base.words.extended(new, self._over.is_there)
 
     def _nearest(self, vector: Any, k: int) -> Ids:
-        ids, matrix = self._matrix
-        if not len(ids):
+        held, fresh = self._base.vectors, self._over.vectors
+        hidden = self._over.hidden
+        if len(hidden) and np.isin(held.ids, hidden).all():
+            held, hidden = fresh, hidden[:0]
+        parts = [one for one in ((held, fresh) if held is not fresh else (held,)) if len(one)]
+        if not parts:
             raise GraphLinkError(
                 "the entities of a knowledge graph have no vectors",
-                found=f"{len(self.names)} entities",
+                found=f"{self._over.num_entities} entities",
                 hint="MemoryGraph.embed(...) or an ingestion makes them; link='words' needs none",
             )
-        asked = np.asarray(vector, dtype=np.float32).reshape(-1)
-        if len(asked) != matrix.shape[1]:
+        asked: NDArray[np.float32] = np.asarray(vector, dtype=np.float32).reshape(-1)
+        if len(asked) != parts[0].rows.shape[1]:
             raise GraphLinkError(
                 "a query's vector has another dimension than those of the entities",
                 found=str(len(asked)),
-                valid=str(matrix.shape[1]),
+                valid=str(parts[0].rows.shape[1]),
                 hint="embed entities and queries with one model",
             )
-        return best(ids, matrix @ unit(asked[None, :])[0], k)
-
-
-def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return rows of length 1: ``[n, dim]``; a row of zeros stays one."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
+        return nearest(parts, hidden, unit(asked[None, :])[0], k, self._entities.rank)

@@ -34,13 +34,15 @@ from rag_accel.engines.batching import (
     Slot,
     StepDeadline,
     micro_batches,
+    shared_limits,
 )
 from rag_accel.engines.embedding.models import default_threads
+from rag_accel.engines.helper_threads import default_parallel
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
+from rag_accel.engines.rerank.side_by_side import Pair, SideBySide, parts_by_work
 from rag_accel.engines.torch_threads import thread_count
-from rag_accel.errors import EngineError, EngineOutputError
+from rag_accel.errors import ConfigError, EngineError, EngineOutputError
 
-Pair = tuple[str, str]
 PairScorer = Callable[[list[Pair]], Sequence[float]]
 
 _CHARACTERS_PER_TOKEN = 4
@@ -69,9 +71,13 @@ class RerankEngine(EngineBase):
             pair at a time, on one thread, so that neighbours do not change a score's last bits.
         limits: bounds of one call (``batch``, ``padding``) and of a step, in estimated tokens; by
             default the scorer's own ``limits``, else those for a model on the CPU.
-        max_batch: documents worth putting into one step.
+        max_batch: documents worth putting into one call or step.
         max_threads: torch threads a step can use, 0 if the scorer computes elsewhere; by default
             what the default scorer can use, and 1 for another.
+        parallel: most calls of the scorer at the same time, on one torch thread each, for different
+            requests; the scorer must bear that. By default as many as there are usable cores for a
+            ``MaxSimScorer`` where torch is set to one thread and ``max_threads`` is not given, and
+            1 for another; always 1 where ``reproducible``.
         pure: whether equal pairs always get equal scores, whatever else is in a call; by default
             for the default scorer only. Then what was found can be reranked piece by piece.
         latency: first guess of a step's time.
@@ -79,6 +85,7 @@ class RerankEngine(EngineBase):
 
     Raises:
         ImportError: the default scorer needs a package that is missing; names the extra.
+        ConfigError: ``parallel`` is no int from 1.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class RerankEngine(EngineBase):
         limits: BatchLimits | None = None,
         max_batch: int = 64,
         max_threads: int | None = None,
+        parallel: int | None = None,
         pure: bool | None = None,
         latency: LatencyModel = _FIRST_GUESS,
         clock: Clock | None = None,
@@ -101,14 +109,25 @@ class RerankEngine(EngineBase):
         self._clock = clock or MonotonicClock()
         self._pending: PendingWork[Pair, float] = PendingWork(_ranked)
         threads = _threads(self._scorer) if max_threads is None else max_threads
+        if parallel is None:
+            is_known = isinstance(self._scorer, MaxSimScorer) and max_threads is None
+            parallel = default_parallel(threads) if is_known else 1
+        parallel = 1 if reproducible else _checked(parallel)
+        threads = parallel if parallel > 1 else threads
+        self._parallel = parallel
+        self._side_by_side: SideBySide | None = None
+        if parallel > 1:
+            score = partial(_call, self._scorer)
+            self._side_by_side = SideBySide(self._pending, self._calls, score, threads)
         is_pure = ours if pure is None else pure
         is_itemwise = is_pure or isinstance(self._scorer, MaxSimScorer)
         self._profile = EngineProfile(
             kinds=frozenset({PrimitiveKind.RERANKING}),
-            max_batch=max_batch,
+            max_batch=max_batch * parallel,
             latency=latency,
             max_threads=min(threads, 1) if reproducible else threads,
             stepped=True,
+            interruptible=parallel > 1,
             speculatable=ours,
             pure=is_pure,
             capabilities=frozenset({Capability.ITEMWISE} if is_itemwise else ()),
@@ -131,22 +150,50 @@ class RerankEngine(EngineBase):
             self._pending.add(request, pairs, [_estimate(pair) for pair in pairs])
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Score about ``limits.step`` tokens, at least one call; return what ended."""
+        """Score about ``limits.step`` tokens, at least one call; return what ended.
+
+        Where calls run side by side, return when one has ended; the others go on, unless other
+        engines share the cores.
+        """
+        threads = min(budget.threads, self._profile.max_threads)
+        if self._side_by_side is not None and (threads > 1 or len(self._side_by_side)):
+            for call in self._side_by_side.ended(threads):
+                with thread_count(1):
+                    self._settle(call.slots, call.take)
+            return self._pending.drain()
         deadline = StepDeadline(self._clock, budget.time_s)
         slots = self._pending.take(self._limits.step)
         if slots:
-            with thread_count(min(budget.threads, self._profile.max_threads)):
+            with thread_count(threads):
                 for batch in self._cut(slots):
                     self._score(batch, deadline)
         return self._pending.drain()
+
+    def interrupt(self) -> None:
+        """Let a step that waits return where newcomers can start at once."""
+        if self._side_by_side is not None:
+            self._side_by_side.interrupt()
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work; a call of the scorer is never stopped for one member."""
         self._pending.cancel(ids)
 
     def close(self) -> None:
-        """Forget all work; the scorer stays the caller's."""
+        """Forget all work once calls under way have ended; the scorer stays the caller's."""
+        if self._side_by_side is not None:
+            self._side_by_side.close()
         self._pending.clear()
+
+    def _calls(self, count: int) -> list[list[Slot[Pair]]]:
+        """Take a share of what waits and cut it into about ``count`` calls."""
+        least = self._limits.batch * count
+        share = self._limits.step * count // self._parallel
+        slots = self._pending.take(max(least, share))
+        if self._whole_steps:
+            return parts_by_work(slots, count)
+        costs = [slot.cost for slot in slots]
+        batches = micro_batches(costs, shared_limits(self._limits, costs, count))
+        return [[slots[index] for index in batch] for batch in batches]
 
     def _cut(self, slots: list[Slot[Pair]]) -> list[list[Slot[Pair]]]:
         if self._whole_steps:
@@ -160,7 +207,12 @@ class RerankEngine(EngineBase):
         if not deadline.may_start():
             self._pending.put_back(slots)
             return
-        for part, scores in self._pending.attempt(slots, partial(_call, self._scorer)):
+        self._settle(slots, partial(_call, self._scorer))
+
+    def _settle(
+        self, slots: list[Slot[Pair]], call: Callable[[list[Slot[Pair]]], list[float]]
+    ) -> None:
+        for part, scores in self._pending.attempt(slots, call):
             for slot, score in zip(part, scores, strict=True):
                 if not self._pending.is_alive(slot):
                     continue
@@ -200,6 +252,17 @@ def _estimate(pair: Pair) -> int:
 
 def _threads(scorer: PairScorer) -> int:
     return default_threads(scorer.on_cpu) if isinstance(scorer, MaxSimScorer) else 1
+
+
+def _checked(parallel: Any) -> int:
+    if not isinstance(parallel, int) or isinstance(parallel, bool) or parallel < 1:
+        raise ConfigError(
+            "bad number of calls at the same time",
+            where="parallel",
+            found=repr(parallel),
+            valid="an int from 1",
+        )
+    return parallel
 
 
 def _not_finite(slot: Slot[Pair], score: float) -> EngineOutputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from rag_accel.engines.embedding.sentence_encoder import (
     SentenceEncoder,
     runs_on_cpu,
 )
+from rag_accel.engines.helper_threads import default_parallel
 
 
 class MaxSimScorer:
@@ -48,11 +50,18 @@ class MaxSimScorer:
     ) -> None:
         loaded = load_model(model, device) if model is None or isinstance(model, str) else model
         self.model = loaded
+        threads = default_threads(runs_on_cpu(loaded))
+        parallel = 1 if reproducible else default_parallel(threads)
         self._encoder = SentenceEncoder(
             loaded,
             runtime="torch" if reproducible else runtime,
-            threads=default_threads(runs_on_cpu(loaded)),
+            threads=threads,
+            parallel=parallel,
         )
+        #: micro-batches in line of one call: where calls run side by side, each has one core
+        self._in_line = int(parallel == 1)
+        # A tokenizer's padding is set before it is used, which two threads must not do at once.
+        self._preparing = threading.Lock()
         self._reproducible = reproducible
         self.limits = limits or (CPU_LIMITS if self._encoder.on_cpu else ACCELERATOR_LIMITS)
 
@@ -90,9 +99,10 @@ class MaxSimScorer:
         distinct = list(texts)
         if not distinct:
             return
-        prepared = self._encoder.prepare(distinct, "document")
+        with self._preparing:
+            prepared = self._encoder.prepare(distinct, "document")
         batches = self._batches(prepared)
-        for batch, vectors in zip(batches, _ends(prepared, batches), strict=True):
+        for batch, vectors in zip(batches, _ends(prepared, batches, self._in_line), strict=True):
             with torch.inference_mode():
                 for row, own in zip(batch, vectors, strict=True):
                     use(distinct[row], torch.nn.functional.normalize(own.float(), dim=-1))
@@ -103,12 +113,14 @@ class MaxSimScorer:
         return micro_batches(prepared.lengths, self.limits)
 
 
-def _ends(prepared: PreparedSentences, batches: Sequence[Sequence[int]]) -> Iterator[Sequence[Any]]:
+def _ends(
+    prepared: PreparedSentences, batches: Sequence[Sequence[int]], in_line: int
+) -> Iterator[Sequence[Any]]:
     """Yield the vectors of each batch; the next one is under way meanwhile where it can be."""
     import torch
 
     threads = torch.get_num_threads()
-    ahead = 1 + prepared.overlaps  # one on all threads and one more in line
+    ahead = 1 + in_line * prepared.overlaps  # one on all threads, and what is in line
     running: deque[Callable[[], Sequence[Any]]] = deque()
     for batch in batches:
         running.append(prepared.start_tokens(batch, threads))

@@ -18,7 +18,6 @@ from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
-    CallMade,
     Closing,
     EngineLeft,
     EngineName,
@@ -26,6 +25,7 @@ from rag_accel.scheduler.messages import (
     LeafArrived,
     NodeKey,
     OwnedEngineAdded,
+    Reported,
     RequestArrived,
     RequestClosed,
     RequestOpened,
@@ -76,7 +76,7 @@ MAX_TOGETHER = 64
 
 _NONE: Results = {}
 #: events that bring nothing along
-_BARE = (CallMade, RequestOpened, RequestClosed)
+_BARE = (Reported, RequestOpened, RequestClosed)
 
 
 class Observer(Protocol):

@@ -40,6 +40,8 @@ from rag_accel.scheduler.messages import (
     LeafArrived,
     NodeKey,
     OwnedEngineAdded,
+    ProgramBegan,
+    ProgramEnded,
     ProgramLeft,
     RequestArrived,
     RequestClosed,
@@ -49,6 +51,8 @@ from rag_accel.scheduler.messages import (
     StepFailed,
 )
 from rag_accel.scheduler.state import CoreOptions
+from rag_accel.scheduler.wavefront import MAX_PROGRAMS
+from rag_accel.system.forks import forks
 
 # Let engines join a driver: names of their own, and what the core is told of them.
 
@@ -126,10 +130,13 @@ class Driver:
         #: false while no engine makes use of hints
         self.hinted = HintedEngines(hint_failed)
         self._unlimited: set[EngineName] = set()
+        #: programs that have brought a leaf which waited, or which an engine computed
+        self._leading: set[str] = set()
         #: of all workers, also of those whose engine has left and which still close it
         self._worker_threads = LivingThreads()
         self._ids: Iterator[int] = count(1)
         self._pid = os.getpid()
+        self._forks = forks.number
         self._closing = False
         self._gathered = Gathered(self._turns.bring)
         self._thread = threading.Thread(
@@ -141,7 +148,8 @@ class Driver:
 
     def new_request(self) -> RequestId:
         """Return a fresh request id; ForkedError in a forked child."""
-        self._require_own_process()
+        if forks.number != self._forks:
+            self._require_own_process()
         return RequestId(next(self._ids))
 
     def add_engine(self, name: str, engine: Engine) -> EngineName:
@@ -223,16 +231,51 @@ class Driver:
         if engine not in self._unlimited or self._closing:
             return None
         now = self._clock.now()
-        state, calls = self._handler.state, self._calls
-        unseen = len(self._turns.mailbox.messages)
-        live = len(state.requests) + len(state.pending) + unseen + len(calls.running)
-        if 2 * live >= state.options.max_requests or (deadline is not None and deadline <= now):
+        if self._is_half_full() or (deadline is not None and deadline <= now):
             return None
-        return BegunCall(calls, request, name, engine, kind, arrived_at, now)
+        return BegunCall(self._calls, request, name, engine, kind, arrived_at, now)
+
+    def _is_half_full(self) -> bool:
+        """Tell whether half of the requests that may live do, as far as this thread can see."""
+        state = self._handler.state
+        unseen = len(self._turns.mailbox.messages)
+        live = len(state.requests) + len(state.pending) + unseen + len(self._calls)
+        return 2 * live >= state.options.max_requests
+
+    def begin_program(
+        self, request: RequestId, program: str, arrived_at: float, deadline: float | None
+    ) -> bool:
+        """Begin a program's request; tell whether it is to be opened only by ``open_program``.
+
+        The core need not know of one that only makes calls which need not wait. It is told at once
+        of one that it has to decide about: by a deadline or a bound, or since the program has
+        brought other leaves before, which are to be foreseen.
+        """
+        is_known = deadline is not None or program in self._leading
+        if is_known or self._closing or self._is_half_full():
+            self.note(RequestOpened(request, program, arrived_at, deadline))
+            return False
+        self._calls.programs[request] = None
+        self._turns.mailbox.put_quietly((ProgramBegan(request, arrived_at), None))
+        return True
+
+    def open_program(self, opened: RequestOpened) -> None:
+        """Open one that ``begin_program`` did not; its first leaf must follow."""
+        if len(self._leading) >= MAX_PROGRAMS:
+            self._leading.clear()  # they are opened late once more
+        self._leading.add(opened.program)
+        self._turns.mailbox.put_quietly((opened, None))
+        self._calls.programs.pop(opened.request, None)
+
+    def end_program(self, request: RequestId) -> None:
+        """End one that was never opened."""
+        if forks.number == self._forks:
+            self._calls.programs.pop(request, None)
+            self._turns.mailbox.put_quietly((ProgramEnded(request, self._clock.now()), None))
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
-        if os.getpid() == self._pid:
+        if forks.number == self._forks:
             self._put(event)
 
     def note(self, event: RequestOpened | RequestClosed | ProgramLeft) -> None:
@@ -240,8 +283,10 @@ class Driver:
 
         From any thread, also from a finalizer.
         """
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             return
+        if isinstance(event, ProgramLeft):
+            self._leading.discard(event.program)
         if self._turns.has_ended or self._handler.state.pending:
             self._put(event)  # a caller may wait for this
         else:
@@ -251,7 +296,7 @@ class Driver:
 
     def report_call(self, event: CallEnded, result: Result) -> None:
         """Tell the core that a borrowed call of a graph has ended, and hand over its result."""
-        if os.getpid() == self._pid:
+        if forks.number == self._forks:
             self._put(event, {event.node: result})
 
     def release(self, engine: EngineName, handles: tuple[Handle, ...]) -> None:
@@ -292,7 +337,7 @@ class Driver:
     @property
     def is_idle(self) -> bool:
         """Tell whether nothing lives: no request, no queue, no running step, no waiting caller."""
-        return self.ask(lambda: self._handler.is_idle and not self._calls.running)
+        return self.ask(lambda: self._handler.is_idle and not self._calls)
 
     @property
     def internal_errors(self) -> int:
@@ -310,7 +355,7 @@ class Driver:
         In a forked child, where none of the threads exists, this does nothing. A thread
         that has the turn does not wait.
         """
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             return True
         if not self._closing:
             self._closing = True
@@ -325,7 +370,7 @@ class Driver:
         return ended
 
     def _require_own_process(self) -> None:
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             raise ForkedError(
                 "an accelerator made before fork() was used in the child",
                 found=f"process {os.getpid()}",
@@ -334,7 +379,7 @@ class Driver:
             )
 
     def _require_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if forks.number != self._forks:
             self._require_own_process()
         if self._closing:
             raise ClosedError("the accelerator is closed", hint="make a new one")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +13,16 @@ from typing import Any, Final
 from rag_accel.clock import Clock
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.driver.handling import EventHandler
-from rag_accel.scheduler.messages import CallMade, EngineName, Event, RequestId, Tick
+from rag_accel.scheduler.messages import (
+    CallMade,
+    EngineName,
+    Event,
+    Fact,
+    Reported,
+    RequestId,
+    Tick,
+)
+from rag_accel.system.forks import forks
 
 # Messages that the driver has not read yet; a quiet message wakes no thread.
 #
@@ -23,8 +31,9 @@ from rag_accel.scheduler.messages import CallMade, EngineName, Event, RequestId,
 # Waking the thread for it would take the interpreter from the program twice a call.
 
 
-#: an event with what belongs to it; without an event, a question, or ``None`` to stop
-Message = tuple[Event | None, Any]
+#: an event with what belongs to it, or a fact for which nothing had to be decided; without either,
+#: a question, or ``None`` to stop
+Message = tuple[Event | Fact | None, Any]
 
 #: longest time in seconds that a quiet message stays unseen, and how many may
 REPORT_S: Final = 0.05
@@ -99,25 +108,31 @@ class Mailbox:
         return self._unwoken.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
 
-# Borrowed calls that need not wait: counted where they run, reported once they have ended.
+# Borrowed calls that need not wait, and programs that have made no others: counted where they run,
+# reported once they have ended.
 
 
 class BegunCalls:
-    """The calls that run without having asked for a permit.
+    """The calls that run without having asked for a permit, and the programs not opened yet.
 
     Args:
         now: the driver's clock, in seconds.
         mailbox: takes what is to be told of a call that has ended.
     """
 
-    __slots__ = ("mailbox", "now", "pid", "running")
+    __slots__ = ("forks", "mailbox", "now", "programs", "running")
 
     def __init__(self, now: Callable[[], float], mailbox: Mailbox) -> None:
         self.now = now
         self.mailbox = mailbox
-        self.pid = os.getpid()
+        self.forks = forks.number
         #: ids of the calls; single operations on a dict need no lock
         self.running: dict[int, None] = {}
+        #: requests of programs; as above
+        self.programs: dict[RequestId, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.running) + len(self.programs)
 
 
 class BegunCall:
@@ -133,7 +148,16 @@ class BegunCall:
         began_at: when it began, on the same clock.
     """
 
-    __slots__ = ("_arrived_at", "_began_at", "_calls", "_engine", "_kind", "_name", "_request")
+    __slots__ = (
+        "_arrived_at",
+        "_began_at",
+        "_calls",
+        "_ended_at",
+        "_engine",
+        "_kind",
+        "_name",
+        "_request",
+    )
 
     def __init__(
         self,
@@ -152,6 +176,12 @@ class BegunCall:
         self._kind = kind
         self._arrived_at = arrived_at
         self._began_at = began_at
+        self._ended_at: float | None = None
+
+    @property
+    def ended(self) -> tuple[EngineName, float] | None:
+        """Return the engine and when the call ended, if it has."""
+        return None if self._ended_at is None else (self._engine, self._ended_at)
 
     def start(self) -> None:
         """Count it among those that run."""
@@ -160,8 +190,9 @@ class BegunCall:
     def end(self, ok: bool) -> None:
         """Report it, if it was counted; may be repeated. In a forked child it is the parent's."""
         calls = self._calls
-        if calls.running.pop(id(self), self) is self or os.getpid() != calls.pid:
+        if calls.running.pop(id(self), self) is self or forks.number != calls.forks:
             return
+        self._ended_at = calls.now()
         made = CallMade(
             self._request,
             self._name,
@@ -169,7 +200,7 @@ class BegunCall:
             self._kind,
             self._arrived_at,
             self._began_at,
-            calls.now(),
+            self._ended_at,
             ok,
         )
         calls.mailbox.put_quietly((made, None))
@@ -275,9 +306,11 @@ class Turns:
         try:
             number = 0
             messages = self.mailbox.messages
-            while messages and not self._is_over and number != most:
+            while messages and not self._is_over and (most is None or number < most):
                 event, attached = messages.popleft()
-                if event is not None:
+                if isinstance(event, Fact):
+                    number += self._report(event)
+                elif event is not None:
                     self._handler.handle(event, attached, more=bool(messages))
                 else:
                     self._answer(attached)
@@ -286,6 +319,16 @@ class Turns:
                 del event, attached
         finally:
             self._owner = None
+
+    def _report(self, first: Fact) -> int:
+        """Deal with a fact and those right behind it as one event; return how many more."""
+        messages = self.mailbox.messages
+        facts = [first]
+        while messages and isinstance(fact := messages[0][0], Fact):
+            facts.append(fact)
+            messages.popleft()
+        self._handler.handle(Reported(tuple(facts)), None, more=bool(messages))
+        return len(facts) - 1
 
     def _answer(self, attached: Any) -> None:
         self._handler.catch_up()
@@ -307,7 +350,7 @@ class Turns:
                     event, attached = self.mailbox.get_nowait()
                 except Empty:
                     break
-                if event is not None:
+                if event is not None and not isinstance(event, Fact):
                     self._handler.take_in(event, attached)
                 elif attached is not None:
                     attached()

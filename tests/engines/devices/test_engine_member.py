@@ -83,7 +83,9 @@ def test_a_device_that_is_gone_midway_leaves_and_others_go_on() -> None:
         for number in range(5):
             group.submit([request(f"w{number}", *TEXTS)])
             np.testing.assert_array_equal(outcome(group), plain_vectors(TEXTS, "query"))
-        assert "cuda:0: has left: 3 failed steps" in group.describe_parts()[0]
+        assert (
+            "cuda:0: has left: 3 failed steps in a row, and a probe: " in group.describe_parts()[0]
+        )
         assert "launch failure" in group.describe_parts()[0]
     finally:
         group.close()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rag_accel.engine_api import WorkId
+from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.pieces import AGEING_S, PIECE_TOKENS
-from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
+from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
+from rag_accel.engines.devices.returns import MOST_FAILURES
 
 FAST = MemberSpec("fast", alpha=0.001, beta=0.1, max_threads=0)
 SLOW = MemberSpec("slow", alpha=0.004, beta=0.0, max_threads=0)
@@ -128,7 +131,7 @@ def test_without_any_limit_it_goes_where_it_ends_soonest() -> None:
 
 
 def test_an_idle_member_takes_over_from_one_that_is_late() -> None:
-    placement = group()
+    placement = Placement((FAST, SLOW), limits=MemberLimits(second_try_s=9.0))
     add(placement, "a")
     placement.bind(0.0)
     add(placement, "b", cost=200, now=0.1)
@@ -279,16 +282,17 @@ def test_with_one_member_a_batch_that_failed_is_tried_one_by_one() -> None:
     assert [piece.work for piece in placement.failed(batch)] == ["a"]
 
 
-def test_a_member_leaves_after_three_failed_steps_in_a_row() -> None:
+def test_a_member_is_away_after_three_failed_steps_in_a_row() -> None:
     placement = group(9.0)
     for number in range(MOST_FAILURES):
+        assert placement.members == ("fast", "slow")
         add(placement, f"w{number}", now=float(number))
         batches = {batch.member: batch for batch in placement.bind(float(number))}
-        assert placement.must_prove("fast") == (number == MOST_FAILURES - 1)
         placement.failed(batches.pop("fast"))
         for batch in (*batches.values(), *placement.bind(float(number))):
             placement.ended(batch, 0.1, number + 0.5)
     assert placement.members == ("slow",)
+    assert placement.absent == ("fast",)
 
 
 def test_a_step_that_ends_well_begins_the_count_again() -> None:
@@ -303,12 +307,14 @@ def test_a_step_that_ends_well_begins_the_count_again() -> None:
     assert placement.members == ("fast",)
 
 
-def test_a_member_that_proves_sound_stays() -> None:
-    placement = group(9.0, FAST)
-    for number in range(2 * MOST_FAILURES):
-        add(placement, f"bad{number}")
-        placement.failed(only(placement.bind(0.0)), is_sound=placement.must_prove("fast"))
-    assert placement.members == ("fast",)
+def test_a_member_that_was_away_joins_again_in_its_place_with_the_line_measured_now() -> None:
+    placement = group(9.0)
+    add(placement, "a")
+    placement.failed(only(placement.bind(0.0)), at_once=True)
+    assert placement.members == ("slow",)
+    placement.rejoin(replace(FAST, alpha=0.5))
+    assert placement.members == ("fast", "slow")
+    assert placement.predict_s("fast", 1) == pytest.approx(0.6)
 
 
 def test_what_a_lost_member_held_goes_to_another() -> None:

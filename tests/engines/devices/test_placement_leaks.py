@@ -21,26 +21,40 @@ class Play:
         self.rng = rng
         self.now = 0.0
         self.names = [f"m{number}" for number in range(rng.randint(1, 5))]
-        self.placement = Placement([self._spec(name) for name in self.names], self._maybe(0.5))
+        self.specs = {name: self._spec(name) for name in self.names}
+        self.placement = Placement(list(self.specs.values()), self._maybe(0.5), hang_s=2.0)
         self.running: list[MemberBatch] = []
         self.open: dict[WorkId, int] = {}
         self.done: dict[WorkId, list[int]] = {}
         self.number = 0
+        self.num_shared = 0
 
     def _spec(self, name: str) -> MemberSpec:
         rng = self.rng
-        return MemberSpec(name, rng.random() / 500, rng.random() / 5, 16, 2048, rng.randrange(3))
+        line = rng.random() / 500, rng.random() / 5
+        return MemberSpec(name, *line, 16, 2048, rng.randrange(3), rng.choice((1, 1, 2)))
 
     def _maybe(self, value: float) -> float | None:
         return value if self.rng.random() < 0.5 else None
 
     def step(self) -> None:
         self.now += self.rng.expovariate(20.0)
-        kind = self.rng.choices(
-            (self.arrive, self.end, self.fail, self.cancel, self.lose, self.pause, self.refuse),
-            (30, 60, 4, 5, 0.3, 1, 1),
-        )[0]
+        kinds = {
+            self.arrive: 30,
+            self.end: 60,
+            self.fail: 4,
+            self.cancel: 5,
+            self.lose: 0.3,
+            self.pause: 1,
+            self.refuse: 1,
+            self.wait: 2,
+            self.rejoin: 3,
+        }
+        kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
         kind()
+        self.give_up()
+        for batch in self.running:
+            self.num_shared += sum(piece.places > 1 for piece in batch.pieces)
         self.running += self.placement.bind(self.now, cores=self.rng.randint(1, 4))
         self.placement.check()
 
@@ -59,6 +73,7 @@ class Play:
             request=f"r{self.number % 9}",
             depth=self.rng.randint(1, 6),
             deadline=self._maybe(self.now + self.rng.random() * 2),
+            admitted=self.rng.choice((None, None, frozenset(self.rng.sample(self.names, 1)))),
         )
 
     def end(self) -> None:
@@ -76,7 +91,7 @@ class Play:
     def fail(self) -> None:
         if self.running:
             batch = self.running.pop(self.rng.randrange(len(self.running)))
-            final = self.placement.failed(batch, is_sound=self.rng.random() < 0.3)
+            final = self.placement.failed(batch, at_once=self.rng.random() < 0.1)
             self.forget({piece.work for piece in final})
 
     def cancel(self) -> None:
@@ -97,6 +112,17 @@ class Play:
             final = self.placement.refused(batch, self.now + self.rng.random())
             self.forget({piece.work for piece in final})
 
+    def wait(self) -> None:
+        self.now += 1.0
+
+    def rejoin(self) -> None:
+        self.placement.rejoin(self.specs[self.rng.choice(self.names)])
+
+    def give_up(self) -> None:
+        for batch in self.placement.silent(self.now):
+            self.forget({piece.work for piece in self.placement.give_up(batch)})
+        self.forget(set(self.placement.unanswered(self.now)))
+
     def forget(self, works: set[WorkId]) -> None:
         for work in works:
             del self.open[work], self.done[work]
@@ -105,6 +131,7 @@ class Play:
         """End all that runs or waits, as long as there are members."""
         while self.placement.members and self.placement.num_works:
             self.now += 1.0
+            self.forget(set(self.placement.unanswered(self.now)))
             self.running += self.placement.bind(self.now)
             while self.running:
                 self.end()
@@ -120,4 +147,11 @@ def test_every_text_of_every_work_comes_back_once_and_nothing_stays(seed: int) -
     play.finish()
     assert play.open == {}
     assert play.placement.num_works == play.placement.num_queued == 0
-    assert all(play.placement.running(name) is None for name in play.placement.members)
+    assert not any(play.placement.running(name) for name in play.placement.members)
+
+
+def test_random_events_give_pieces_to_two_members_at_once() -> None:
+    play = Play(random.Random(1))
+    while not play.num_shared:
+        play.step()
+    assert play.number < EVENTS

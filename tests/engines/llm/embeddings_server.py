@@ -59,6 +59,8 @@ class EmbeddingsServer(LoopbackServer):
         awaited: calls that must be there at once before the first is answered.
         gate: calls of several texts wait for it.
         hangs: calls are never answered.
+        answers_as: the model that answers name, by default the one asked for.
+        vector: what the server makes of a text.
         indexes: returns the indexes of an answer to so many texts, in the order it is sent.
     """
 
@@ -73,6 +75,8 @@ class EmbeddingsServer(LoopbackServer):
         self.gate = threading.Event()
         self.gate.set()
         self.hangs = False
+        self.answers_as: str | None = None
+        self.vector = vector_of
         self.indexes: Callable[[int], list[int]] = lambda count: list(range(count))
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -104,12 +108,13 @@ class EmbeddingsServer(LoopbackServer):
             {
                 "object": "embedding",
                 "index": index,
-                "embedding": _coded(vector_of(texts[index]), call),
+                "embedding": _coded(self.vector(texts[index]), call),
             }
             for index in self.indexes(len(texts))
         ]
         usage = {"prompt_tokens": 1, "total_tokens": 1}
-        answer = {"object": "list", "data": data, "model": call["model"], "usage": usage}
+        model = self.answers_as or call["model"]
+        answer = {"object": "list", "data": data, "model": model, "usage": usage}
         return web.json_response(answer)
 
 

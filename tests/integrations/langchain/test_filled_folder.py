@@ -113,6 +113,8 @@ def test_the_first_question_computes_no_token_of_the_documents(
         "reused_tokens": tokens(),
         "recomputed_tokens": 0,
         "preprocessed_tokens": 0,
+        "approximate_tokens": tokens(),
+        "exact": False,
     }
 
 

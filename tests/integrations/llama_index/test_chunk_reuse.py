@@ -150,6 +150,8 @@ async def test_a_call_may_name_its_documents(accelerator: Accelerator, call: str
         "reused_tokens": reused,
         "recomputed_tokens": 0,
         "preprocessed_tokens": 0,
+        "approximate_tokens": reused,
+        "exact": False,
     }
 
 

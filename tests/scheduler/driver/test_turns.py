@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rag_accel.clock import MonotonicClock
+from rag_accel.engine_api import PrimitiveKind
 from rag_accel.scheduler.driver.turns import MAX_DEALT, Turns
-from rag_accel.scheduler.messages import Event, Tick
+from rag_accel.scheduler.messages import CallMade, EngineName, Event, Reported, RequestId, Tick
 
 PATIENCE_S = 20.0
 
@@ -26,6 +27,7 @@ class Recorder:
         self.state = State()
         self.seen: list[tuple[int | None, int]] = []
         self.more: list[bool] = []
+        self.events: list[Event] = []
         self.turned_away: list[int] = []
         self.changed = threading.Condition()
         self.is_closed = False
@@ -37,6 +39,7 @@ class Recorder:
         with self.changed:
             self.seen.append((attached, threading.get_ident()))
             self.more.append(more)
+            self.events.append(event)
             self.changed.notify_all()
 
     def catch_up(self) -> None:
@@ -108,6 +111,28 @@ def test_who_finds_the_turn_taken_leaves_its_message_to_the_driver(rig: Rig) -> 
     may_go.set()
     rig.handler.wait_for(1)
     assert rig.handler.seen == [(1, rig.thread.ident)]
+
+
+def made(request: int) -> CallMade:
+    kind = PrimitiveKind.FUNCTION
+    return CallMade(RequestId(request), "x", EngineName("e"), kind, 0.0, 0.0, 1.0, True)
+
+
+def test_reports_that_follow_each_other_are_one_event_in_their_place(rig: Rig) -> None:
+    def fill() -> None:
+        for number in range(3):
+            rig.turns.mailbox.put_quietly((made(number), None))
+        rig.turns.mailbox.put_quietly((Tick(), 1))
+        rig.turns.mailbox.put_quietly((made(3), None))
+
+    rig.turns.bring_and_deal((Tick(), fill))
+    rig.handler.wait_for(3)
+    assert rig.handler.events == [
+        Reported((made(0), made(1), made(2))),
+        Tick(),
+        Reported((made(3),)),
+    ]
+    assert rig.handler.more == [True, True, False]
 
 
 def test_an_engines_thread_is_not_kept_from_its_next_step_for_ever(rig: Rig) -> None:

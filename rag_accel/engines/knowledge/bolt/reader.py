@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, LiteralString, cast
 
 from rag_accel.errors import ConfigError
 
+_LEAST_S = 0.001
 _NOTE = "while a knowledge graph was read from its database"
 
 
@@ -44,6 +46,8 @@ class BoltAccess:
 class BoltReader:
     """Queries that only read, in sessions of their own: a caller's session is never used.
 
+    Thread-safe, as the driver is: each query has a session that no other thread sees.
+
     Args:
         driver: a ``neo4j.Driver``, which stays the caller's.
         access: whose view of which database.
@@ -62,37 +66,58 @@ class BoltReader:
         self._driver = driver
         self._access = access
         self._trips = 0
+        self._counting = threading.Lock()
 
     @property
     def trips(self) -> int:
         """Return how many queries were sent."""
         return self._trips
 
-    def rows(self, statement: str, parameters: Mapping[str, Any]) -> list[list[Any]]:
+    @property
+    def timeout_s(self) -> float | None:
+        """Return after how many seconds the server ends a query."""
+        return self._access.timeout_s
+
+    def rows(
+        self, statement: str, parameters: Mapping[str, Any], time_s: float | None = None
+    ) -> list[list[Any]]:
         """Return the values of each record; one round trip.
+
+        The server ends it after ``timeout_s``, or after ``time_s`` seconds if they are fewer.
 
         What the driver calls retryable, such as a pooled connection that has died, is tried once
         more. Any other exception is the driver's own object with a note, which holds no parameter.
         """
         try:
-            return self._read(statement, parameters)
+            return self._read(statement, parameters, time_s)
         except Exception as error:
             if not _is_retryable(error):
                 error.add_note(_NOTE)
                 raise
         try:
-            return self._read(statement, parameters)
+            return self._read(statement, parameters, time_s)
         except Exception as error:
             error.add_note(_NOTE)
             raise
 
-    def _read(self, statement: str, parameters: Mapping[str, Any]) -> list[list[Any]]:
+    def _read(
+        self, statement: str, parameters: Mapping[str, Any], time_s: float | None
+    ) -> list[list[Any]]:
         from neo4j import Query
 
-        query = Query(cast(LiteralString, statement), timeout=self._access.timeout_s)
-        self._trips += 1
+        query = Query(cast(LiteralString, statement), timeout=self._limit_s(time_s))
+        with self._counting:
+            self._trips += 1
         with self._driver.session(**self._session_settings()) as session:
             return [record.values() for record in session.run(query, dict(parameters))]
+
+    def _limit_s(self, time_s: float | None) -> float | None:
+        own = self._access.timeout_s
+        if time_s is None:
+            return own
+        # A limit of 0 would be none.
+        limit = max(time_s, _LEAST_S)
+        return limit if own is None else min(own, limit)
 
     def _session_settings(self) -> dict[str, Any]:
         access = self._access

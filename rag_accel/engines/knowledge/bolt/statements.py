@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rag_accel.errors import ConfigError
@@ -53,25 +53,64 @@ def quoted(name: str, option: str) -> str:
 
 
 def expansion(schema: GraphSchema, *, leaving: bool, coming: bool) -> str:
-    """Return a statement for the edges of many entities: ``[i, [[relation, other], ...]]`` a row.
+    """Return a statement for the edges of many entities.
+
+    A row of it is ``[i, [[relation, other], ...], degree]``: the first ``$limit`` edges, and how
+    many relationships the entity's nodes have in this direction, of whatever types. Entities of
+    more than ``most`` are counted only, which the server does without reading their edges.
 
     Rows of the parameter ``leaving`` ask for edges that leave an entity, those of ``coming`` for
-    edges that come in; each has ``i``, ``name``, ``types`` (a list, or null for all) and ``limit``.
+    edges that come in; each has ``i``, ``name``, ``types`` (a list, or null for all), ``limit``
+    and ``most``. It needs a Neo4j from 5.6 on, or an ArcadeDB.
     """
-    parts = [("leaving", "-[r]->")] * leaving + [("coming", "<-[r]-")] * coming
-    return "\nUNION ALL\n".join(_one_way(schema, *part) for part in parts)
+    return _both_ways(_counted, schema, leaving, coming)
 
 
-def _one_way(schema: GraphSchema, parameter: str, edge: str) -> str:
+def expansion_for_old_servers(schema: GraphSchema, *, leaving: bool, coming: bool) -> str:
+    """Return a statement as ``expansion`` does, for servers that have no ``COLLECT``.
+
+    It reads all edges of each entity, whatever ``most`` is; ``degree`` counts those found.
+    """
+    return _both_ways(_collected, schema, leaving, coming)
+
+
+def _both_ways(
+    one_way: Callable[[GraphSchema, str, str, str], str],
+    schema: GraphSchema,
+    leaving: bool,
+    coming: bool,
+) -> str:
+    ways = [("leaving", "-", "->")] * leaving + [("coming", "<-", "-")] * coming
+    return "\nUNION ALL\n".join(one_way(schema, *way) for way in ways)
+
+
+def _counted(schema: GraphSchema, parameter: str, before: str, after: str) -> str:
+    label, name = quoted(schema.label, "label"), quoted(schema.name, "name")
+    # A pattern without label or type is counted from the node alone. Only texts compare with a
+    # text; of other values the comparison is null.
+    return f"""UNWIND ${parameter} AS row
+MATCH (a:{label} {{{name}: row.name}})
+WITH row, collect(a) AS nodes, sum(COUNT {{ (a){before}{after}() }}) AS degree
+WITH row, degree, CASE WHEN degree <= row.most THEN nodes ELSE [] END AS nodes
+RETURN row.i AS i, COLLECT {{
+  UNWIND nodes AS a
+  MATCH (a){before}[r]{after}(b:{label})
+  WHERE row.types IS NULL OR type(r) IN row.types
+  WITH DISTINCT type(r) AS relation, b.{name} AS other
+  WHERE other >= '' AND other <> row.name
+  RETURN [relation, other] ORDER BY relation, other LIMIT $limit
+}}[..row.limit] AS edges, degree"""
+
+
+def _collected(schema: GraphSchema, parameter: str, before: str, after: str) -> str:
     label, name = quoted(schema.label, "label"), quoted(schema.name, "name")
     # The first WITH keeps the server from starting at the other ends, and the condition on them
     # stands behind the second so that no index is read for it: with statistics of a graph that was
-    # smaller, it read all entities and their edges once a row. Only texts compare with a text; of
-    # other values the comparison is null.
+    # smaller, it read all entities and their edges once a row.
     return f"""UNWIND ${parameter} AS row
 MATCH (a:{label} {{{name}: row.name}})
 WITH row, a
-MATCH (a){edge}(b:{label})
+MATCH (a){before}[r]{after}(b:{label})
 WHERE row.types IS NULL OR type(r) IN row.types
 WITH DISTINCT
   row.i AS i, row.limit AS limit, row.name AS own, type(r) AS relation, b.{name} AS other
@@ -79,7 +118,7 @@ WHERE other >= '' AND other <> own
 WITH i, limit, relation, other
 ORDER BY relation, other
 WITH i, limit, collect([relation, other]) AS edges
-RETURN i, edges[..limit] AS edges"""
+RETURN i, edges[..limit] AS edges, size(edges) AS degree"""
 
 
 def link(schema: GraphSchema, kinds: Sequence[str]) -> str:

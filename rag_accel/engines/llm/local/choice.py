@@ -77,11 +77,16 @@ class LocalModel:
         from rag_accel.engines.llm.local.engine import LocalLLMEngine
         from rag_accel.engines.llm.local.loading import load
         from rag_accel.engines.llm.local.unchecked import warn_if_unchecked
+        from rag_accel.engines.llm.local.used_settings import SettingsWatch
 
         loaded = load(
             self.model, self.tokenizer, dtype=self.dtype, pool_bytes=self.bounds.pool_bytes
         )
-        self._watches.append(loaded.is_same)
+        source = None if isinstance(self.model, str | Path) else self.model
+        settings = SettingsWatch(
+            source, loaded.tokenizer, template=self.template is None, used=loaded.settings
+        )
+        self._watches += [loaded.is_same, settings.is_same]
         warn_if_unchecked(
             self.model,
             loaded.name,
@@ -127,7 +132,8 @@ class LocalModel:
             raise ConfigError(
                 "the model was changed after its engine was made",
                 where=self.name,
-                found="other modules, weights, hooks, dtype or device than then",
+                found="other modules, weights, hooks, dtype, device, end tokens, repetition penalty"
+                " or chat template than then",
                 valid="the model as it was",
                 hint="make a new component for the changed model, or keep adapters merged",
             )
@@ -165,8 +171,8 @@ def local_model(
 ) -> LocalModel:
     """Return the model; the same for all that ask for the same while one of them lives.
 
-    A model object that was changed since an engine of it was made is another; so is a folder whose
-    files were. What was loaded of one before goes on as it was.
+    A model object that was changed since an engine of it was made is another, as it is where its
+    generation settings or its tokenizer's chat template were; so is a folder whose files were. What was loaded of one before goes on as it was.
     """
     named = isinstance(model, str | Path)
     source = (str(model), *_files(Path(model))) if named else id(model)

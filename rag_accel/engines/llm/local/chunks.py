@@ -71,6 +71,7 @@ class PromptChunks:
         states: of its texts, by key, as far as they are there.
         missing: keys of the texts that are still encoded, or looked for.
         own: keys of the texts that are encoded for this prompt's sake.
+        left_head: tokens of the head that earlier prompts had left when those were encoded.
     """
 
     prompt: SegmentedPrompt
@@ -79,6 +80,7 @@ class PromptChunks:
     states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
     missing: set[bytes] = field(default_factory=set[bytes])
     own: set[bytes] = field(default_factory=set[bytes])
+    left_head: float = math.inf
 
     @property
     def keys(self) -> frozenset[bytes]:
@@ -229,6 +231,9 @@ class ChunkReuse:
         assert sequence.lane is not None
         encoding = self._forget_encoding(sequence)
         self._prompts.pop(sequence, None)
+        for reader in encoding.readers:
+            if encoding.key in reader.own:
+                reader.left_head = min(reader.left_head, sequence.from_prefix)
         state = self._pool.read(sequence.lane.number, encoding.slots)
         self._store.put(encoding.key, state, encoding.label)
         yield from self._hand_out(encoding.key, state, encoding.readers)
@@ -241,6 +246,8 @@ class ChunkReuse:
         assert sequence.lane is not None
         for key, segment in found.chunks:
             self._pool.write(sequence.lane.number, segment.start, found.states[key])
+        # What encoding its texts has computed of the head was computed for this prompt.
+        sequence.from_prefix = int(min(sequence.from_prefix, found.left_head))
         sequence.from_chunks = found.num_reused()
         sequence.preprocessed = found.num_preprocessed
         if self._recompute is not None and not self.is_encoding(sequence):

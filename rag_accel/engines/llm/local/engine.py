@@ -166,25 +166,32 @@ class LocalLLMEngine(EngineBase):
                 self._ready.append(EngineOutput(request.id, "error", error=error))
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Run forwards until there is something to report, the time is over or an interrupt."""
+        """Run forwards until there is something to report, the time is over or an interrupt.
+
+        Where forwards were run and nothing has come of them yet, progress of a work is reported.
+        """
         if self._ready:
             outputs, self._ready = self._ready, []
             return outputs
         outputs: list[EngineOutput] = []
         now = self._clock.now()
         ends_at = math.inf if budget.time_s is None else now + budget.time_s
+        has_run = False
         with thread_count(min(budget.threads, self._profile.max_threads)):
             while self._works and not outputs and not self._ready:
                 self._take_looked()
                 if len(self._schedule):
                     outputs = self._forward(self._pace.rows(decodes=self._schedule.decodes))
+                    has_run = True
                 now = self._clock.now()
                 if now >= ends_at or self._interrupted.is_set():
                     break
         # Not before the step: an interrupt that came just then is meant for it.
         self._interrupted.clear()
-        encoded, self._ready = self._ready, []
-        return [*outputs, *encoded]
+        outputs, self._ready = [*outputs, *self._ready], []
+        if has_run and self._works and not outputs:
+            outputs.append(EngineOutput(next(iter(self._works)), "progress"))
+        return outputs
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work and free its room; handles stay."""

@@ -22,10 +22,9 @@ from rag_accel.engines.llm.local.families import (
 from rag_accel.engines.llm.local.options import POOL_BYTES
 from rag_accel.engines.llm.local.pool import TensorPool
 from rag_accel.engines.llm.local.runner import PackedRunner
-from rag_accel.engines.llm.local.sampling import own_sampling
 from rag_accel.engines.llm.local.self_check import check_equality
 from rag_accel.engines.llm.local.shared_weights import SourceWatch, packed_copy
-from rag_accel.engines.llm.local.stopping import end_tokens
+from rag_accel.engines.llm.local.used_settings import UsedSettings
 from rag_accel.errors import ConfigError
 from rag_accel.kv.rotation import rotation_of
 
@@ -44,8 +43,7 @@ class LoadedModel:
         tokenizer: the model's own.
         name: where it came from.
         config: the model's configuration.
-        ends: tokens that end a completion.
-        sampling: what the model's generation configuration asks of every completion.
+        settings: what is used of its and the tokenizer's settings, as they were then.
         watch: of a model object, whether it is still what was copied; None if it was loaded here.
     """
 
@@ -53,9 +51,18 @@ class LoadedModel:
     tokenizer: Any
     name: str
     config: Any
-    ends: frozenset[int]
-    sampling: Mapping[str, Any]
+    settings: UsedSettings
     watch: SourceWatch | None = None
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Return the tokens that end a completion."""
+        return self.settings.ends
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """Return what the model's generation configuration asks of every completion."""
+        return self.settings.sampling
 
     def is_same(self) -> bool:
         """Tell whether the user's model object is still what was copied; from any thread."""
@@ -105,9 +112,8 @@ def load(
         _check_tokenizer(tokenizer, source.config.vocab_size)
     check_equality(source)
     runner = _runner(source, context, pool_bytes)
-    settings = getattr(source, "generation_config", None)
-    ends = end_tokens(tokenizer, source.config, settings)
-    return LoadedModel(runner, tokenizer, name, source.config, ends, own_sampling(settings), watch)
+    settings = UsedSettings.of(source, tokenizer)
+    return LoadedModel(runner, tokenizer, name, source.config, settings, watch)
 
 
 def _need_transformers() -> None:

@@ -159,11 +159,12 @@ class LocalBounds:
         )
 
     def report(self, output: GenerationOutput) -> dict[str, Any] | None:
-        """Return how the texts of an answer's prompt were computed; None where exactly.
+        """Return how the texts of an answer's prompt were computed; None without reuse.
 
         ``way`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
         of the texts' tokens that the way computes again, the rest are counts of tokens of this
-        prompt (``PromptUse``): a prompt too short for reuse to pay has none reused.
+        prompt (``PromptUse``): a prompt too short for reuse to pay has none reused. ``exact`` says
+        that this prompt was computed as a whole, as without ``kv_reuse``.
         """
         use = output.use
         if self.kv_reuse == "exact" or use is None:
@@ -175,6 +176,8 @@ class LocalBounds:
             "reused_tokens": use.from_chunks,
             "recomputed_tokens": use.recomputed,
             "preprocessed_tokens": use.preprocessed,
+            "approximate_tokens": use.approximate,
+            "exact": use.is_exact,
         }
 
 

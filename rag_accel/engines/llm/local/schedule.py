@@ -15,8 +15,19 @@ from rag_accel.engines.llm.local.sequence import TokenSequence
 Admit = Callable[[TokenSequence], bool]
 """What gives a sequence its lane and returns True, or returns False while there is no room."""
 
-LEAST_CHUNK = 16
-"""Prompt tokens computed in a forward even where decoding alone fills the budget."""
+LEAST_CHUNK = 128
+"""Prompt tokens computed in a forward even where decoding alone fills the budget.
+
+In smaller pieces, reading the weights makes each token of a prompt much dearer: all who wait for a
+first token wait longer than the shorter forwards save those who decode.
+"""
+
+JUST_BEGUN = 8
+"""Tokens of a completion up to which no prompt is cut for it.
+
+Prompts that come together end one after the other: cut for the first one's first tokens, all of the
+others would begin later.
+"""
 
 WORTH_WAITING = 16
 """Tokens in common with a prompt under way from which a prompt waits to take them over."""
@@ -56,8 +67,8 @@ class Schedule:
 
     @property
     def decodes(self) -> bool:
-        """Tell whether a completion is under way."""
-        return any(sequence.is_decoding for sequence in self._order)
+        """Tell whether a completion is under way that has not only just begun."""
+        return any(len(sequence.generated) > JUST_BEGUN for sequence in self._order)
 
     def add(self, sequence: TokenSequence) -> None:
         """Take a sequence that has no lane yet."""

@@ -149,7 +149,7 @@ def end_tokens(*sources: Any) -> frozenset[int]:
     """Return the tokens that end a completion, by ``eos_token_id`` of all sources.
 
     Sources are tokenizers, configurations and generation configurations of transformers: each names
-    one token, several or none, and chat models name the end of a turn in only some of them.
+    one token, several or none.
     """
     found: set[int] = set()
     for source in sources:

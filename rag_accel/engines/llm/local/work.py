@@ -82,7 +82,12 @@ class LocalWork:
         sequence = self.sequence
         size, prefix, chunks = len(sequence.prompt), sequence.from_prefix, sequence.from_chunks
         use = PromptUse(
-            size - prefix - chunks, prefix, chunks, sequence.recomputed, sequence.preprocessed
+            size - prefix - chunks,
+            prefix,
+            chunks,
+            sequence.recomputed,
+            sequence.preprocessed,
+            approximate=sum(map(len, sequence.skipped)),
         )
         if isinstance(completion, CompletionTokens):
             return TokenOutput(

@@ -64,6 +64,32 @@ def test_every_token_of_a_prompt_is_counted_once(engine: LocalLLMEngine) -> None
     assert use.computed + use.from_prefix + use.from_chunks == done.prompt_tokens
 
 
+def test_texts_encoded_for_this_very_prompt_are_approximate_too(engine: LocalLLMEngine) -> None:
+    first = answer(engine, asked("one", A, B, C))
+    second = answer(engine, asked("two", C, A, B))
+    for done in (first, second):
+        assert done.use is not None
+        assert done.use.approximate == ALL
+        assert not done.use.is_exact
+
+
+def test_a_prompt_without_texts_is_exact(engine: LocalLLMEngine) -> None:
+    done = answer(engine, asked("one"))
+    assert done.use is not None
+    assert done.use.approximate == 0
+    assert done.use.is_exact
+
+
+def test_a_head_computed_for_this_prompts_texts_is_not_left_by_an_earlier_one(
+    engine: LocalLLMEngine,
+) -> None:
+    first, second = answer(engine, asked("one", A, B)), answer(engine, asked("two", C, A))
+    assert first.use is not None
+    assert second.use is not None
+    assert first.use.from_prefix == 0
+    assert second.use.from_prefix > 0
+
+
 def test_a_text_twice_in_a_prompt_is_encoded_once(engine: LocalLLMEngine) -> None:
     done = answer(engine, asked("one", A, B, A))
     assert done.use is not None

@@ -123,6 +123,8 @@ def test_every_token_is_counted_once(ratio: float) -> None:
     use = done.use or PromptUse()
     assert use.recomputed == math.ceil(ratio * ALL)
     assert use.from_chunks == ALL - use.recomputed
+    assert use.approximate == ALL - use.recomputed
+    assert not use.is_exact
     assert use.computed + use.from_prefix + use.from_chunks == done.prompt_tokens
 
 
@@ -152,6 +154,7 @@ def test_a_short_prompt_is_computed_where_that_is_faster() -> None:
     done = answer(engine, asked("two", C, B, A))
     assert done.use is not None
     assert (done.use.from_chunks, done.use.recomputed) == (0, 0)
+    assert done.use.is_exact
 
 
 def test_a_share_beyond_all_is_refused() -> None:

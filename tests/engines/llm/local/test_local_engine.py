@@ -33,7 +33,7 @@ from rag_accel.engine_api import (
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.pace import ALONE
-from rag_accel.engines.llm.local.schedule import LEAST_CHUNK
+from rag_accel.engines.llm.local.schedule import JUST_BEGUN, LEAST_CHUNK
 from rag_accel.errors import ClosedError, ConfigError, EngineError, EngineOutputError
 from rag_accel.testing import EngineContract, ManualClock
 
@@ -441,7 +441,7 @@ def test_an_interrupt_is_obeyed_between_pieces_of_a_prompt(runner: FakeRunner) -
     engine = make(runner, step_tokens=16)
     engine.submit([work("a", HEAD * 10)])
     runner.before = lambda: engine.interrupt() if len(runner.forwards) == 2 else None
-    assert not engine.step(StepBudget())
+    assert [output.kind for output in engine.step(StepBudget())] == ["progress"]
     assert len(runner.forwards) == 3
 
 
@@ -449,7 +449,7 @@ def test_an_interrupt_just_before_a_step_is_not_lost(runner: FakeRunner) -> None
     engine = make(runner, step_tokens=16)
     engine.submit([work("a", HEAD * 10)])
     engine.interrupt()
-    assert not engine.step(StepBudget())
+    assert [output.kind for output in engine.step(StepBudget())] == ["progress"]
     assert len(runner.forwards) == 1
     assert value(engine.step(StepBudget()), "a").text == text_of(runner, HEAD * 10)
 
@@ -459,47 +459,58 @@ def test_no_forward_begins_once_the_time_is_over(runner: FakeRunner) -> None:
     engine = make(runner, step_tokens=16, clock=clock)
     engine.submit([work("a", HEAD * 10)])
     runner.before = lambda: clock.advance(0.1)
-    engine.step(StepBudget(0.25))
+    assert [output.kind for output in engine.step(StepBudget(0.25))] == ["progress"]
     assert len(runner.forwards) == 3
 
 
-@pytest.mark.parametrize(("stall_s", "rows"), [(0.25, 32), (0.375, 48), (1000.0, 64), (0.004, 16)])
+@pytest.mark.parametrize(
+    ("stall_s", "rows"), [(2.0, 256), (3.0, 384), (1000.0, 512), (0.004, LEAST_CHUNK)]
+)
 def test_pieces_of_prompts_take_about_the_time_that_a_forward_may(
     runner: FakeRunner, stall_s: float, rows: int
 ) -> None:
     _at_128_rows_a_second(runner, stall_s / ALONE, StepBudget())
-    assert [len(forward[0]) for forward in runner.forwards] == [64, rows]
+    assert [len(forward[0]) for forward in runner.forwards] == [512, rows]
 
 
 def test_pieces_of_prompts_are_not_cut_for_steps_that_are_shorter(runner: FakeRunner) -> None:
-    _at_128_rows_a_second(runner, 0.25 / ALONE, StepBudget(0.02))
-    assert [len(forward[0]) for forward in runner.forwards] == [64, 32]
+    _at_128_rows_a_second(runner, 2.0 / ALONE, StepBudget(0.02))
+    assert [len(forward[0]) for forward in runner.forwards] == [512, 256]
 
 
 def test_pieces_beside_a_completion_are_as_short_as_its_tokens_may_wait(runner: FakeRunner) -> None:
     clock = ManualClock()
-    engine = make(runner, step_tokens=64, stall_s=0.25, clock=clock)
-    engine.submit([work("a", HEAD)])
+    engine = make(runner, stall_s=0.25, clock=clock)
     runner.before = lambda: clock.advance(0.5)
-    while len(runner.forwards) < 2:  # its prompt, and the first token after it
-        engine.interrupt()
-        engine.step(StepBudget())
-    runner.before = lambda: clock.advance(0.0)
-    engine.submit([work("b", "another text " * 20)])
-    engine.interrupt()
-    engine.step(StepBudget())
+    engine.submit([work("a", "many words " * 40, max_tokens=100, stream=True)])
+    while len(runner.forwards) < 2 + JUST_BEGUN:  # its prompt, and the tokens it begins with
+        engine.step(StepBudget(0.0))
+    engine.submit([work("b", "another text " * 80)])
+    engine.step(StepBudget(0.0))
     decoded, piece = runner.forwards[-1]
     assert len(decoded) == 1
     assert len(piece) == LEAST_CHUNK
 
 
+def test_the_first_tokens_of_a_completion_cut_no_prompt(runner: FakeRunner) -> None:
+    clock = ManualClock()
+    engine = make(runner, stall_s=0.25, clock=clock)
+    runner.before = lambda: clock.advance(0.5)
+    engine.submit([work("a", "many words " * 40, max_tokens=100, stream=True)])
+    engine.step(StepBudget(0.0))
+    engine.submit([work("b", "another text " * 80)])
+    engine.step(StepBudget(0.0))
+    _, piece = runner.forwards[-1]
+    assert len(piece) > LEAST_CHUNK
+
+
 def _at_128_rows_a_second(runner: FakeRunner, stall_s: float, budget: StepBudget) -> None:
     """Run a forward that the engine learns from, then one under ``budget``."""
     clock = ManualClock()
-    engine = make(runner, step_tokens=64, stall_s=stall_s, clock=clock)
-    engine.submit([work("a", HEAD * 20)])
+    engine = make(runner, stall_s=stall_s, clock=clock)
+    engine.submit([work("a", HEAD * 80)])
     engine.interrupt()
-    runner.before = lambda: clock.advance(0.5)
+    runner.before = lambda: clock.advance(4.0)
     engine.step(StepBudget())
     engine.interrupt()
     engine.step(budget)
@@ -541,7 +552,7 @@ def test_whatever_comes_and_goes_when_each_text_is_that_of_a_plain_loop(seed: in
                 elif output.kind == "final":
                     assert output.value.text == text_of(runner, texts[output.id])
                 else:
-                    assert output.kind == "partial"
+                    assert output.kind in ("partial", "progress")
         if rng.random() < 0.2:
             engine.cancel([WorkId(rng.choice(list(texts)))])
         if handles and rng.random() < 0.3:

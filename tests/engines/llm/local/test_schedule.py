@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from rag_accel.engines.llm.local.schedule import LEAST_CHUNK, WORTH_WAITING, Planned, Schedule
+from rag_accel.engines.llm.local.schedule import (
+    JUST_BEGUN,
+    LEAST_CHUNK,
+    WORTH_WAITING,
+    Planned,
+    Schedule,
+)
 from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
 
 
@@ -83,8 +89,8 @@ def test_decoded_tokens_ride_along_with_pieces_of_prompts(table: Table) -> None:
     table.add("a", 4)
     table.add("b", 40)
     assert table.forward(20) == "a 0-4?, b 0-16"
-    assert table.forward(20) == "a 4-5?, b 16-35"
-    assert table.forward(20) == "a 5-6?, b 35-40?"
+    assert table.forward(20) == "a 4-5?, b 16-36"
+    assert table.forward(20) == "a 5-6?, b 36-40?"
 
 
 def test_all_that_decode_advance_although_they_exceed_the_budget(table: Table) -> None:
@@ -98,8 +104,19 @@ def test_a_prompt_advances_although_decoding_fills_the_budget(table: Table) -> N
     for at in range(LEAST_CHUNK):
         table.add(chr(ord("a") + at), 1)
     table.forward(LEAST_CHUNK)
-    table.add("z", 40)
+    table.add("z", 2 * LEAST_CHUNK, prompt=tuple(range(-2 * LEAST_CHUNK, 0)))
     assert table.forward(LEAST_CHUNK).endswith(f"z 0-{LEAST_CHUNK}")
+
+
+def test_a_completion_that_has_only_just_begun_cuts_no_prompt(table: Table) -> None:
+    sequence = table.add("a", 4, max_new=100)
+    for _ in range(JUST_BEGUN):
+        table.forward()
+        assert not table.schedule.decodes
+    table.forward()
+    assert table.schedule.decodes
+    table.schedule.drop(sequence)
+    assert not table.schedule.decodes
 
 
 def test_earlier_requests_come_first(table: Table) -> None:

@@ -1,0 +1,1 @@
+"""One program in company: slow neighbours, members that return, long answers, edits."""

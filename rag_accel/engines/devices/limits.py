@@ -1,0 +1,65 @@
+"""Time limits of a device group for members that fail, fall silent and come back: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import inf, isfinite
+
+from rag_accel.engines.devices.plan import MemberBatch
+from rag_accel.errors import ConfigError
+
+SILENT_TIMES = 4.0
+"""A call is no silence before so many times its predicted seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLimits:
+    """Time limits of the members of a device group, in seconds.
+
+    Args:
+        first_pause_s: until a member elsewhere that failed is probed; each further wait doubles.
+        longest_pause_s: the longest such wait.
+        probe_s: the longest that a probe takes, where the member's call can be interrupted.
+        second_try_s: a step that exceeds its predicted time by as much again, and at least by this,
+            is given to a free member too.
+        silent_s: a call of a member elsewhere without an answer is given up so long after
+            ``slo_s``; without ``slo_s`` only the member's own limits and ``hang_s`` end it.
+        absent_s: how long work waits for a member while none answers, before it ends with an error.
+        compare_every_s: after so much time a member elsewhere embeds a probe again, before its next
+            step.
+
+    Raises:
+        ConfigError: a limit that is negative or not finite.
+    """
+
+    first_pause_s: float = 0.25
+    longest_pause_s: float = 4.0
+    probe_s: float = 10.0
+    second_try_s: float = 0.5
+    silent_s: float = 2.0
+    absent_s: float = 2.0
+    compare_every_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (isfinite(value) and value >= 0.0):
+                raise ConfigError(
+                    "a time limit of members is no length of time",
+                    where=f"MemberLimits({field.name}=)",
+                    found=repr(value),
+                    valid="seconds, from 0",
+                )
+
+    def pause_s(self, probes: int) -> float:
+        """Return how long a member waits for its next probe, after so many failed ones."""
+        return min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(probes, 64))
+
+    def late_at(self, batch: MemberBatch) -> float:
+        """Return from when on a step is late enough for a second member to try it."""
+        return batch.began + batch.predicted_s + max(batch.predicted_s, self.second_try_s)
+
+    def silent_at(self, batch: MemberBatch, slo_s: float | None, hang_s: float) -> float:
+        """Return when a call of a member elsewhere is given up."""
+        silent = inf if slo_s is None else SILENT_TIMES * batch.predicted_s + slo_s + self.silent_s
+        return batch.began + min(hang_s, silent)

@@ -1,0 +1,132 @@
+"""Probes of members that have joined: whether they still are the same model, and may join again.
+
+A probe holds fixed texts and none of any request. It runs on the member's own thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rag_accel.clock import Clock
+from rag_accel.engines.devices.fidelity import checked, compare, probe_texts
+from rag_accel.engines.devices.joining import Joined, Joining, compared
+from rag_accel.engines.devices.limits import MemberLimits
+from rag_accel.engines.devices.members import InterruptibleMember, Member, MemberChangedError
+
+_NUM_SAMPLES = 4  # of the probes, short ones, embedded as queries
+
+
+class Prober:
+    """Comparisons of members with what the first one computed when they joined.
+
+    Args:
+        joining: what came of joining.
+        clock: measures the first steps of members that join again.
+        tolerance: as of ``join``.
+        threads: with how many threads members here compute meanwhile.
+        limits: how long a probe may take, and how often one is due.
+    """
+
+    def __init__(
+        self,
+        joining: Joining,
+        clock: Clock,
+        tolerance: float | None,
+        threads: int,
+        limits: MemberLimits,
+    ) -> None:
+        self._first = joining.joined[0].spec.name
+        self._expected = joining.expected
+        self._clock = clock
+        self._tolerance = tolerance
+        self._threads = threads
+        self._limits = limits
+
+    def rejoined(self, member: Member) -> Joined | str:
+        """Return a member that was away and is as it was, or the reason why it is not."""
+        with _limited(member, self._limits.probe_s):
+            return compared(
+                member,
+                self._expected,
+                self._clock,
+                self._tolerance,
+                self._threads,
+                is_first=member.name == self._first,
+            )
+
+    def require_same(self, member: Member) -> None:
+        """Compare the vectors of a few probes.
+
+        Raises:
+            MemberChangedError: they are those of another model.
+            Exception: what the member raised.
+        """
+        count = max(1, min(_NUM_SAMPLES, member.max_texts))
+        expected = self._expected["query"][:count]
+        with _limited(member, self._limits.probe_s):
+            values = member.embed(probe_texts()[:count], "query", 0)
+        found = checked(values, count, None)
+        where = f"member {member.name}"
+        what = "a member embeds as another model than the one that joined"
+        if found.shape != expected.shape:
+            dimensions = f"dimension {found.shape[1]}"
+            raise MemberChangedError(
+                what, where=where, found=dimensions, valid=f"{expected.shape[1]}"
+            )
+        fidelity = compare(expected, found)
+        if not (fidelity.is_same_model or fidelity.is_within(self._tolerance)):
+            raise MemberChangedError(
+                what,
+                where=where,
+                found=str(fidelity),
+                valid="the vectors of the probes as when it joined",
+                hint="serve the same model there again, or make another accelerator",
+            )
+
+
+class DueComparison:
+    """When a member is compared again before its next step: after a failure, and now and then.
+
+    Args:
+        clock: the time.
+        every_s: seconds between two comparisons of a member in use.
+    """
+
+    def __init__(self, clock: Clock, every_s: float) -> None:
+        self._clock = clock
+        self._every_s = every_s
+        self._compared_at = clock.now()
+        self._has_failed = False
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether the member must be compared before it is given any text."""
+        return self._has_failed or self._clock.now() - self._compared_at >= self._every_s
+
+    def failed(self) -> None:
+        """Let the member be compared before its next step."""
+        self._has_failed = True
+
+    def compared(self) -> None:
+        """Note that the member was the same just now."""
+        self._compared_at = self._clock.now()
+        self._has_failed = False
+
+
+@contextmanager
+def _limited(member: Member, seconds: float) -> Iterator[None]:
+    """Interrupt the calls of a member that can be interrupted, should they take too long."""
+    if not isinstance(member, InterruptibleMember):
+        yield
+        return
+    timer = threading.Timer(seconds, member.interrupt)
+    timer.daemon = True
+    timer.name = f"rag-accel-limit-{member.name}"
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()

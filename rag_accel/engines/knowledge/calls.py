@@ -1,0 +1,53 @@
+"""What a graph is asked for many requests at once, and what each of them gets."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from rag_accel.engine_api import EngineRequest, ExpandBatch, LinkQuery
+from rag_accel.engines.knowledge.paths import Paths, extend, start
+from rag_accel.engines.knowledge.protocol import Edges, Expansion, GraphView, Ids
+
+
+def link(view: GraphView, work: Sequence[EngineRequest]) -> Sequence[Paths]:
+    """Return the entities that each search means, as paths of no hops; one call of the graph."""
+    return started(view, work, view.find(queries(work)))
+
+
+def hop(view: GraphView, work: Sequence[EngineRequest]) -> Sequence[Paths]:
+    """Return the paths of each request with one hop more; one call of the graph."""
+    edges = view.expand([expansion(one) for one in work])
+    return [extended(one, own) for one, own in zip(work, edges, strict=True)]
+
+
+def queries(work: Sequence[EngineRequest]) -> list[LinkQuery]:
+    """Return what each request of a search looks for."""
+    return [one.payload for one in work]
+
+
+def started(
+    view: GraphView, work: Sequence[EngineRequest], found: Sequence[Ids]
+) -> Sequence[Paths]:
+    """Return the paths of no hops from the entities found for each request."""
+    return [
+        start(view, ids[: query.k], one.namespace)
+        for one, query, ids in zip(work, queries(work), found, strict=True)
+    ]
+
+
+def expansion(request: EngineRequest) -> Expansion:
+    """Return the edges that a request of a hop wants to know of."""
+    batch: ExpandBatch = request.payload
+    return Expansion(batch.paths.frontier, batch.relations, batch.direction, batch.fan_out)
+
+
+def question(request: EngineRequest) -> Hashable:
+    """Return what is equal for hops that need the same edges."""
+    asked = expansion(request)
+    return asked.entities.tobytes(), asked.relations, asked.direction, asked.fan_out
+
+
+def extended(request: EngineRequest, edges: Edges) -> Paths:
+    """Return a request's paths with one hop more, along the edges found for it."""
+    batch: ExpandBatch = request.payload
+    return extend(batch.paths, edges, batch.limit)
