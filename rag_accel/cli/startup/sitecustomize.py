@@ -101,6 +101,7 @@ class FrameworkImports:
 
 def _switch_on(name: str) -> None:
     try:
+        _load_ours()
         from rag_accel.cli.automatic import switch_on
 
         switch_on(name)
@@ -109,6 +110,30 @@ def _switch_on(name: str) -> None:
         if not (isinstance(error, ImportError) and error.name == "rag_accel"):
             said = " ".join(str(error).split()) or type(error).__name__
             _say(f"the program runs plainly: {said}")
+
+
+def _load_ours() -> None:
+    """Import the package that this file is part of, whatever else of its name the program has.
+
+    Only from where this interpreter looks for modules: other environments may not have it.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    name, home = os.path.basename(package), os.path.realpath(os.path.dirname(package))
+    if name in sys.modules or all(os.path.realpath(place) != home for place in sys.path):
+        return
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(
+        name, os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    assert spec is not None, "a file of Python's has a loader"
+    assert spec.loader is not None, "a file of Python's has a loader"
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
 
 
 def _say(what: str) -> None:

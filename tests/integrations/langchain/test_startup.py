@@ -93,6 +93,16 @@ def test_a_module_that_ours_would_need_is_the_programs_with_a_framework_too(
     assert done.stderr.count("\n") == 1
 
 
+def test_a_file_of_our_packages_name_is_not_run(tmp_path: Path) -> None:
+    written(tmp_path, "print('theirs runs')", "rag_accel.py")
+    written(tmp_path, f"import langchain_core\n{SAY}", "program.py")
+    command = [sys.executable, "-P", "-m", "rag_accel.cli", "run", "-m", "program"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("accelerated: True\n", "")
+
+
 @pytest.mark.processes
 def test_another_environments_python_prints_nothing(tmp_path: Path) -> None:
     venv.create(tmp_path / "other", symlinks=True, with_pip=False)
