@@ -1,0 +1,1 @@
+"""What users of one program cost each other."""
