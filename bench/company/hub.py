@@ -73,7 +73,13 @@ def _name(entity: int) -> str:
 @contextmanager
 def _accelerated(driver: Any) -> Iterator[Ask]:
     stage = RAGraph(("input", "entities")).add_graph_retrieval(
-        "facts", keywords="entities", seeds=1, hops=1, direction="out", fan_out=FAN_OUT
+        "facts",
+        keywords="entities",
+        seeds=1,
+        hops=1,
+        top_k=FAN_OUT,
+        direction="out",
+        fan_out=FAN_OUT,
     )
     stage.add_edge(START, "facts").add_edge("facts", END)
     graph = BoltGraph(driver, label=LABEL, timeout_s=TIMEOUT_S)
