@@ -25,6 +25,7 @@ from rag_accel.engine_api.engine import (
 from rag_accel.engine_api.health import Health, HealthState, ReportingEngine, worst_state
 from rag_accel.engine_api.kinds import KINDS, ROLES, HasKinds, KindSpec, PrimitiveKind
 from rag_accel.engine_api.payloads import (
+    MOST_NUMBER,
     Direction,
     Document,
     ExpandBatch,
@@ -51,6 +52,7 @@ from rag_accel.engine_api.profile import BorrowedEngine, Capability, EngineProfi
 
 __all__ = [
     "KINDS",
+    "MOST_NUMBER",
     "ROLES",
     "AdmittingEngine",
     "BorrowedEngine",

@@ -10,6 +10,10 @@ Role = Literal["system", "user", "assistant"]
 Direction = Literal["out", "in", "both"]
 
 
+MOST_NUMBER = 2**63 - 1
+"""Highest bound in work for a knowledge graph, such as ``fan_out``: what databases can be told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One retrievable text. ``id`` is unique inside its index."""

@@ -29,10 +29,16 @@ def link_query(link: str, value: Any, top_k: int) -> LinkQuery:
 def _keywords(value: Any) -> tuple[str, ...]:
     """Return names from a list of them, or from a text that separates them.
 
-    A name in a list may hold any character; in a text, commas and line ends separate.
+    A name in a list may hold any character; in a text, commas and line ends separate. What stands
+    around a name is most often a blank that does not belong to it, but it may: so a name is looked
+    for both with and without, in a list first as it stands there, in a text first without.
     """
-    pieces = re.split(r"[,\n]", value) if isinstance(value, str) else map(as_text, _list(value))
-    return tuple(dict.fromkeys(name for piece in pieces if (name := piece.strip())))
+    if isinstance(value, str):
+        pieces = [piece for piece in re.split(r"[,\n]", value) if piece.strip()]
+        names = [name for piece in pieces for name in (piece.strip(), piece)]
+    else:
+        names = [name for piece in map(as_text, _list(value)) for name in (piece, piece.strip())]
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _list(value: Any) -> Iterable[Any]:

@@ -122,6 +122,32 @@ def test_keywords_that_name_nobody_find_nothing(names: Any) -> None:
         assert paths(acc, keywords="names", names=names) == []
 
 
+@pytest.mark.parametrize("name", [" ada", "ada ", "\tada\x1f", "\nada", "ada\n", " "])
+def test_a_name_with_blanks_around_it_is_reached_by_a_list(name: str) -> None:
+    triples = [(name, "is", "here"), ("ada", "is", "there")]
+    with opened(graph=MemoryGraph(triples), embedder=embedder()) as acc:
+        assert paths(acc, keywords="names", names=[name], seeds=1) == [f"{name} -> is -> here"]
+
+
+@pytest.mark.parametrize("name", [" ada", "ada ", "\tada\x1f"])
+def test_a_name_with_blanks_around_it_is_reached_by_a_text(name: str) -> None:
+    with opened(graph=MemoryGraph([(name, "is", "here")]), embedder=embedder()) as acc:
+        assert paths(acc, keywords="names", names=f"x,{name}") == [f"{name} -> is -> here"]
+
+
+def test_blanks_around_a_keyword_are_none_of_a_name_that_has_none() -> None:
+    triples = [("ada", "is", "here"), (" ada", "is", "there")]
+    with opened(graph=MemoryGraph(triples), embedder=embedder()) as acc:
+        assert paths(acc, keywords="names", names="x, ada", seeds=1) == ["ada -> is -> here"]
+        assert paths(acc, keywords="names", names=["\nada "]) == ["ada -> is -> here"]
+
+
+@pytest.mark.parametrize("option", ["top_k", "hops", "seeds", "fan_out", "max_paths"])
+def test_a_bound_that_no_database_can_be_told_is_named(option: str) -> None:
+    with pytest.raises(GraphError, match=option):
+        only(**{option: 2**70})
+
+
 def kind(value: Any) -> str:
     """Return a name of a parameter that is the same in every process."""
     return type(value).__name__

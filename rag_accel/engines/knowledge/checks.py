@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from rag_accel.engine_api import (
+    MOST_NUMBER,
     Direction,
     EngineRequest,
     ExpandBatch,
@@ -37,8 +38,10 @@ def fault(request: EngineRequest) -> EngineError | None:
         )
     for name in _NUMBERS:
         value = getattr(payload, name, 0)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            return EngineError("bad bound", where=name, found=repr(value), valid="an int from 0")
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= MOST_NUMBER:
+            valid = f"an int from 0 to {MOST_NUMBER}"
+            return EngineError("bad bound", where=name, found=repr(value), valid=valid)
     if isinstance(payload, LinkQuery):
         return _link_fault(payload)
     return None if isinstance(payload, IngestBatch) else _paths_fault(request)

@@ -1,9 +1,10 @@
 """Queries to one graph on a server: what shares one, and which may be under way at once.
 
-Nothing here waits, sends or looks at a clock. Requests of one kind, view and tenant gather in a
-shared query. One that has to be asked alone, or that shared a query which failed, waits for a lane
-at the side. Neither kind may take all lanes, so quick requests never wait for slow ones, nor slow
-ones for quick ones without end.
+Nothing here waits, sends or looks at a clock. Requests of one kind, view and tenant share a query:
+those that came together, or while the lanes were taken. None waits for company: that was measured
+to cost more than the round trips it saves. A request that has to be asked alone, or that shared a
+query which failed, waits for a lane at the side. Neither kind may take all lanes, so quick requests
+never wait for slow ones, nor slow ones for quick ones without end.
 """
 
 from __future__ import annotations
@@ -14,13 +15,6 @@ from typing import Literal
 
 from rag_accel.engine_api import EngineRequest, WorkId
 from rag_accel.engines.knowledge.protocol import RemoteView
-
-JOIN_S = 0.025
-"""So long what comes now waits for the shared query under way, to share the next one.
-
-Longer than a usual round trip, so that quick requests share queries; short, so that they do not
-wait for one that turns out to be slow.
-"""
 
 QueryKind = Literal["link", "hop"]
 
@@ -102,7 +96,7 @@ class QueryLanes:
     def start(self, now: float) -> list[Query]:
         """Return the queries to send now."""
         begun: list[Query] = []
-        while (query := self._next(now)) is not None:
+        while (query := self._next()) is not None:
             query.began = now
             self._running.append(query)
             begun.append(query)
@@ -127,30 +121,13 @@ class QueryLanes:
                 if not query.work:
                     del waiting[key]
 
-    def look_again_at(self, now: float) -> float | None:
-        """Return when a shared query may be sent beside the one under way, if one waits for that.
-
-        Other queries begin when something comes or ends.
-        """
-        times = [
-            query.began + JOIN_S
-            for query in self._answering()
-            if not query.at_side and query.key in self._gathering
-        ]
-        return min((time for time in times if time > now), default=None)
-
-    def _next(self, now: float) -> Query | None:
-        running = self._answering()
+    def _next(self) -> Query | None:
+        running = [query for query in self._running if not query.is_silent]
         if len(running) >= self._in_flight or self.is_stuck:
             return None
         at_side = sum(query.at_side for query in running)
-        if len(running) - at_side < self._in_flight - 1:
-            for key in self._gathering:
-                if all(now - query.began >= JOIN_S for query in running if query.key == key):
-                    return self._gathering.pop(key)
+        if self._gathering and len(running) - at_side < self._in_flight - 1:
+            return self._gathering.pop(next(iter(self._gathering)))
         if self._at_side and at_side < self._in_flight - 1:
             return self._at_side.pop(next(iter(self._at_side)))
         return None
-
-    def _answering(self) -> list[Query]:
-        return [query for query in self._running if not query.is_silent]

@@ -228,9 +228,6 @@ class RemoteQueries:
             return 0.0
         now, times = self._clock.now(), [_MOST_WAIT_S if time_s is None else time_s]
         for opened in self._opened.values():
-            again = opened.lanes.look_again_at(now)
-            if again is not None:
-                times.append(again - now)
             limit_s = opened.graph.timeout_s
             if limit_s is not None:
                 times += [

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from rag_accel.engine_api import BorrowedEngine, Direction, PrimitiveKind
+from rag_accel.engine_api import MOST_NUMBER, BorrowedEngine, Direction, PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.nodes import (
     DEFAULT_EMBEDDER,
@@ -46,6 +46,7 @@ Link = Literal["vector", "words"]
 
 LINKS: Final = get_args(Link)
 DIRECTIONS: Final = get_args(Direction)
+_NUMBER = f"an integer from 0 to {MOST_NUMBER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class GraphRetrieval:
         settle(self, inputs=(self.query, self.keywords) if self.keywords else (self.query,))
         for option in ("top_k", "hops", "seeds", "fan_out", "max_paths"):
             if not _is_number(getattr(self, option)):
-                raise _refused(self, option, "an integer from 0")
+                raise _refused(self, option, _NUMBER)
         if self.link not in LINKS:
             raise _refused(self, "link", " or ".join(LINKS))
         if self.direction not in DIRECTIONS:
@@ -179,11 +180,11 @@ def _written(stage: GraphRetrieval, counts: Counts) -> int:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_NUMBER
 
 
 def _number() -> LineAttribute:
-    return LineAttribute("an integer from 0", _is_number, required=True)
+    return LineAttribute(_NUMBER, _is_number, required=True)
 
 
 def _one_of(choices: tuple[str, ...]) -> LineAttribute:

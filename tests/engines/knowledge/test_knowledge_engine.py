@@ -211,6 +211,7 @@ def test_cancelled_work_has_no_output(engine: KnowledgeEngine) -> None:
     [
         LinkQuery(-1, text="a"),
         LinkQuery(True, text="a"),
+        LinkQuery(2**70, text="a"),
         LinkQuery(1),
         LinkQuery(1, text="a", names=("a",)),
         ExpandBatch("no paths"),

@@ -67,7 +67,7 @@ def expansion(schema: GraphSchema, *, leaving: bool, coming: bool) -> str:
 
 
 def expansion_for_old_servers(schema: GraphSchema, *, leaving: bool, coming: bool) -> str:
-    """Return a statement as ``expansion`` does, for servers that have no ``COLLECT``.
+    """Return a statement as ``expansion`` does, for servers without subqueries that collect.
 
     It reads all edges of each entity, whatever ``most`` is; ``degree`` counts those found.
     """

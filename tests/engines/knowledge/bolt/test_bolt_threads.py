@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Thread
 
 import numpy as np
 import pytest
@@ -44,6 +44,27 @@ def test_names_keep_their_ids_and_no_two_share_one_whoever_asks() -> None:
     assert sorted(found[0].values()) == list(range(5_000)) == list(range(len(table)))
     ids = np.asarray(list(found[0].values()), np.int64)
     assert table.names(ids) == list(found[0])
+
+
+class InterruptedName(str):
+    """A name during whose first look-up another thread asks for the id of another name."""
+
+    table: NameTable | None = None
+
+    def __hash__(self) -> int:
+        table, self.table = self.table, None
+        if table is not None:
+            thread = Thread(target=table.id, args=("other",))
+            thread.start()
+            thread.join()
+        return super().__hash__()
+
+
+def test_a_name_does_not_get_the_id_that_another_thread_has_just_given() -> None:
+    table, name = NameTable(), InterruptedName("mine")
+    name.table = table
+    mine, other = table.id(name), table.id("other")
+    assert table.names(np.asarray([mine, other], np.int64)) == ["mine", "other"]
 
 
 def linked(graph: BoltGraph, name: str) -> Paths:
