@@ -14,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -31,12 +30,12 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.joining import Joined, join
 from rag_accel.engines.devices.members import Member, MemberPausedError
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
 from rag_accel.engines.devices.plan import MemberBatch
-from rag_accel.engines.devices.to_come import TokensToCome
 from rag_accel.engines.devices.worker import MemberWorker, Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
 from rag_accel.engines.embedding.sentence_encoder import Role
@@ -79,7 +78,8 @@ class DeviceGroup(EngineBase):
         tolerance: how far vectors of a member may be from the first's, in any component; members
             within 1e-6 join without it.
         reproducible: only the first member takes part.
-        refuses_late: new requests whose texts would end later than ``slo_s`` are refused.
+        refuses_late: new requests whose texts would end later than ``slo_s`` are refused
+            (``admission.py``).
         hang_s: a step longer than this marks its member lost.
         threads: with how many threads members here compute while they join.
         clock: measures steps, and is that of ``EngineRequest.deadline``.
@@ -120,7 +120,9 @@ class DeviceGroup(EngineBase):
         }
         self._placement = Placement([one.spec for one in joining.joined], slo_s)
         #: None if no request is refused
-        self._to_come = TokensToCome() if refuses_late and slo_s is not None else None
+        self._admission: Admission | None = None
+        if refuses_late and slo_s is not None:
+            self._admission = Admission(self._placement, slo_s)
         self._profile = _profile(joining.joined)
         self._outbox: Outbox[tuple[_MemberJob, EngineOutput]] = Outbox()
         self._rejected: list[EngineOutput] = []
@@ -162,22 +164,16 @@ class DeviceGroup(EngineBase):
             others = [name for name in self._out if name not in self._joined]
             return (*lines, *(f"{name}: stays out: {self._out[name]}" for name in others))
 
-    def late_by_s(self, request: str, live: Set[str]) -> float:
-        """Return how much later than ``slo_s`` one more request's texts would end, 0 if in time.
+    def retry_after_s(self, request: str, live: Set[str]) -> float:
+        """Return 0 to admit a new request, else the seconds after which it should ask again.
 
         A group that nothing waits for takes any request: trying again would not help it.
         """
-        if self._to_come is None:
+        if self._admission is None:
             return 0.0
         with self._lock:
-            before = self._to_come.look(request, live)
-            if not before and not self._placement.num_works:
-                return 0.0
-            tokens = ceil(before + self._to_come.tokens_a_request)
-            late = self._placement.late_by_s(tokens, self._clock.now(), self._cores, self._beside)
-            if late > 0:
-                self._to_come.refused(request)
-            return late
+            now = self._clock.now()
+            return self._admission.retry_after_s(request, live, now, self._cores, self._beside)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work and let free members begin."""
@@ -301,12 +297,13 @@ class DeviceGroup(EngineBase):
             self._outbox.put([(job, EngineOutput(request.id, "final", job.vectors))])
             return
         costs = [self._estimate(text) for text in texts]
-        if self._to_come is not None:
-            self._to_come.brought(request.request_id, sum(costs))
+        now = self._clock.now()
+        if self._admission is not None:
+            self._admission.brought(request.request_id, request.id, costs, now)
         self._placement.add(
             request.id,
             costs,
-            self._clock.now(),
+            now,
             request=request.request_id,
             depth=request.depth,
             arrived_at=request.arrived_at,
@@ -371,8 +368,11 @@ class DeviceGroup(EngineBase):
             self._report(EngineOutput(id, "error", error=error))
 
     def _report_ended(self, works: set[WorkId]) -> None:
+        now = self._clock.now()
         for id in works:
             if not self._placement.has(id):
+                if self._admission is not None:
+                    self._admission.ended(id, now)
                 self._report(EngineOutput(id, "final", self._jobs[id].vectors))
 
     def _report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:

@@ -11,9 +11,16 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.filling import drained_at, least_late
+from rag_accel.engines.devices.filling import drained_at, least_late, rate_of
 from rag_accel.engines.devices.line import MemberLines
-from rag_accel.engines.devices.pieces import DeviceWork, Turn, WorkPiece, by_urgency, cut
+from rag_accel.engines.devices.pieces import (
+    LATE_SHARE,
+    DeviceWork,
+    Turn,
+    WorkPiece,
+    by_urgency,
+    cut,
+)
 from rag_accel.engines.devices.plan import (
     MemberBatch,
     MemberPlan,
@@ -56,6 +63,8 @@ class Placement:
         self._most_texts = max(1, min((spec.max_texts for spec in members), default=1))
         self._works: dict[WorkId, DeviceWork] = {}
         self._num_works = 0
+        #: what late works may take before others, below 0 where they had more than their share
+        self._late_tokens = 0.0
         self._rest = RestOfRequest()
 
     @property
@@ -135,9 +144,40 @@ class Placement:
         """
         if self._slo_s is None or not self._members:
             return 0.0
+        return max(0.0, self.drained_s(tokens, now, cores, beside) - self._slo_s)
+
+    def drained_s(self, tokens: int, now: float, cores: int = 1, beside: bool = False) -> float:
+        """Return in how many seconds all that is queued would end with so many more tokens.
+
+        0 without members; arguments as of ``late_by_s``.
+        """
+        if not self._members:
+            return 0.0
         total = tokens + self.queued_tokens
-        end = drained_at(total, self._plans(now, cores, beside))
-        return max(0.0, end - now - self._slo_s)
+        return drained_at(total, self._plans(now, cores, beside)) - now
+
+    def tokens_a_second(self, step_s: float, beside: bool = False) -> float:
+        """Return what members compute together in steps of about so many seconds."""
+        return sum(
+            rate_of(state.lines.line(self._is_beside(state, beside)), step_s, state.spec)
+            for state in self._members.values()
+        )
+
+    def full_step_s(self, text_tokens: float, beside: bool = False) -> float:
+        """Return the predicted seconds of the longest step that is full of such texts."""
+        return max(
+            (
+                state.lines.line(self._is_beside(state, beside)).predict_s(
+                    min(state.spec.max_tokens, state.spec.max_texts * text_tokens)
+                )
+                for state in self._members.values()
+            ),
+            default=0.0,
+        )
+
+    def step_s(self) -> float:
+        """Return the predicted seconds of the longest step among the latest of each member."""
+        return max((state.step_s for state in self._members.values()), default=0.0)
 
     @property
     def queued_tokens(self) -> int:
@@ -280,7 +320,8 @@ class Placement:
     def _turns(self, plans: list[MemberPlan], now: float, beside: bool) -> list[Turn]:
         """Return the queued pieces that are looked at, most urgent first."""
         soonest_s = min(plan.member.lines.predict_s(1, beside) for plan in plans)
-        return list(islice(by_urgency(self._works.values(), now, soonest_s), _MOST_LOOKED_AT))
+        turns = by_urgency(self._works.values(), now, soonest_s, self._late_tokens)
+        return list(islice(turns, _MOST_LOOKED_AT))
 
     def _plans(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
         plans: list[MemberPlan] = []
@@ -318,6 +359,8 @@ class Placement:
             turn.work.is_begun = True
             turn.work.served_at = now
         cost = sum(turn.piece.cost for turn in turns)
+        late = sum(turn.piece.cost for turn in turns if turn.is_overdue)
+        self._late_tokens = min(cost, self._late_tokens + LATE_SHARE * cost - late)
         is_beside = self._is_beside(state, beside)
         batch = MemberBatch(
             state.spec.name,
@@ -329,6 +372,7 @@ class Placement:
             self._threads(state, cores),
         )
         state.running = batch
+        state.step_s = batch.predicted_s
         return batch
 
     def _threads(self, state: MemberState, cores: int) -> int:

@@ -71,6 +71,8 @@ class MemberState:
     spec: MemberSpec
     lines: MemberLines
     running: MemberBatch | None = None
+    #: predicted seconds of its latest step
+    step_s: float = 0.0
     #: steps in a row that failed
     failures: int = 0
     #: takes nothing before this time
