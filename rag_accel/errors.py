@@ -128,8 +128,8 @@ class SchedulingError(RagAccelError):
 class BusyError(SchedulingError):
     """The bound on live requests is reached, or an embedder would answer too late.
 
-    ``retry_after_s`` tells after how many seconds to come again, no two at once; ``None`` where that
-    is not known.
+    ``retry_after_s`` tells after how many seconds to come again, each request behind the one that
+    was refused before; ``None`` where that is not known.
     """
 
     code = "RA310"

@@ -123,6 +123,12 @@ class Turn:
     goes_on: bool
     is_overdue: bool = False
 
+    @property
+    def has_limit(self) -> bool:
+        """Tell whether it comes behind others where it would be late."""
+        has_end = self.work.latest_end is not None
+        return has_end and not self.goes_on and not self.is_overdue
+
 
 def by_urgency(
     works: Iterable[DeviceWork], now: float, soonest_s: float, late_tokens: float = 0.0

@@ -330,7 +330,7 @@ class Placement:
             if state.is_free(now) and not self._may_take(state, now, cores):
                 ends = [one.free_at(now) for one in self._computing_here()]
                 at = max(at, min(ends, default=now))
-            goes_on_s = GOES_ON_S if self._slo_s is None else self._slo_s / 8
+            goes_on_s = GOES_ON_S if self._slo_s is None else min(GOES_ON_S, self._slo_s / 8)
             plans.append(MemberPlan(state, self._is_beside(state, beside), at, goes_on_s))
         return plans
 
