@@ -13,56 +13,40 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
-    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
-    LatencyModel,
     PrimitiveKind,
     StepBudget,
     WorkId,
 )
 from rag_accel.engines.devices.admission import Admission
-from rag_accel.engines.devices.joining import Joined, join
+from rag_accel.engines.devices.joining import join
+from rag_accel.engines.devices.member_jobs import MemberJob, group_profile
 from rag_accel.engines.devices.members import Member, MemberPausedError
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
 from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.devices.worker import MemberWorker, Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
-from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.embedding.kept_vectors import kept_in_front
 from rag_accel.engines.embedding.under_way import Vector
 from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import ClosedError, EngineError, EngineLostError, ForkedError
 
 logger = logging.getLogger("rag_accel.engines")
 
-MOST_WORK = 1 << 20
-"""Texts that may be queued or computed at once."""
-
 CLOSE_S = 5.0
 """How long closing waits for the members' running steps."""
 
 _MOST_WAIT_S = 3600.0
 _NO_WORD = re.compile(r"\W+")
-
-
-@dataclass(slots=True, eq=False)
-class _MemberJob:
-    """One submitted work until its end is reported. Equal only to itself."""
-
-    request: EngineRequest
-    role: Role
-    texts: tuple[str, ...]
-    vectors: Vector
 
 
 class DeviceGroup(EngineBase):
@@ -123,10 +107,13 @@ class DeviceGroup(EngineBase):
         self._admission: Admission | None = None
         if refuses_late and slo_s is not None:
             self._admission = Admission(self._placement, slo_s)
-        self._profile = _profile(joining.joined)
-        self._outbox: Outbox[tuple[_MemberJob, EngineOutput]] = Outbox()
+        engines = [getattr(one.member, "engine", None) for one in joining.joined]
+        #: in front of all members, since any of them may compute a text
+        self._kept = kept_in_front([getattr(engine, "kept", None) for engine in engines])
+        self._profile = group_profile(joining.joined)
+        self._outbox: Outbox[tuple[MemberJob, EngineOutput]] = Outbox()
         self._rejected: list[EngineOutput] = []
-        self._jobs: dict[WorkId, _MemberJob] = {}
+        self._jobs: dict[WorkId, MemberJob] = {}
         self._counts: Counter[str] = Counter()
         self._cores = 1
         self._most_cores = 1
@@ -148,7 +135,8 @@ class DeviceGroup(EngineBase):
         ``texts_beyond_slo`` came when all that was queued would have ended later than it should.
         """
         with self._lock:
-            return dict(self._counts)
+            kept = self._kept.counts if self._kept is not None else {}
+            return {**self._counts, **kept}
 
     @property
     def num_unfinished(self) -> int:
@@ -232,6 +220,8 @@ class DeviceGroup(EngineBase):
         with self._lock:
             self._jobs.clear()
             self._placement.drop_all()
+            if self._kept is not None:
+                self._kept.clear()
         for worker in self._workers.values():
             worker.stop()
         end = self._clock.now() + CLOSE_S
@@ -290,11 +280,15 @@ class DeviceGroup(EngineBase):
         if request.id in self._jobs:
             raise EngineError("unfinished work was submitted again", found=request.id)
         texts, role = request.payload.texts, request.payload.role
-        dimension = self._dimensions[role]
-        job = _MemberJob(request, role, texts, np.empty((len(texts), dimension), dtype=np.float32))
+        known = None
+        if request.payload.keep and self._kept is not None:
+            known = self._kept.look_up_texts(request.namespace, role, texts)
+            texts = known.missing_of(texts)
+        vectors = np.empty((len(texts), self._dimensions[role]), dtype=np.float32)
+        job = MemberJob(request, role, texts, vectors, known)
         self._jobs[request.id] = job
         if not texts:
-            self._outbox.put([(job, EngineOutput(request.id, "final", job.vectors))])
+            self._report(EngineOutput(request.id, "final", job.value(self._kept)))
             return
         costs = [self._estimate(text) for text in texts]
         now = self._clock.now()
@@ -373,7 +367,7 @@ class DeviceGroup(EngineBase):
             if not self._placement.has(id):
                 if self._admission is not None:
                     self._admission.ended(id, now)
-                self._report(EngineOutput(id, "final", self._jobs[id].vectors))
+                self._report(EngineOutput(id, "final", self._jobs[id].value(self._kept)))
 
     def _report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
         for id in dict.fromkeys(piece.work for piece in pieces):
@@ -409,19 +403,3 @@ class DeviceGroup(EngineBase):
             )
         if self._closed:
             raise ClosedError("the engine is closed", where="DeviceGroup")
-
-
-def _profile(joined: Sequence[Joined]) -> EngineProfile:
-    engines: list[Any] = [getattr(one.member, "engine", None) for one in joined]
-    known: list[EngineProfile] = [engine.profile for engine in engines if engine is not None]
-    return EngineProfile(
-        kinds=frozenset({PrimitiveKind.EMBEDDING}),
-        max_batch=MOST_WORK,
-        latency=LatencyModel(joined[0].spec.beta, joined[0].spec.alpha),
-        max_threads=sum(one.spec.max_threads for one in joined),
-        stepped=True,
-        interruptible=True,
-        speculatable=len(known) == len(joined) and all(one.speculatable for one in known),
-        pure=True,
-        capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
-    )
