@@ -29,7 +29,7 @@ from rag_accel.engine_api import (
 from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.joining import join
 from rag_accel.engines.devices.member_jobs import MemberJob, group_profile
-from rag_accel.engines.devices.members import Member, MemberPausedError
+from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
 from rag_accel.engines.devices.plan import MemberBatch
@@ -38,7 +38,13 @@ from rag_accel.engines.embedding.engine import payload_fault
 from rag_accel.engines.embedding.kept_vectors import kept_in_front
 from rag_accel.engines.embedding.under_way import Vector
 from rag_accel.engines.outbox import Outbox
-from rag_accel.errors import ClosedError, EngineError, EngineLostError, ForkedError
+from rag_accel.errors import (
+    ClosedError,
+    EngineError,
+    EngineLostError,
+    ForkedError,
+    MemberPausedError,
+)
 
 logger = logging.getLogger("rag_accel.engines")
 

@@ -15,7 +15,7 @@ from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.plan import MemberSpec
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
-from rag_accel.errors import ConfigError, EngineError
+from rag_accel.errors import ConfigError, EngineError, RemoteEngineError
 
 logger = logging.getLogger("rag_accel.engines")
 
@@ -136,6 +136,8 @@ def _joined(
             return fidelity
         if fidelity.is_within(tolerance):
             return Joined(member, _spec(member, clock, threads), fidelity)
+    except RemoteEngineError as error:
+        return f"no vectors: {error}"
     except EngineError as error:
         return f"bad vectors: {error}"
     except Exception as error:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.devices.embeddings_answer import AnswerFault, parse_embeddings
-from rag_accel.engines.devices.members import MemberPausedError, guess_tokens
+from rag_accel.engines.devices.members import guess_tokens
 from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
@@ -19,7 +19,12 @@ from rag_accel.engines.llm.remote.errors import ErrorWriter, Secret, check_base_
 from rag_accel.engines.llm.remote.loop_thread import LoopThread
 from rag_accel.engines.llm.remote.options import RemoteOptions
 from rag_accel.engines.retry_after import retry_after_s
-from rag_accel.errors import EngineLostError, EngineOutputError, RemoteEngineError
+from rag_accel.errors import (
+    EngineLostError,
+    EngineOutputError,
+    MemberPausedError,
+    RemoteEngineError,
+)
 
 if TYPE_CHECKING:
     import httpx2

@@ -10,11 +10,12 @@ from typing import Protocol
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.fidelity import ROLES, checked, probe_texts
 from rag_accel.engines.devices.joining import close
-from rag_accel.engines.devices.members import AbortableMember, Member, MemberPausedError
+from rag_accel.engines.devices.members import AbortableMember, Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
+from rag_accel.errors import MemberPausedError
 
 
 @dataclass(frozen=True, slots=True)
