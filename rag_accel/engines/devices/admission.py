@@ -27,13 +27,13 @@ MOST_RETRY_S = 30.0
 OVERSUBSCRIBED = 1.5
 """How many refused requests come again for each that can be computed: some will have given up."""
 
-LEAST_SHARE = 0.25
+LEAST_SHARE = 0.5
 """The least of what would be admitted by prediction alone, however late texts have ended."""
 
 _FORGETTING = 1 / 16  # what each request counts for in the mean length of a text
 _NUM_MEASURED = 32  # works that have ended between two looks at how late they were
 _IN_TIME = 0.95  # of these, at least
-_RISE = 1.05  # by how much more is admitted after a look at works that were in time
+_RISE = 1.1  # by how much more is admitted after a look at works that were in time
 _MOST_WORKS = 8192  # whose arrivals are remembered
 
 
@@ -81,7 +81,7 @@ class Admission:
         if late_s <= 0.0:
             return 0.0
         self._to_come.refused(request)
-        rate = self._placement.tokens_a_second(self._slo_s / 2, beside)
+        rate = self._placement.tokens_a_second(self._text_tokens, beside)
         apart_s = mean / (OVERSUBSCRIBED * rate) if rate > 0.0 else self._slo_s
         return self._slots.next_s(now, max(late_s, self._placement.step_s()), apart_s)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from rag_accel.engines.devices.line import CostLine
 from rag_accel.engines.devices.pieces import Turn
-from rag_accel.engines.devices.plan import MemberPlan, MemberSpec
+from rag_accel.engines.devices.plan import MemberPlan
 
 AT_EASE = 0.5
 """A piece that would end later in the time it has is taken over by whichever member ends it sooner.
@@ -111,15 +110,6 @@ def drained_at(tokens: int, plans: Sequence[MemberPlan]) -> float:
         weighted += begin / alpha
         end = (tokens + weighted) / rate
     return end
-
-
-def rate_of(line: CostLine, step_s: float, spec: MemberSpec) -> float:
-    """Return the tokens a second of a member in steps of about so many seconds."""
-    tokens = (step_s - line.beta) / max(line.alpha, _LEAST_ALPHA)
-    if tokens <= 0.0:
-        return 0.0
-    tokens = min(tokens, spec.max_tokens)
-    return tokens / line.predict_s(tokens)
 
 
 def _place_in_time(

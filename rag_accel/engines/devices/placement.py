@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.filling import drained_at, least_late, rate_of
+from rag_accel.engines.devices.filling import drained_at, least_late
 from rag_accel.engines.devices.line import MemberLines
 from rag_accel.engines.devices.pieces import (
     LATE_SHARE,
@@ -156,24 +156,14 @@ class Placement:
         total = tokens + self.queued_tokens
         return drained_at(total, self._plans(now, cores, beside)) - now
 
-    def tokens_a_second(self, step_s: float, beside: bool = False) -> float:
-        """Return what members compute together in steps of about so many seconds."""
-        return sum(
-            rate_of(state.lines.line(self._is_beside(state, beside)), step_s, state.spec)
-            for state in self._members.values()
-        )
+    def tokens_a_second(self, text_tokens: float, beside: bool = False) -> float:
+        """Return what members compute together in steps that are full of such texts."""
+        full = self._full_steps(text_tokens, beside)
+        return sum(tokens / seconds for tokens, seconds in full if seconds > 0.0)
 
     def full_step_s(self, text_tokens: float, beside: bool = False) -> float:
         """Return the predicted seconds of the longest step that is full of such texts."""
-        return max(
-            (
-                state.lines.line(self._is_beside(state, beside)).predict_s(
-                    min(state.spec.max_tokens, state.spec.max_texts * text_tokens)
-                )
-                for state in self._members.values()
-            ),
-            default=0.0,
-        )
+        return max((seconds for _, seconds in self._full_steps(text_tokens, beside)), default=0.0)
 
     def step_s(self) -> float:
         """Return the predicted seconds of the longest step among the latest of each member."""
@@ -333,6 +323,14 @@ class Placement:
             goes_on_s = GOES_ON_S if self._slo_s is None else min(GOES_ON_S, self._slo_s / 8)
             plans.append(MemberPlan(state, self._is_beside(state, beside), at, goes_on_s))
         return plans
+
+    def _full_steps(self, text_tokens: float, beside: bool) -> list[tuple[float, float]]:
+        """Return the tokens and predicted seconds of a step of each member, full of such texts."""
+        found: list[tuple[float, float]] = []
+        for state in self._members.values():
+            tokens = min(state.spec.max_tokens, state.spec.max_texts * text_tokens)
+            found.append((tokens, state.lines.predict_s(tokens, self._is_beside(state, beside))))
+        return found
 
     def _may_take(self, state: MemberState, now: float, cores: int) -> bool:
         if not state.is_free(now):

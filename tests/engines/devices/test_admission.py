@@ -66,6 +66,17 @@ def test_under_three_times_overload_who_is_admitted_ends_in_time_and_members_sta
     assert min(after for came, after in outcome.retries if came > WARM_S) > 0.1  # about a step
 
 
+def test_members_ten_times_slower_than_first_guessed_are_found_out() -> None:
+    members = [
+        VirtualMember(MemberSpec("a", 8e-6, 0.003, max_threads=0), 8e-5, 0.03),
+        VirtualMember(MemberSpec("b", 2.6e-5, 0.0012), 2.6e-4, 0.012),
+    ]
+    outcome = ask_in_loops(VirtualGroup(members, SLO_S, refuses=True), 380, UNTIL_S, equal())
+    seconds = [seconds for came, seconds in outcome.admitted if came > WARM_S]
+    assert sum(took <= 1.2 * SLO_S for took in seconds) / len(seconds) >= 0.95
+    assert max(after for _, after in outcome.retries) < 5.0
+
+
 def overloaded() -> tuple[Placement, Admission]:
     """Return a group whose members compute 1,000 tokens/s, with much to do, and its admission."""
     placement = Placement([MemberSpec("a", 0.001, 0.0, max_threads=0)], SLO_S)
