@@ -16,6 +16,7 @@
     |   |-- EngineOutputError  an engine returned NaN, a wrong dimension or a wrong count
     |   |-- EngineLostError    an engine stopped answering
     |   |-- RemoteEngineError  an HTTP engine got a bad answer, or none in time
+    |   |   `-- MemberPausedError  all embedders of a list take nothing for a while
     |   `-- GraphLinkError     a knowledge graph cannot be searched as it was asked to be
     |-- IndexFileError         a stored index is damaged, foreign or of a newer version
     |-- GraphFileError         a stored knowledge graph is damaged, foreign or of a newer version
@@ -128,8 +129,8 @@ class SchedulingError(RagAccelError):
 class BusyError(SchedulingError):
     """The bound on live requests is reached, or an embedder would answer too late.
 
-    ``retry_after_s`` tells after how many seconds an embedder could have caught up; ``None`` where
-    that is not known.
+    ``retry_after_s`` tells after how many seconds to come again, each request behind the one that
+    was refused before; ``None`` where that is not known.
     """
 
     code = "RA310"
@@ -198,6 +199,20 @@ class RemoteEngineError(EngineError):
     def __init__(self, what: str, *, status: int | None = None, **parts: Any) -> None:
         super().__init__(what, **parts)
         self.status = status
+
+
+class MemberPausedError(RemoteEngineError):
+    """A member of an embedder on several devices wants to be asked again later.
+
+    Others take over meanwhile; a caller gets it where all have refused for too long.
+    ``retry_after_s`` is when to ask again, in seconds.
+    """
+
+    code = "RA435"
+
+    def __init__(self, what: str, *, retry_after_s: float, **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.retry_after_s = retry_after_s
 
 
 class GraphLinkError(EngineError):

@@ -75,6 +75,7 @@ def _measured(arguments: argparse.Namespace, devices: list[str]) -> MeasuredMemb
     from rag_accel.engines.devices.cost_model import DeviceDemand
 
     options = Options.load()
+    demand = None if arguments.demand is None else DeviceDemand(*arguments.demand)
     names = arguments.embedder or _names_of(devices)
     slo_s = next(
         (one for one in (arguments.slo, options.embedding_slo_s) if one is not None), SLO_S
@@ -85,7 +86,7 @@ def _measured(arguments: argparse.Namespace, devices: list[str]) -> MeasuredMemb
         options.threads or usable_cores(),
         slo_s=slo_s,
         texts=_read_texts(arguments.texts),
-        demand=None if arguments.demand is None else DeviceDemand(*arguments.demand),
+        demand=demand,
     )
 
 

@@ -163,10 +163,11 @@ class ForgettingEngine(Protocol):
 class AdmittingEngine(Protocol):
     """An engine that tells beforehand whether it would serve one more request in time."""
 
-    def late_by_s(self, request: str, live: Set[str]) -> float:
-        """Return by how many seconds the work of a new request would end too late, 0 if in time.
+    def retry_after_s(self, request: str, live: Set[str]) -> float:
+        """Return 0 if the work of a new request would end in time, else when it should ask again.
 
-        A request that is late is refused. On the scheduler's thread: it must return soon.
+        In seconds; a request that is given more than 0 is refused. On the scheduler's thread: it
+        must return soon.
 
         Args:
             request: that asks to be admitted, as ``EngineRequest.request_id``.

@@ -38,7 +38,7 @@ def refusal(state: SchedulerState, event: Arrival, now: float) -> Outcome | None
         return None
     if event.deadline is not None and event.deadline <= now:
         return "deadline"
-    if event.late_by_s > 0:
+    if event.retry_after_s > 0:
         return "rejected"
     if isinstance(event, LeafArrived) and event.on_full == "raise":
         return "rejected" if event.request in state.pending else None
@@ -49,7 +49,7 @@ def refuse(event: Event, outcome: Outcome, out: list[Command]) -> None:
     """Tell the client of an arrival that it was not taken in."""
     if not isinstance(event, LeafArrived | RequestArrived):
         return
-    retry = event.late_by_s if outcome == "rejected" else 0.0
+    retry = event.retry_after_s if outcome == "rejected" else 0.0
     if isinstance(event, LeafArrived):
         key = NodeKey(event.request, event.node.name)
         out.append(EndNode(key, outcome, retry_after_s=retry))

@@ -96,7 +96,7 @@ class BorrowedEngineAdded:
 class RequestArrived:
     """A whole request with its first primitives; it ends when all of them have ended.
 
-    ``late_by_s`` tells how late an engine that it needs would be: over 0, a new one is refused.
+    ``retry_after_s``: over 0, an engine that it needs would be late, and a new one is refused.
     """
 
     request: RequestId
@@ -104,7 +104,7 @@ class RequestArrived:
     arrived_at: float
     deadline: float | None = None
     on_full: OnFull = "wait"
-    late_by_s: float = 0.0
+    retry_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,9 @@ class LeafArrived:
 
     It waits for no other primitive. In a graph (a call inside opaque user code) it still ends by
     itself: its failure does not end the graph.
-    ``late_by_s`` is as in ``RequestArrived``. ``at_once`` says that its caller holds up an event
-    loop, on which those may run that it would wait for: no bound keeps it out, save by refusing it.
+    ``retry_after_s`` is as in ``RequestArrived``. ``at_once`` says that its caller holds up an
+    event loop, on which those may run that it would wait for: no bound keeps it out, save by
+    refusing it.
     """
 
     request: RequestId
@@ -139,7 +140,7 @@ class LeafArrived:
     arrived_at: float
     deadline: float | None = None
     on_full: OnFull = "wait"
-    late_by_s: float = 0.0
+    retry_after_s: float = 0.0
     at_once: bool = False
 
 

@@ -175,16 +175,16 @@ def test_who_waits_is_never_refused() -> None:
 
 
 class NeverSure(FakeEngine):
-    """An engine that cannot say how late it would be."""
+    """An engine that cannot say whether it would be late."""
 
-    def late_by_s(self, request: str, live: Set[str]) -> float:
+    def retry_after_s(self, request: str, live: Set[str]) -> float:
         raise ArithmeticError("no prediction")
 
 
 def test_an_engine_that_fails_to_predict_refuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with opened(llm=NeverSure(), on_full="raise") as acc:
         assert acc.run(answering(), input="x") == "reply to: x"
-    assert "failed to say how late" in caplog.text
+    assert "failed to say whether a request would be late" in caplog.text
 
 
 def test_the_first_call_of_an_opened_program_is_refused_and_a_later_one_enters() -> None:

@@ -174,6 +174,8 @@ def test_the_command_measures_the_packaged_model_here(
         (["--embedder", "cpu", "--texts", "/no/such/file"], "texts cannot be read"),
         (["--embedder", "cpu", "--texts", "/dev/null"], "no text to measure with"),
         (["--embedder", "cpu", "--slo", "0"], "a limit is no time"),
+        (["--embedder", "cpu", "--demand", "-1", "5"], "a demand is no number"),
+        (["--embedder", "cpu", "--demand", "1", "nan"], "a demand is no number"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -190,3 +192,17 @@ def test_a_server_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[st
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1=m"
         assert main(["doctor", "--measure", "--embedder", url]) == 2
     assert "the first member of a device group cannot embed" in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_told_as_no_connection_beside_a_member_that_is() -> None:
+    pytest.importorskip("openai")
+    from rag_accel.engines import RemoteMember
+
+    clock = ManualClock()
+    first, _ = two(clock)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        found = measured(first, RemoteMember(url, "m", name="server"), clock=clock)
+    assert "no connection" in found["excluded"]["server"]
+    assert "bad vectors" not in found["excluded"]["server"]

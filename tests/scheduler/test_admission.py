@@ -138,11 +138,11 @@ def test_a_waiting_request_follows_equal_work_only_once_it_is_admitted() -> None
 def test_a_new_request_that_would_be_late_is_refused_and_told_when_to_come_again() -> None:
     core = full(2)
     node = spec("a")
-    late = RequestArrived(RequestId(1), (node,), 0.0, None, "raise", late_by_s=0.5)
+    late = RequestArrived(RequestId(1), (node,), 0.0, None, "raise", retry_after_s=0.5)
     assert core.send(late, 0.0) == [
         EndRequest.match(request=1, outcome="rejected", retry_after_s=0.5)
     ]
-    leaf = LeafArrived(RequestId(2), node, 0.0, None, "raise", late_by_s=0.5)
+    leaf = LeafArrived(RequestId(2), node, 0.0, None, "raise", retry_after_s=0.5)
     assert core.send(leaf, 0.0) == [
         EndNode.match(node=key(2, "a"), outcome="rejected", retry_after_s=0.5)
     ]

@@ -7,8 +7,8 @@ to what was measured (``engines/measuring.py``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import floor, inf
+from dataclasses import dataclass, fields
+from math import floor, inf, isfinite
 
 from rag_accel.engine_api import LatencyModel
 from rag_accel.errors import ConfigError
@@ -57,12 +57,26 @@ class DeviceDemand:
         peak: texts that come at once at the peak, N_peak.
         devices: of one instance, D.
         price: of one device, P.
+
+    Raises:
+        ConfigError: a number below 0, or none at all.
     """
 
     mean_rate: float
     peak: float
     devices: int = 1
     price: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number = getattr(self, field.name)
+            if not (isfinite(number) and number >= 0.0):
+                raise ConfigError(
+                    "a demand is no number of texts or devices",
+                    where=f"demand, {field.name}",
+                    found=f"{number:g}",
+                    valid="a number from 0",
+                )
 
 
 @dataclass(frozen=True, slots=True)

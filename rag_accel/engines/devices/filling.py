@@ -12,6 +12,8 @@ AT_EASE = 0.5
 """A piece that would end later in the time it has is taken over by whichever member ends it sooner.
 
 If it waited for the preferred member until that would be late, whoever comes next would be too.
+While a begun work has pieces left, all members compute anyway, and no piece waits for a preferred
+one: a limit that is far away makes nobody wait.
 """
 
 POSTPONED = (1, 2, 4, 8, 16, 32)
@@ -21,17 +23,19 @@ _MOST_WEIGHED = 256  # queued pieces, where some are late
 _LEAST_ALPHA = 1e-9  # seconds a token: a line may be flat
 
 
-def first_in_time(turn: Turn, plans: Sequence[MemberPlan]) -> MemberPlan | None:
+def first_in_time(
+    turn: Turn, plans: Sequence[MemberPlan], ease: float = AT_EASE
+) -> MemberPlan | None:
     """Return the plan a piece belongs to if it can end in time.
 
     Plans come in order of preference. The first one wins on which the whole step still ends before
-    the earliest latest-end in it, and the piece within ``AT_EASE`` of its time; where there is
+    the earliest latest-end in it, and the piece within ``ease`` of its time; where there is
     none, that on which it ends soonest. None if it is late there too, or has no latest end.
     """
     latest = turn.work.latest_end
     if latest is None:
         return None
-    at_ease = latest - (1.0 - AT_EASE) * max(0.0, latest - turn.work.came_at)
+    at_ease = latest - (1.0 - ease) * max(0.0, latest - turn.work.came_at)
     sooner, soonest_end = None, inf
     for plan in plans:
         end = plan.end_with(turn)
@@ -51,7 +55,8 @@ def place(turns: Sequence[Turn], plans: Sequence[MemberPlan]) -> int:
     """Put pieces into plans, in their order; return how many end too late.
 
     Those come after all others, into what these leave. One whose work is overdue does not: it has
-    waited too long.
+    waited too long. Nor do further pieces of begun works, which come last in any case: for them
+    nobody is put off.
     """
     late = _place_in_time(turns, plans)
     _place_late(late, plans)
@@ -112,10 +117,11 @@ def _place_in_time(
 ) -> list[Turn]:
     """Put pieces that are not late into plans; return the others, at most so many of them."""
     late: list[Turn] = []
+    ease = 0.0 if any(turn.goes_on for turn in turns) else AT_EASE
     for turn in turns:
         allowed = _untried(turn, plans)
-        plan = first_in_time(turn, allowed)
-        if plan is None and turn.work.latest_end is not None and not turn.is_overdue:
+        plan = None if turn.goes_on else first_in_time(turn, allowed, ease)
+        if plan is None and turn.has_limit:
             late.append(turn)
             if len(late) >= most:
                 break

@@ -12,60 +12,45 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from math import ceil, inf
-from typing import Any
+from math import inf
 
 import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
-    Capability,
     EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
     Health,
-    LatencyModel,
     PrimitiveKind,
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.admitting import admitted_members, no_member_admits
 from rag_accel.engines.devices.joining import Joined, join
 from rag_accel.engines.devices.limits import MemberLimits
-from rag_accel.engines.devices.members import Member, MemberPausedError
+from rag_accel.engines.devices.member_jobs import MemberJob, group_profile
+from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.devices.probing import Prober
-from rag_accel.engines.devices.to_come import TokensToCome
 from rag_accel.engines.devices.upkeep import Upkeep
 from rag_accel.engines.devices.worker import Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
+from rag_accel.engines.embedding.kept_vectors import kept_in_front
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
 from rag_accel.engines.outbox import Outbox
-from rag_accel.errors import ClosedError, EngineError, ForkedError
-
-MOST_WORK = 1 << 20
-"""Texts that may be queued or computed at once."""
+from rag_accel.errors import ClosedError, EngineError, ForkedError, MemberPausedError
 
 CLOSE_S = 5.0
 """How long closing waits for the members' running steps."""
 
 _MOST_WAIT_S = 3600.0
 _NO_WORD = re.compile(r"\W+")
-
-
-@dataclass(slots=True, eq=False)
-class _MemberJob:
-    """One submitted work until its end is reported. Equal only to itself."""
-
-    request: EngineRequest
-    role: Role
-    texts: tuple[str, ...]
-    vectors: Vector
 
 
 class DeviceGroup(EngineBase):
@@ -85,7 +70,8 @@ class DeviceGroup(EngineBase):
         tolerance: how far vectors of a member may be from the first's, in any component; members
             within 1e-6 join without it.
         reproducible: only the first member takes part.
-        refuses_late: new requests whose texts would end later than ``slo_s`` are refused.
+        refuses_late: new requests whose texts would end later than ``slo_s`` are refused
+            (``admission.py``).
         hang_s: a step longer than this marks its member lost; one elsewhere is probed first.
         limits: when members are late, silent, probed and waited for.
         threads: with how many threads members here compute while they join.
@@ -134,11 +120,16 @@ class DeviceGroup(EngineBase):
             hang_s=hang_s,
         )
         #: None if no request is refused
-        self._to_come = TokensToCome() if refuses_late and slo_s is not None else None
-        self._profile = _profile(joining.joined)
-        self._outbox: Outbox[tuple[_MemberJob, EngineOutput]] = Outbox()
+        self._admission: Admission | None = None
+        if refuses_late and slo_s is not None:
+            self._admission = Admission(self._placement, slo_s)
+        engines = [getattr(one.member, "engine", None) for one in joining.joined]
+        #: in front of all members, since any of them may compute a text
+        self._kept = kept_in_front([getattr(engine, "kept", None) for engine in engines])
+        self._profile = group_profile(joining.joined)
+        self._outbox: Outbox[tuple[MemberJob, EngineOutput]] = Outbox()
         self._rejected: list[EngineOutput] = []
-        self._jobs: dict[WorkId, _MemberJob] = {}
+        self._jobs: dict[WorkId, MemberJob] = {}
         self._cores = 1
         self._most_cores = 1
         self._beside = False
@@ -161,7 +152,8 @@ class DeviceGroup(EngineBase):
         ``texts_beyond_slo`` came when all that was queued would have ended later than it should.
         """
         with self._lock:
-            return dict(self._counts)
+            kept = self._kept.counts if self._kept is not None else {}
+            return {**self._counts, **kept}
 
     @property
     def num_unfinished(self) -> int:
@@ -178,22 +170,16 @@ class DeviceGroup(EngineBase):
         with self._lock:
             return self._upkeep.health(type(self).__name__)
 
-    def late_by_s(self, request: str, live: Set[str]) -> float:
-        """Return how much later than ``slo_s`` one more request's texts would end, 0 if in time.
+    def retry_after_s(self, request: str, live: Set[str]) -> float:
+        """Return 0 to admit a new request, else the seconds after which it should ask again.
 
         A group that nothing waits for takes any request: trying again would not help it.
         """
-        if self._to_come is None:
+        if self._admission is None:
             return 0.0
         with self._lock:
-            before = self._to_come.look(request, live)
-            if not before and not self._placement.num_works:
-                return 0.0
-            tokens = ceil(before + self._to_come.tokens_a_request)
-            late = self._placement.late_by_s(tokens, self._clock.now(), self._cores, self._beside)
-            if late > 0:
-                self._to_come.refused(request)
-            return late
+            now = self._clock.now()
+            return self._admission.retry_after_s(request, live, now, self._cores, self._beside)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work and let free members begin."""
@@ -254,6 +240,8 @@ class DeviceGroup(EngineBase):
         with self._lock:
             self._jobs.clear()
             self._placement.drop_all()
+            if self._kept is not None:
+                self._kept.clear()
         self._upkeep.close(CLOSE_S)
 
     # What the members' threads report.
@@ -308,19 +296,24 @@ class DeviceGroup(EngineBase):
         admitted = self._admitted(role, request.namespace)
         if admitted is not None and not admitted:
             raise no_member_admits(role, request.namespace)
-        dimension = self._dimensions[role]
-        job = _MemberJob(request, role, texts, np.empty((len(texts), dimension), dtype=np.float32))
+        known = None
+        if request.payload.keep and self._kept is not None:
+            known = self._kept.look_up_texts(request.namespace, role, texts)
+            texts = known.missing_of(texts)
+        vectors = np.empty((len(texts), self._dimensions[role]), dtype=np.float32)
+        job = MemberJob(request, role, texts, vectors, known)
         self._jobs[request.id] = job
         if not texts:
-            self._outbox.put([(job, EngineOutput(request.id, "final", job.vectors))])
+            self._report(EngineOutput(request.id, "final", job.value(self._kept)))
             return
         costs = [self._estimate(text) for text in texts]
-        if self._to_come is not None:
-            self._to_come.brought(request.request_id, sum(costs))
+        now = self._clock.now()
+        if self._admission is not None:
+            self._admission.brought(request.request_id, request.id, costs, now)
         self._placement.add(
             request.id,
             costs,
-            self._clock.now(),
+            now,
             request=request.request_id,
             depth=request.depth,
             arrived_at=request.arrived_at,
@@ -371,9 +364,12 @@ class DeviceGroup(EngineBase):
         return min(_MOST_WAIT_S, max(0.0, min(times, default=_MOST_WAIT_S)))
 
     def _report_ended(self, works: set[WorkId]) -> None:
+        now = self._clock.now()
         for id in works:
             if not self._placement.has(id):
-                self._report(EngineOutput(id, "final", self._jobs[id].vectors))
+                if self._admission is not None:
+                    self._admission.ended(id, now)
+                self._report(EngineOutput(id, "final", self._jobs[id].value(self._kept)))
 
     def report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
         for id in dict.fromkeys(piece.work for piece in pieces):
@@ -409,19 +405,3 @@ class DeviceGroup(EngineBase):
             )
         if self._closed:
             raise ClosedError("the engine is closed", where="DeviceGroup")
-
-
-def _profile(joined: Sequence[Joined]) -> EngineProfile:
-    engines: list[Any] = [getattr(one.member, "engine", None) for one in joined]
-    known: list[EngineProfile] = [engine.profile for engine in engines if engine is not None]
-    return EngineProfile(
-        kinds=frozenset({PrimitiveKind.EMBEDDING}),
-        max_batch=MOST_WORK,
-        latency=LatencyModel(joined[0].spec.beta, joined[0].spec.alpha),
-        max_threads=sum(one.spec.max_threads for one in joined),
-        stepped=True,
-        interruptible=True,
-        speculatable=len(known) == len(joined) and all(one.speculatable for one in known),
-        pure=True,
-        capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
-    )

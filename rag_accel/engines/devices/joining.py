@@ -16,7 +16,7 @@ from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.plan import MemberSpec
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
-from rag_accel.errors import ConfigError, EngineError
+from rag_accel.errors import ConfigError, EngineError, RemoteEngineError
 
 logger = logging.getLogger("rag_accel.engines")
 
@@ -153,6 +153,8 @@ def compared(
         if fidelity.is_within(tolerance) or (is_first and fidelity.is_same_model):
             spec = _spec(member, clock, threads)
             return Joined(member, spec, None if is_first else fidelity)
+    except RemoteEngineError as error:
+        return f"no vectors: {error}"
     except EngineError as error:
         return f"bad vectors: {error}"
     except Exception as error:

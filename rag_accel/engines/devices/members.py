@@ -19,7 +19,7 @@ from rag_accel.engine_api import (
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.devices.admitting import checked_namespaces, checked_roles
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.errors import EngineOutputError, RemoteEngineError
+from rag_accel.errors import EngineOutputError
 
 _CHARACTERS_PER_TOKEN = 4
 _STEP_TOKENS = 4096
@@ -96,17 +96,6 @@ class InterruptibleMember(Protocol):
 
 class MemberChangedError(EngineOutputError):
     """A member answers as another model than the one that joined; none of its vectors is used."""
-
-
-class MemberPausedError(RemoteEngineError):
-    """A member wants to be asked again later; others may take over meanwhile.
-
-    ``retry_after_s`` is when, in seconds.
-    """
-
-    def __init__(self, what: str, *, retry_after_s: float, **parts: Any) -> None:
-        super().__init__(what, **parts)
-        self.retry_after_s = retry_after_s
 
 
 class EngineMember:

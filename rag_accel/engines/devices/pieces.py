@@ -15,6 +15,9 @@ PIECE_TOKENS = 1024
 AGEING_S = 2.0
 """After so many seconds without service the work that has waited longest goes before all others."""
 
+LATE_SHARE = 0.125
+"""Of what members compute, the share that works get first which are too late whatever is done."""
+
 EQUAL_S = 0.05
 """Works whose latest ends differ by less are equally urgent; the shorter one goes first."""
 
@@ -86,6 +89,10 @@ class DeviceWork:
         """Tell whether a member may be given its texts."""
         return self.admitted is None or member in self.admitted
 
+    def is_late(self, soonest_end: float) -> bool:
+        """Tell whether it is too late even in the step that ends first."""
+        return self.latest_end is not None and self.latest_end < soonest_end
+
 
 def cut(work: WorkId, costs: Sequence[int], most_texts: int) -> list[WorkPiece]:
     """Return the pieces of a work, the one with its longest texts first; each text is in one.
@@ -118,7 +125,8 @@ class Turn:
         work: its work.
         piece: the piece.
         goes_on: its work has been begun before.
-        is_overdue: its work has waited longest without service, and too long.
+        is_overdue: its work has waited longest without service, and too long, or is late and has
+            its turn nevertheless.
     """
 
     work: DeviceWork
@@ -126,20 +134,29 @@ class Turn:
     goes_on: bool
     is_overdue: bool = False
 
+    @property
+    def has_limit(self) -> bool:
+        """Tell whether it comes behind others where it would be late."""
+        has_end = self.work.latest_end is not None
+        return has_end and not self.goes_on and not self.is_overdue
 
-def by_urgency(works: Iterable[DeviceWork], now: float, soonest_s: float) -> Iterator[Turn]:
+
+def by_urgency(
+    works: Iterable[DeviceWork], now: float, soonest_s: float, late_tokens: float = 0.0
+) -> Iterator[Turn]:
     """Yield the queued pieces, most urgent first.
 
     First the one work that has waited longest without service, if that is ``AGEING_S`` or more.
     Then the first piece of each work, by latest end; of equally urgent works the deeper one, then
-    the shorter one. Works that are too late whatever is done come behind those that are not. The
-    further pieces of works that have been begun come last, in turns, so that a bulk load never
-    holds up a query.
+    the shorter one. Works that are too late whatever is done come behind those that are not, but
+    for those that have a turn in ``late_tokens``: these come before. The further pieces of works
+    that have been begun come last, in turns, so that a bulk load never holds up a query.
 
     Args:
         works: the live works.
         now: the time.
         soonest_s: the seconds of the shortest possible step.
+        late_tokens: what late works may take before others; the last of them may exceed it.
     """
     waiting = [work for work in works if work.todo]
     if not waiting:
@@ -149,14 +166,23 @@ def by_urgency(works: Iterable[DeviceWork], now: float, soonest_s: float) -> Ite
         overdue = None
     else:
         yield Turn(overdue, overdue.todo[0], False, is_overdue=True)
+    soonest_end = now + soonest_s
     going_on: list[tuple[int, float, int, DeviceWork]] = []
-    for work in sorted(waiting, key=lambda work: _urgency(work, now + soonest_s)):
+    turns: list[Turn] = []
+    preferred: list[Turn] = []
+    for work in sorted(waiting, key=lambda work: _urgency(work, soonest_end)):
         if work is overdue or work.is_begun:
             going_on.append((int(work is overdue), work.served_at, work.number, work))
+            continue
+        if late_tokens > 0.0 and work.is_late(soonest_end):
+            late_tokens -= work.todo[0].cost
+            preferred.append(Turn(work, work.todo[0], False, is_overdue=True))
         else:
-            yield Turn(work, work.todo[0], False)
-            if len(work.todo) > 1:
-                going_on.append((1, work.served_at, work.number, work))
+            turns.append(Turn(work, work.todo[0], False))
+        if len(work.todo) > 1:
+            going_on.append((1, work.served_at, work.number, work))
+    yield from preferred
+    yield from turns
     yield from _in_turns(going_on)
 
 
@@ -172,5 +198,4 @@ def _in_turns(works: list[tuple[int, float, int, DeviceWork]]) -> Iterator[Turn]
 
 def _urgency(work: DeviceWork, soonest_end: float) -> tuple[bool, int, int, int, int]:
     latest = work.arrived_at + NOMINAL_S if work.latest_end is None else work.latest_end
-    is_late = work.latest_end is not None and work.latest_end < soonest_end
-    return is_late, floor(latest / EQUAL_S), -work.depth, work.cost, work.number
+    return work.is_late(soonest_end), floor(latest / EQUAL_S), -work.depth, work.cost, work.number

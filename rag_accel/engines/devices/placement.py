@@ -15,7 +15,14 @@ from math import inf
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.filling import drained_at, least_late
 from rag_accel.engines.devices.limits import MemberLimits
-from rag_accel.engines.devices.pieces import DeviceWork, Turn, WorkPiece, by_urgency, cut
+from rag_accel.engines.devices.pieces import (
+    LATE_SHARE,
+    DeviceWork,
+    Turn,
+    WorkPiece,
+    by_urgency,
+    cut,
+)
 from rag_accel.engines.devices.plan import (
     MemberBatch,
     MemberPlan,
@@ -54,6 +61,8 @@ class Placement(Returns):
         super().__init__(members, slo_s, limits, hang_s)
         self._most_texts = max(1, min((spec.max_texts for spec in members), default=1))
         self._num_works = 0
+        #: what late works may take before others, below 0 where they had more than their share
+        self._late_tokens = 0.0
 
     @property
     def num_works(self) -> int:
@@ -125,9 +134,30 @@ class Placement(Returns):
         """
         if self._slo_s is None or not self._members:
             return 0.0
+        return max(0.0, self.drained_s(tokens, now, cores, beside) - self._slo_s)
+
+    def drained_s(self, tokens: int, now: float, cores: int = 1, beside: bool = False) -> float:
+        """Return in how many seconds all that is queued would end with so many more tokens.
+
+        0 without members; arguments as of ``late_by_s``.
+        """
+        if not self._members:
+            return 0.0
         total = tokens + self.queued_tokens
-        end = drained_at(total, self._plans(now, cores, beside))
-        return max(0.0, end - now - self._slo_s)
+        return drained_at(total, self._plans(now, cores, beside)) - now
+
+    def tokens_a_second(self, text_tokens: float, beside: bool = False) -> float:
+        """Return what members compute together in steps that are full of such texts."""
+        full = self._full_steps(text_tokens, beside)
+        return sum(tokens / seconds for tokens, seconds in full if seconds > 0.0)
+
+    def full_step_s(self, text_tokens: float, beside: bool = False) -> float:
+        """Return the predicted seconds of the longest step that is full of such texts."""
+        return max((seconds for _, seconds in self._full_steps(text_tokens, beside)), default=0.0)
+
+    def step_s(self) -> float:
+        """Return the predicted seconds of the longest step among the latest of each member."""
+        return max((state.step_s for state in self._members.values()), default=0.0)
 
     @property
     def queued_tokens(self) -> int:
@@ -200,7 +230,8 @@ class Placement(Returns):
         works: Iterable[DeviceWork] = self._works.values()
         if self._num_restricted:
             works = [work for work in works if any(map(work.admits, self._members))]
-        return list(islice(by_urgency(works, now, soonest_s), _MOST_LOOKED_AT))
+        turns = by_urgency(works, now, soonest_s, self._late_tokens)
+        return list(islice(turns, _MOST_LOOKED_AT))
 
     def _plans(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
         plans: list[MemberPlan] = []
@@ -209,9 +240,17 @@ class Placement(Returns):
             if state.is_free(now) and not self._may_take(state, now, cores):
                 ends = [one.free_at(now) for one in self._computing_here()]
                 at = max(at, min(ends, default=now))
-            goes_on_s = GOES_ON_S if self._slo_s is None else self._slo_s / 8
+            goes_on_s = GOES_ON_S if self._slo_s is None else min(GOES_ON_S, self._slo_s / 8)
             plans.append(MemberPlan(state, self._is_beside(state, beside), at, goes_on_s))
         return plans
+
+    def _full_steps(self, text_tokens: float, beside: bool) -> list[tuple[float, float]]:
+        """Return the tokens and predicted seconds of a step of each member, full of such texts."""
+        found: list[tuple[float, float]] = []
+        for state in self._members.values():
+            tokens = min(state.spec.max_tokens, state.spec.max_texts * text_tokens)
+            found.append((tokens, state.lines.predict_s(tokens, self._is_beside(state, beside))))
+        return found
 
     def _may_take(self, state: MemberState, now: float, cores: int) -> bool:
         if not state.is_free(now):
@@ -239,6 +278,8 @@ class Placement(Returns):
             turn.work.is_begun = True
             turn.work.served_at = now
         cost = sum(turn.piece.cost for turn in turns)
+        late = sum(turn.piece.cost for turn in turns if turn.is_overdue)
+        self._late_tokens = min(cost, self._late_tokens + LATE_SHARE * cost - late)
         is_beside = self._is_beside(state, beside)
         batch = MemberBatch(
             state.spec.name,
@@ -250,6 +291,7 @@ class Placement(Returns):
             self._threads(state, cores),
         )
         state.running.append(batch)
+        state.step_s = batch.predicted_s
         return batch
 
     def _threads(self, state: MemberState, cores: int) -> int:

@@ -73,6 +73,8 @@ class MemberState:
     spec: MemberSpec
     lines: MemberLines
     running: list[MemberBatch] = field(default_factory=list[MemberBatch])
+    #: predicted seconds of its latest step
+    step_s: float = 0.0
     #: steps in a row that failed
     failures: int = 0
     #: takes nothing before this time
@@ -131,7 +133,8 @@ class MemberPlan:
     def add(self, turn: Turn) -> None:
         """Put a piece into the step it fits in.
 
-        One that will be late there whatever else is in the step hurries nobody.
+        One that will be late there whatever else is in the step hurries nobody, nor does a further
+        piece of a begun work.
         """
         if self._must_follow(turn):
             self.starts_at += self._seconds(self.cost)
@@ -140,7 +143,7 @@ class MemberPlan:
             self.is_first = self.is_closed = False
         self.cost += turn.piece.cost
         self.texts += len(turn.piece.positions)
-        latest = turn.work.latest_end
+        latest = None if turn.goes_on else turn.work.latest_end
         if latest is not None and self.starts_at + self._seconds(self.cost) <= latest:
             self.earliest = min(self.earliest, latest)
         self.is_closed = turn.piece.alone

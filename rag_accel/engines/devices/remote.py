@@ -16,11 +16,7 @@ from rag_accel.engines.devices.embeddings_answer import (
     EmbeddingsAnswer,
     parse_embeddings,
 )
-from rag_accel.engines.devices.members import (
-    MemberChangedError,
-    MemberPausedError,
-    guess_tokens,
-)
+from rag_accel.engines.devices.members import MemberChangedError, guess_tokens
 from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
@@ -29,7 +25,13 @@ from rag_accel.engines.llm.remote.errors import ErrorWriter, Secret, check_base_
 from rag_accel.engines.llm.remote.loop_thread import LoopThread
 from rag_accel.engines.llm.remote.options import RemoteOptions
 from rag_accel.engines.retry_after import retry_after_s
-from rag_accel.errors import ConfigError, EngineLostError, EngineOutputError, RemoteEngineError
+from rag_accel.errors import (
+    ConfigError,
+    EngineLostError,
+    EngineOutputError,
+    MemberPausedError,
+    RemoteEngineError,
+)
 
 if TYPE_CHECKING:
     import httpx2

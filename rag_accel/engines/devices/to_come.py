@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 MOST_REQUESTS = 8192
 """Requests whose texts are remembered until they are seen to have ended."""
@@ -11,35 +12,41 @@ MOST_REQUESTS = 8192
 _MEMORY = 16  # requests over which the mean is taken, so that each later one counts a 16th
 
 
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a request has brought, or requests do in the mean."""
+
+    tokens: float = 0.0
+    works: float = 0.0
+
+
 class TokensToCome:
-    """The mean tokens of a request, and what live requests lack of it.
+    """The mean tokens and works of a request, and what live requests lack of them.
 
     A request counts with all that it brought, also nothing, once it is seen to have ended; one
     that was refused teaches nothing. Until a first one has ended, those that live and have brought
-    something stand for all.
+    something stand for all. One that has brought as many works as others do lacks nothing, however
+    short its texts.
     """
 
-    __slots__ = ("_brought", "_num_learned", "_refused", "_tokens")
+    __slots__ = ("_brought", "_mean", "_num_learned", "_refused")
 
     def __init__(self) -> None:
-        self._tokens = 0.0
+        self._mean = Brought()
         self._num_learned = 0
-        #: tokens by request
-        self._brought: OrderedDict[str, int] = OrderedDict()
+        self._brought: OrderedDict[str, Brought] = OrderedDict()
         self._refused: set[str] = set()
 
     @property
     def tokens_a_request(self) -> float:
         """Return the mean tokens of a request, 0 if none has brought any."""
-        if self._num_learned:
-            return self._tokens
-        brought = [tokens for tokens in self._brought.values() if tokens]
-        return sum(brought) / len(brought) if brought else 0.0
+        return self._mean_of_all().tokens
 
     def brought(self, request: str, tokens: int) -> None:
-        """Note texts of a request that was admitted."""
+        """Note the texts of one work of a request that was admitted."""
         self._refused.discard(request)
-        self._brought[request] = self._brought.get(request, 0) + tokens
+        old = self._brought.get(request, Brought())
+        self._brought[request] = Brought(old.tokens + tokens, old.works + 1)
         if len(self._brought) > MOST_REQUESTS:
             self._learn(self._brought.popitem(last=False)[1])
 
@@ -61,10 +68,26 @@ class TokensToCome:
             self._learn(self._brought.pop(request))
         self._refused &= live
         for request in live - self._brought.keys() - self._refused:
-            self._brought[request] = 0
-        mean = self.tokens_a_request
-        return sum(mean - tokens for tokens in self._brought.values() if tokens < mean)
+            self._brought[request] = Brought()
+        mean = self._mean_of_all()
+        if mean.works <= 0.0:
+            return 0.0
+        lacking = sum(max(0.0, mean.works - one.works) for one in self._brought.values())
+        return lacking * mean.tokens / mean.works
 
-    def _learn(self, tokens: int) -> None:
+    def _mean_of_all(self) -> Brought:
+        if self._num_learned:
+            return self._mean
+        seen = [one for one in self._brought.values() if one.tokens]
+        if not seen:
+            return Brought()
+        tokens, works = sum(one.tokens for one in seen), sum(one.works for one in seen)
+        return Brought(tokens / len(seen), works / len(seen))
+
+    def _learn(self, one: Brought) -> None:
         self._num_learned = min(self._num_learned + 1, _MEMORY)
-        self._tokens += (tokens - self._tokens) / self._num_learned
+        mean, part = self._mean, 1 / self._num_learned
+        self._mean = Brought(
+            mean.tokens + (one.tokens - mean.tokens) * part,
+            mean.works + (one.works - mean.works) * part,
+        )

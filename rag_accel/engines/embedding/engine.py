@@ -148,6 +148,11 @@ class EmbeddingEngine(EngineBase):
         return self._kept.counts if self._kept is not None else {}
 
     @property
+    def kept(self) -> KeptVectors | None:
+        """Return the vectors of texts that work asks to keep, None where none are kept."""
+        return self._kept
+
+    @property
     def limits(self) -> BatchLimits:
         """Return the bounds of micro-batches and steps."""
         return self._limits
@@ -230,9 +235,9 @@ class EmbeddingEngine(EngineBase):
         if not batch.keep or self._kept is None:
             return batch.texts
         role = self._roles[request.id]
-        known = self._kept.look_up(tuple((request.namespace, role, text) for text in batch.texts))
+        known = self._kept.look_up_texts(request.namespace, role, batch.texts)
         self._known[request.id] = known
-        return [batch.texts[place] for place in known.missing]
+        return known.missing_of(batch.texts)
 
     def _micro_batches(self) -> Iterator[Piece]:
         """Take about ``limits.step`` tokens of what waits, in micro-batches of similar length."""

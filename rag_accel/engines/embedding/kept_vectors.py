@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,10 @@ class KnownTexts:
         found = {**self.vectors, **dict(zip(self.missing, computed, strict=True))}
         return [found[place] for place in range(len(self.keys))]
 
+    def missing_of(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """Return those of all its texts that have to be computed."""
+        return tuple(texts[place] for place in self.missing)
+
 
 class KeptVectors:
     """The least recently used go first once the memory is full. Used on one thread.
@@ -51,8 +55,8 @@ class KeptVectors:
     """
 
     def __init__(self, max_bytes: int, watch: Callable[[], Callable[[], bool]]) -> None:
-        self._max_bytes = max_bytes
-        self._watch = watch
+        self.max_bytes = max_bytes
+        self.watch = watch
         self._is_same: Callable[[], bool] | None = None
         self._vectors: OrderedDict[Key, Vector] = OrderedDict()
         self._bytes = 0
@@ -68,6 +72,10 @@ class KeptVectors:
             "kept_vector_misses": self._misses,
             "kept_vector_bytes": self._bytes,
         }
+
+    def look_up_texts(self, namespace: str, role: str, texts: Sequence[str]) -> KnownTexts:
+        """Return what is known of texts of a tenant and a role."""
+        return self.look_up(tuple((namespace, role, text) for text in texts))
 
     def look_up(self, keys: tuple[Key, ...]) -> KnownTexts:
         """Return what is known of texts, after a look at whether the model has changed."""
@@ -101,22 +109,42 @@ class KeptVectors:
     def _renew(self) -> None:
         if self._is_same is None or not self._is_same():
             self.clear()
-            self._is_same = self._watch()
+            self._is_same = self.watch()
 
     def _put(self, key: Key, vector: Vector) -> None:
         size = _size(key, vector)
-        if key in self._vectors or size > self._max_bytes:
+        if key in self._vectors or size > self.max_bytes:
             return
         # A copy: it may be a row of what many texts were computed with.
         self._vectors[key] = np.array(vector)
         self._bytes += size
-        while self._bytes > self._max_bytes:
+        while self._bytes > self.max_bytes:
             old, gone = self._vectors.popitem(last=False)
             self._bytes -= _size(old, gone)
 
 
 def _size(key: Key, vector: Any) -> int:
     return vector.nbytes + _CHARACTER_BYTES * sum(map(len, key)) + _ENTRY_BYTES
+
+
+def kept_in_front(kept: Sequence[KeptVectors | None]) -> KeptVectors | None:
+    """Return an empty memory for vectors that several engines compute alike.
+
+    None where the first of them, with which the others are compared, keeps none. All vectors are
+    forgotten when the model of any engine that keeps some has changed.
+
+    Args:
+        kept: the memory of each engine, the first one's first.
+    """
+    known = [one for one in kept if one is not None]
+    if not kept or kept[0] is None:
+        return None
+
+    def watch() -> Callable[[], bool]:
+        checks = [one.watch() for one in known]
+        return lambda: all(check() for check in checks)
+
+    return KeptVectors(kept[0].max_bytes, watch)
 
 
 def always_same() -> Callable[[], bool]:

@@ -15,25 +15,26 @@ from rag_accel.scheduler.state import SchedulerState
 logger = logging.getLogger("rag_accel.scheduler")
 
 
-def with_lateness(
+def with_refusal(
     state: SchedulerState, event: Event, workers: Mapping[EngineName, EngineWorker]
 ) -> Event:
-    """Return the event; one that asks for admission says how late its engines would be."""
+    """Return the event; one that asks for admission says when to come again if refused."""
     if not isinstance(event, LeafArrived | RequestArrived) or event.on_full != "raise":
         return event
-    late = 0.0
+    again_s = 0.0
     for name in engines_of_new(state, event):
         engine = workers[name].engine if name in workers else None
         if isinstance(engine, AdmittingEngine):
-            late = max(late, _late_by_s(engine, state, event))
-    return replace(event, late_by_s=late) if late > 0 else event
+            again_s = max(again_s, _retry_after_s(engine, state, event))
+    return replace(event, retry_after_s=again_s) if again_s > 0 else event
 
 
-def _late_by_s(
+def _retry_after_s(
     engine: AdmittingEngine, state: SchedulerState, event: LeafArrived | RequestArrived
 ) -> float:
     try:
-        return engine.late_by_s(str(event.request), {str(request) for request in state.requests})
+        live = {str(request) for request in state.requests}
+        return engine.retry_after_s(str(event.request), live)
     except Exception:  # who cannot tell refuses nobody
-        logger.exception("an engine failed to say how late a request would be")
+        logger.exception("an engine failed to say whether a request would be late")
         return 0.0

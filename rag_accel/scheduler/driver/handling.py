@@ -12,7 +12,7 @@ from rag_accel.clock import Clock
 from rag_accel.engine_api import Health, ReportingEngine
 from rag_accel.errors import SchedulingError
 from rag_accel.scheduler.commands import Command, DropEngine
-from rag_accel.scheduler.driver.admission import with_lateness
+from rag_accel.scheduler.driver.admission import with_refusal
 from rag_accel.scheduler.driver.delivery import CARRY_OUT, Clients, Delivery, Results
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
@@ -139,7 +139,7 @@ class EventHandler:
 
         With ``more`` to come at once, what it lets start is put off; but not for ever.
         """
-        event = with_lateness(self.state, event, self.workers)
+        event = with_refusal(self.state, event, self.workers)
         self._put_off = self._put_off + 1 if more and self._put_off < MAX_TOGETHER else 0
         try:
             results = _NONE if isinstance(event, _BARE) else self.take_in(event, attached)

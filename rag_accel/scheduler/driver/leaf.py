@@ -38,8 +38,8 @@ def late_result(retry_after_s: float, where: str) -> Result:
     error = BusyError(
         "an embedder would answer later than it should",
         where=where,
-        found=f"{retry_after_s:.3f} s too late",
-        valid="within embedding_slo_s",
+        found=f"room in {retry_after_s:.3f} s",
+        valid="texts that end within embedding_slo_s",
         hint="try again after retry_after_s, raise embedding_slo_s, or use on_full='wait'",
         retry_after_s=retry_after_s,
     )

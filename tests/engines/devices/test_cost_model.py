@@ -108,3 +108,11 @@ def test_the_papers_example_saves_about_a_fifth() -> None:
     assert (found.alone.concurrency, found.together.concurrency) == (96, 96 + 19)
     assert found.saved_by_peak == pytest.approx(0.165, abs=0.001)
     assert found.saved_by_mean == pytest.approx(0.198, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"mean_rate": -1.0}, {"peak": math.nan}, {"peak": math.inf}, {"price": -2.0}]
+)
+def test_a_demand_that_is_no_number_is_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="a demand is no number"):
+        DeviceDemand(**{"mean_rate": 1.0, "peak": 1.0, **bad})  # type: ignore[arg-type]

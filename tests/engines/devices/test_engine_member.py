@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llm_harness import eventually
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import CallableEmbeddingEngine, EngineMember, SentenceTransformerEngine
@@ -83,6 +84,8 @@ def test_a_device_that_is_gone_midway_leaves_and_others_go_on() -> None:
         for number in range(5):
             group.submit([request(f"w{number}", *TEXTS)])
             np.testing.assert_array_equal(outcome(group), plain_vectors(TEXTS, "query"))
+        # Its probe runs on a thread of its own.
+        eventually(lambda: "has left" in group.describe_parts()[0])
         assert (
             "cuda:0: has left: 3 failed steps in a row, and a probe: " in group.describe_parts()[0]
         )

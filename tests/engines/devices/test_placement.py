@@ -9,7 +9,7 @@ import pytest
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.limits import MemberLimits
-from rag_accel.engines.devices.pieces import AGEING_S, PIECE_TOKENS
+from rag_accel.engines.devices.pieces import AGEING_S, LATE_SHARE, PIECE_TOKENS
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
 from rag_accel.engines.devices.returns import MOST_FAILURES
@@ -384,3 +384,30 @@ def test_work_that_waits_for_a_paused_member_is_looked_at_when_its_pause_ends() 
     add(placement, "a")
     assert placement.bind(0.0) == []
     assert placement.look_again_at(0.0) == 5.0
+
+
+def test_a_late_work_has_its_turn_though_new_ones_keep_coming() -> None:
+    placement = group(None, MemberSpec("one", alpha=0.001, beta=0.0, max_texts=1, max_threads=0))
+    add(placement, "late", deadline=0.01)
+    order: list[str] = []
+    for step in range(16):
+        now = step / 10
+        add(placement, f"new{step}", now=now, deadline=now + 1.0)
+        batch = only(placement.bind(now))
+        order.append(batch.pieces[0].work)
+        placement.ended(batch, 0.1, now + 0.1)
+    assert "late" in order[1:]  # long before it is overdue
+
+
+def test_many_late_works_take_a_small_share_before_others() -> None:
+    placement = group(None, MemberSpec("one", alpha=0.001, beta=0.0, max_texts=1, max_threads=0))
+    for number in range(100):
+        add(placement, f"late{number}", deadline=0.01)
+        add(placement, f"new{number}", deadline=100.0)
+    first = 0
+    for step in range(16):
+        now = step / 10
+        batch = only(placement.bind(now))
+        first += batch.pieces[0].work.startswith("late")
+        placement.ended(batch, 0.1, now + 0.1)
+    assert 1 <= first <= 16 * LATE_SHARE

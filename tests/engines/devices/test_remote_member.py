@@ -18,12 +18,13 @@ from embeddings_server import EmbeddingsServer, Refusal, vector_of
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import RemoteMember, RemoteOptions
 from rag_accel.engines.devices.group import DeviceGroup
-from rag_accel.engines.devices.members import Member, MemberPausedError
+from rag_accel.engines.devices.members import Member
 from rag_accel.errors import (
     ConfigError,
     EngineError,
     EngineLostError,
     EngineOutputError,
+    MemberPausedError,
     RemoteEngineError,
 )
 from rag_accel.testing import ManualClock

@@ -32,9 +32,23 @@ def test_what_a_request_has_brought_is_not_to_come() -> None:
     to_come = TokensToCome()
     to_come.brought("old", 10)
     assert to_come.look("x", {"a", "b", "c"}) == 30
-    to_come.brought("a", 4)
     to_come.brought("b", 25)
-    assert to_come.look("x", {"a", "b", "c"}) == 16
+    assert to_come.look("x", {"a", "b", "c"}) == 20
+
+
+def test_a_request_with_a_short_text_lacks_nothing_where_each_brings_one_work() -> None:
+    to_come = TokensToCome()
+    to_come.brought("old", 10)
+    to_come.brought("a", 4)
+    assert to_come.look("x", {"a"}) == 0
+
+
+def test_a_request_with_one_of_two_usual_works_lacks_the_other() -> None:
+    to_come = TokensToCome()
+    to_come.brought("old", 10)
+    to_come.brought("old", 30)
+    to_come.brought("a", 4)
+    assert to_come.look("x", {"a"}) == 20
 
 
 def test_until_one_has_ended_those_that_live_stand_for_all() -> None:

@@ -1,0 +1,170 @@
+"""Whether a device group would end one more request's texts in time, and when to ask again: pure.
+
+A text waits for the step that runs and then for its own, which others still join until it begins.
+If all that is queued would end within half of the limit, neither step takes longer than that half.
+Where members' steps cannot be that long, the rest of the limit is left for the queue. What is
+measured decides: where texts have ended late, less is admitted until they do not.
+
+Those that are refused are told to come again one after the other, at the rate at which members
+compute.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from math import ceil
+
+from rag_accel.engine_api import WorkId
+from rag_accel.engines.devices.pieces import PIECE_TOKENS
+from rag_accel.engines.devices.placement import Placement
+from rag_accel.engines.devices.to_come import TokensToCome
+
+MOST_RETRY_S = 30.0
+"""The latest slot of a refused request; those behind it share the slots of those before."""
+
+OVERSUBSCRIBED = 1.5
+"""How many refused requests come again for each that can be computed: some will have given up."""
+
+LEAST_SHARE = 0.5
+"""The least of what would be admitted by prediction alone, however late texts have ended."""
+
+_FORGETTING = 1 / 16  # what each request counts for in the mean length of a text
+_NUM_MEASURED = 32  # works that have ended between two looks at how late they were
+_IN_TIME = 0.95  # of these, at least
+_RISE = 1.1  # by how much more is admitted after a look at works that were in time
+_MOST_WORKS = 8192  # whose arrivals are remembered
+
+
+class Admission:
+    """Admits requests while their texts are expected to end within the limit.
+
+    Args:
+        placement: the queue and the members.
+        slo_s: by when a text should have ended, in seconds after it came.
+    """
+
+    def __init__(self, placement: Placement, slo_s: float) -> None:
+        self._placement = placement
+        self._slo_s = slo_s
+        self._to_come = TokensToCome()
+        self._text_tokens = 0.0
+        self._lateness = Lateness(slo_s)
+        self._slots = RetrySlots()
+
+    def retry_after_s(
+        self,
+        request: str,
+        live: AbstractSet[str],
+        now: float,
+        cores: int = 1,
+        beside: bool = False,
+    ) -> float:
+        """Return 0 to admit a request, else the seconds after which it should ask again.
+
+        A group that nothing waits for takes any request: trying again would not help it.
+
+        Args:
+            request: that asks.
+            live: the admitted requests, perhaps this one among them.
+            now: the time.
+            cores: as for ``Placement.bind``.
+            beside: as for ``Placement.bind``.
+        """
+        before = self._to_come.look(request, live)
+        if not before and not self._placement.num_works:
+            return 0.0
+        mean = self._to_come.tokens_a_request
+        end_s = self._placement.drained_s(ceil(before + mean), now, cores, beside)
+        late_s = end_s - self._most_queued_s(beside) * self._lateness.share
+        if late_s <= 0.0:
+            return 0.0
+        self._to_come.refused(request)
+        rate = self._placement.tokens_a_second(self._text_tokens, beside)
+        apart_s = mean / (OVERSUBSCRIBED * rate) if rate > 0.0 else self._slo_s
+        return self._slots.next_s(now, max(late_s, self._placement.step_s()), apart_s)
+
+    def brought(self, request: str, work: WorkId, costs: Sequence[int], now: float) -> None:
+        """Note a work of a request that was admitted.
+
+        One that is cut into pieces is not measured: its later pieces wait for those of others.
+
+        Args:
+            request: whose work it is.
+            work: its id.
+            costs: estimated tokens of its texts, at least one.
+            now: when it comes.
+        """
+        tokens = sum(costs)
+        self._to_come.brought(request, tokens)
+        new = tokens / len(costs)
+        if self._text_tokens:
+            new = self._text_tokens + _FORGETTING * (new - self._text_tokens)
+        self._text_tokens = new
+        if tokens <= PIECE_TOKENS or len(costs) == 1:
+            self._lateness.came(work, now)
+
+    def ended(self, work: WorkId, now: float) -> None:
+        """Measure how long a work has taken."""
+        self._lateness.ended(work, now)
+
+    def _most_queued_s(self, beside: bool) -> float:
+        """Return in how many seconds all that is queued should end."""
+        full_s = self._placement.full_step_s(self._text_tokens, beside)
+        return max(self._slo_s / 2, self._slo_s - full_s)
+
+
+class Lateness:
+    """The share of what prediction admits with which works have ended in time.
+
+    Args:
+        slo_s: by when a work should have ended, in seconds after it came.
+    """
+
+    def __init__(self, slo_s: float) -> None:
+        self._slo_s = slo_s
+        self._came: OrderedDict[WorkId, float] = OrderedDict()
+        self._seconds: list[float] = []
+        #: from ``LEAST_SHARE`` to 1
+        self.share = 1.0
+
+    def came(self, work: WorkId, now: float) -> None:
+        """Note when a work came."""
+        self._came[work] = now
+        if len(self._came) > _MOST_WORKS:
+            self._came.popitem(last=False)
+
+    def ended(self, work: WorkId, now: float) -> None:
+        """Learn from the end of a work; one of which no arrival is known teaches nothing."""
+        at = self._came.pop(work, None)
+        if at is None:
+            return
+        self._seconds.append(now - at)
+        if len(self._seconds) >= _NUM_MEASURED:
+            usual_s = sorted(self._seconds)[ceil(_IN_TIME * len(self._seconds)) - 1]
+            self._seconds.clear()
+            fits = self._slo_s / usual_s if usual_s > self._slo_s else _RISE
+            self.share = min(1.0, max(LEAST_SHARE, self.share * fits))
+
+
+class RetrySlots:
+    """Times at which refused requests come again, each behind the one that was refused before."""
+
+    def __init__(self) -> None:
+        self._last = float("-inf")
+
+    def next_s(self, now: float, least_s: float, apart_s: float) -> float:
+        """Return in how many seconds the next refused request should come again.
+
+        Args:
+            now: the time.
+            least_s: the fewest seconds.
+            apart_s: seconds from each slot to the next.
+        """
+        first = now + least_s
+        slot = max(first, self._last + apart_s)
+        if slot - now > max(MOST_RETRY_S, least_s):
+            slot = first
+        self._last = slot
+        return slot - now
