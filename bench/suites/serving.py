@@ -14,7 +14,7 @@ not demanded.
 ``early_prefill`` is a graph whose prompt has a history of its own before what a search of 800 ms
 (asleep) finds: with the pass ``split_prefill`` the history is computed meanwhile.
 
-Rows without a ratio: prompts of 1500 tokens, transformers' own continuous batching
+Rows without a ratio, in the full sizes only: prompts of 1500 tokens, transformers' own batching
 (``generate_batch``), and milliseconds a token, prompt included, beside a thread that is busy in
 Python.
 
@@ -72,7 +72,7 @@ class Sizes:
         early_turns: of that graph.
         long_prompt: tokens of long prompts.
         long_users: of them, at once.
-        beside_tokens: of answers without a ratio.
+        beside_tokens: of answers without a ratio; 0 for none of them.
     """
 
     users: int = 8
@@ -92,7 +92,7 @@ class Sizes:
     beside_tokens: int = 16
 
 
-QUICK = Sizes(turns=3, alone_turns=3, tuning_tokens=16, streams=3, early_turns=3, long_users=2)
+QUICK = Sizes(turns=3, alone_turns=3, tuning_tokens=16, streams=3, early_turns=3, beside_tokens=0)
 FULL = Sizes()
 
 
@@ -192,9 +192,11 @@ class _Bench:
         self.found["early_prefill"] = found.share
 
     def without_ratio(self, fast: Accelerator) -> None:
-        """Measure what no claim rests on."""
+        """Measure what no claim rests on, if it is wanted."""
         sizes, model = self._sizes, self._plain
         tokens = sizes.beside_tokens
+        if not tokens:
+            return
         plain, ours = model.chain(tokens), our_chain(self._folder, fast, tokens)
         one = {PLAIN: answers.called(plain, Setting(1, 1)), OURS: answers.ours(ours, 1)}
         self.rows += beside.beside_busy_thread(one, self._prompts, self._alone[:1])
