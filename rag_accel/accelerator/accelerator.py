@@ -298,7 +298,9 @@ class Accelerator:
         deadline = None if limit is None else now + limit
         request = self._driver.new_request()
         identity = RequestIdentity(self, request, now, deadline, program)
-        if self._driver.begin_program(request, program, now, deadline):
+        if self.options.on_full == "raise":  # one that has begun is not to be refused later on
+            self._driver.note(RequestOpened(request, program, now, deadline))
+        elif self._driver.begin_program(request, program, now, deadline):
             identity.begin_quietly()
         return identity
 

@@ -14,6 +14,7 @@ from accel_harness import become_idle, opened, settle
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.errors import BusyError
 from rag_accel.leaves.leaves import Work
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.telemetry import events as trace
@@ -130,6 +131,20 @@ def test_one_with_a_deadline_is_known_at_once(acc: Accelerator) -> None:
     identity = acc.open_request("p", deadline_s=60)
     assert is_open(acc, identity)
     acc.close_request(identity)
+
+
+def test_so_is_one_whose_leaves_could_be_refused_later_on() -> None:
+    with opened(on_full="raise", max_requests=20) as acc:
+        settle(acc)
+        work = embedding(acc)
+        first = acc.open_request("p")
+        assert is_open(acc, first)
+        others = [acc.open_request("q") for _ in range(25)]
+        acc.leaves.compute(first, work)
+        with pytest.raises(BusyError):
+            acc.leaves.compute(others[-1], work)
+        for identity in (first, *others):
+            acc.close_request(identity)
 
 
 def test_so_are_those_that_fill_half_the_bound() -> None:
