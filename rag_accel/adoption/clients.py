@@ -13,6 +13,7 @@ import numpy as np
 from rag_accel.adoption.stand_ins import Ask, ClientWork
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, RerankBatch, SearchQuery
 from rag_accel.engines.retrieval.index.locks import ForkedAnew
+from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
 
 #: numbers in an index from which a single scan takes longer than asking the scheduler, about 0.5 ms
 MIN_NUMBERS = 2_000_000
@@ -52,6 +53,8 @@ class _UnderWay(ForkedAnew):
 
 
 _searches = _UnderWay()
+#: what searches of one query took in this process
+_alone_threads = SearchThreads()
 
 
 class FlatIndexClient:
@@ -73,8 +76,13 @@ class FlatIndexClient:
         if not is_usual or np.shape(x) != (1, self._index.d) or not np.isfinite(x).all():
             return plain()
         with _searches.under_way(self._index) as is_alone:
-            # Alone, nothing is to be shared, and FAISS spreads a search over its own threads.
-            return plain() if is_alone else self._asked(x, k, plain)
+            return self._alone(x, k) if is_alone else self._asked(x, k, plain)
+
+    def _alone(self, x: Any, k: int) -> tuple[Any, Any]:
+        # Nothing is to be shared, and few searches are worth waking a second core.
+        from rag_accel.engines.retrieval.flat_index_engine import measured_scan
+
+        return measured_scan(self._index, x, k, _alone_threads)
 
     def _asked(self, x: Any, k: int, plain: Callable[[], Any]) -> tuple[Any, Any]:
         work = ClientWork(

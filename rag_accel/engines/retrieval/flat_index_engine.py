@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,12 +21,13 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval.search_request import Search, checked_search, grouped
+from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
 from rag_accel.engines.retrieval.vectors.spec import Vectors
-from rag_accel.engines.retrieval.vectors.vectors import load_faiss
+from rag_accel.engines.retrieval.vectors.vectors import load_faiss, thread_count
 from rag_accel.system.processor import usable_cores
 
 #: searches, and numbers in the index, from which one matrix product is faster than scans
-MULTIPLY_FROM = 32
+MULTIPLY_FROM = 20
 MIN_NUMBERS = 1 << 22
 #: searches that FAISS makes in one call; releases before 1.15 multiply from 20 on, and round so
 SCANNED = 16
@@ -73,6 +75,7 @@ class FlatIndexEngine(EngineBase):
             pure=True,
         )
         self._pending: dict[WorkId, EngineRequest] = {}
+        self._search_threads = SearchThreads()
 
     @property
     def profile(self) -> EngineProfile:
@@ -94,7 +97,11 @@ class FlatIndexEngine(EngineBase):
         self._pending.clear()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """End everything that was submitted, on the threads that NumPy and FAISS are set to."""
+        """End everything that was submitted.
+
+        A product runs on the threads that NumPy is set to, a scan on those that FAISS is set to or
+        on one, whichever was measured to be faster.
+        """
         work, self._pending = list(self._pending.values()), {}
         outputs, searches = list[EngineOutput](), list[Search]()
         for request in work:
@@ -137,13 +144,37 @@ class FlatIndexEngine(EngineBase):
         """Return the results of searches with one ``k``; FAISS scans for each."""
         queries = np.stack([search.vector for search in same])
         try:
-            numbers, places = self._index.search(queries, same[0].query.k)
+            numbers, places = self._scan(queries, same[0].query.k)
         except Exception as error:
             return [EngineOutput(search.id, "error", error=error) for search in same]
         outputs = list[EngineOutput]()
         for search, mine, there in zip(same, numbers * sign(self._index), places, strict=True):
             outputs.append(_final(search, mine[there >= 0], there[there >= 0]))
         return outputs
+
+    def _scan(self, queries: Vectors, k: int) -> tuple[Any, Any]:
+        """Return FAISS's numbers and places, on as many threads as such scans are fastest on."""
+        # A single query on several threads would be rounded otherwise.
+        if len(queries) == 1:
+            with thread_count(1):
+                return self._index.search(queries, k)
+        return measured_scan(self._index, queries, k, self._search_threads)
+
+
+def measured_scan(index: Any, queries: Vectors, k: int, learned: SearchThreads) -> tuple[Any, Any]:
+    """Return what ``index.search`` does, on the number of threads with which it takes least.
+
+    The calling thread's own number is the most, and has not changed afterwards.
+    """
+    most = max(1, load_faiss().omp_get_max_threads())
+    numbers = len(queries) * index.ntotal * index.d
+    threads = learned.choose(numbers, most)
+    with thread_count(threads):
+        started = time.perf_counter()
+        found = index.search(queries, k)
+        taken_s = time.perf_counter() - started
+    learned.note(numbers, threads, taken_s)
+    return found
 
 
 def is_searchable(index: Any) -> bool:
@@ -186,7 +217,7 @@ def _scores(index: Any, queries: Vectors, vectors: Vectors) -> Any:
     if sign(index) < 0:
         scores *= 2
         scores -= np.square(queries).sum(axis=1)[:, None]
-        scores -= np.einsum("md,md->m", vectors, vectors)
+        scores -= _squares(vectors)
     return scores
 
 
@@ -261,10 +292,16 @@ def _rounding(index: Any, queries: Vectors, kth: Any) -> Any:
 
 def _longest(index: Any) -> float:
     """Return the length of the longest vector."""
+    return float(_squares(_vectors(index)).max()) ** 0.5
+
+
+def _squares(vectors: Vectors) -> Any:
+    """Return the squared lengths ``[m]``, float32, of vectors ``[m, d]``."""
     faiss = load_faiss()
-    squares = np.empty(index.ntotal, dtype=np.float32)
-    faiss.fvec_norms_L2sqr(faiss.swig_ptr(squares), index.get_xb(), index.d, index.ntotal)
-    return float(squares.max()) ** 0.5
+    squares = np.empty(len(vectors), dtype=np.float32)
+    pointers = map(faiss.swig_ptr, (squares, vectors))
+    faiss.fvec_norms_L2sqr(*pointers, vectors.shape[1], len(vectors))
+    return squares
 
 
 def _final(search: Search, scores: Any, places: Any) -> EngineOutput:
