@@ -9,7 +9,8 @@ from rag_accel.engines.retrieval.flat_index_engine import measured_scan
 from rag_accel.engines.retrieval.vectors.search_threads import (
     KEPT,
     LEAST_TRIED,
-    TRY_AGAIN,
+    TRY_MOST,
+    TRY_ONE,
     WORTH_WAKING_S,
     SearchThreads,
 )
@@ -27,7 +28,7 @@ def learn(threads: SearchThreads, one_s: float, many_s: float) -> None:
 
 def test_a_short_scan_never_wakes_a_second_core() -> None:
     threads = SearchThreads()
-    for _ in range(2 * TRY_AGAIN):
+    for _ in range(2 * TRY_MOST):
         assert threads.choose(NUMBERS, MOST) == 1
         threads.note(NUMBERS, 1, WORTH_WAKING_S / 2)
 
@@ -45,8 +46,18 @@ def test_a_long_scan_is_tried_on_all_threads_and_then_goes_where_it_took_less() 
 def test_the_slower_number_is_measured_again_now_and_then() -> None:
     threads = SearchThreads()
     learn(threads, LONG_S, 3 * LONG_S)
-    chosen = [threads.choose(NUMBERS, MOST) for _ in range(TRY_AGAIN)]
-    assert chosen == [*[1] * (TRY_AGAIN - 1), MOST]
+    chosen = [threads.choose(NUMBERS, MOST) for _ in range(TRY_MOST)]
+    assert chosen == [*[1] * (TRY_MOST - 1), MOST]
+    threads = SearchThreads()
+    learn(threads, LONG_S, LONG_S / 3)
+    chosen = [threads.choose(NUMBERS, MOST) for _ in range(TRY_ONE)]
+    assert chosen == [*[MOST] * (TRY_ONE - 1), 1]
+
+
+def test_a_second_core_that_brings_little_is_left_to_others() -> None:
+    threads = SearchThreads()
+    learn(threads, LONG_S, 0.9 * LONG_S)
+    assert threads.choose(NUMBERS, MOST) == 1
 
 
 def test_what_took_less_once_is_forgotten_after_some_searches() -> None:

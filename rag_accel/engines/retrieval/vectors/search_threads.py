@@ -17,11 +17,14 @@ Width = Literal["one", "most"]
 WORTH_WAKING_S = 0.002
 #: measurements kept of each size and number of threads; the least of them counts, since other work
 #: of the machine only ever adds
-KEPT = 8
+KEPT = 32
 #: measurements on most threads before they are compared: the first one starts the threads
-LEAST_TRIED = 2
-#: how many searches of a size apart the slower number of threads is measured again
-TRY_AGAIN = 64
+LEAST_TRIED = 3
+#: most of the time on one thread that most threads may take: they are taken from other callers
+WORTH_SHARE = 0.7
+#: how many searches of a size apart most threads are measured again where one is faster, and one
+#: where most are: what is wrong while the machine is busy costs more on most
+TRY_MOST, TRY_ONE = 64, 8
 
 
 class SearchThreads:
@@ -52,8 +55,8 @@ class SearchThreads:
             if len(many) < LEAST_TRIED:
                 return most
             self._searches[size] = self._searches.get(size, 0) + 1
-            is_faster = min(many) < min(one)
-            tries_other = self._searches[size] % TRY_AGAIN == 0
+            is_faster = min(many) < WORTH_SHARE * min(one)
+            tries_other = self._searches[size] % (TRY_ONE if is_faster else TRY_MOST) == 0
             return most if is_faster != tries_other else 1
 
     def note(self, numbers: int, threads: int, seconds: float) -> None:
