@@ -163,10 +163,15 @@ class RemoteQueries:
                 self._counts[f"{query.kind}_calls"] += 1
                 self._counts[f"{query.kind}_requests"] += len(work)
                 told = (opened.lanes, query, work, _time_s(work, now), self._reports)
-                self._threads[query] = threading.Thread(
+                thread = threading.Thread(
                     target=_run, args=told, name="rag-accel-graph-query", daemon=True
                 )
-                self._threads[query].start()
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has no thread left
+                    self._reports.put([_Report(opened.lanes, query, work, error=error)])
+                else:
+                    self._threads[query] = thread
 
     def _ended(self, report: _Report) -> list[EngineOutput]:
         """Return what the requests of a query got, and queue what they still need."""

@@ -377,3 +377,21 @@ def test_a_graph_in_memory_and_one_on_a_server_are_served_by_one_engine() -> Non
     assert [output.id for output in outputs] == ["here", "there"]
     assert [list(o.value.view.entity_names(o.value.frontier)) for o in outputs] == [["a"], ["a"]]
     engine.close()
+
+
+def test_a_query_without_a_thread_fails_and_gives_its_lane_back(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    asked.know("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2 * asked.graph.in_flight):
+            asked.hop("a")
+            asked.wait_for("a")
+            assert isinstance(asked.outputs.pop("a").error, RuntimeError)
+    asked.hop("a")
+    asked.wait_for("a")
+    assert asked.outputs["a"].error is None
