@@ -210,7 +210,7 @@ class MemberPausedError(RemoteEngineError):
 
     code = "RA435"
 
-    def __init__(self, what: str, *, retry_after_s: float, **parts: Any) -> None:
+    def __init__(self, what: str, *, retry_after_s: float = 0.0, **parts: Any) -> None:
         super().__init__(what, **parts)
         self.retry_after_s = retry_after_s
 

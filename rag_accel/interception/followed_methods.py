@@ -3,7 +3,7 @@
 A program, a tracer or a test may replace a method in a class at any time, and put it back. Through
 a twin it is seen as through the original: each call looks whether the class still has the method
 that the twin's was made of. One that replaces a method is scheduled in its place; what stands there
-as something else, a ``Mock`` or a static method say, runs as the class gives it.
+as something else, a mock or a static method say, runs as the class gives it.
 """
 
 from __future__ import annotations

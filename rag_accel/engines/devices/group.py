@@ -36,7 +36,7 @@ from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch
-from rag_accel.engines.devices.probing import Prober
+from rag_accel.engines.devices.probing import MemberProber
 from rag_accel.engines.devices.upkeep import Upkeep
 from rag_accel.engines.devices.worker import Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
@@ -114,7 +114,7 @@ class DeviceGroup(EngineBase):
             joining,
             self._placement,
             self,
-            Prober(joining, self._clock, tolerance, threads, limits),
+            MemberProber(joining, self._clock, tolerance, threads, limits),
             clock=self._clock,
             limits=limits,
             hang_s=hang_s,

@@ -18,7 +18,7 @@ from rag_accel.engines.devices.members import InterruptibleMember, Member, Membe
 _NUM_SAMPLES = 4  # of the probes, short ones, embedded as queries
 
 
-class Prober:
+class MemberProber:
     """Comparisons of members with what the first one computed when they joined.
 
     Args:

@@ -18,9 +18,9 @@ from rag_accel.engines.devices.members import MemberChangedError
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch
-from rag_accel.engines.devices.probing import DueComparison, Prober
+from rag_accel.engines.devices.probing import DueComparison, MemberProber
 from rag_accel.engines.devices.returns import MOST_FAILURES
-from rag_accel.engines.devices.worker import MemberWorker, Probe, Reports, Task
+from rag_accel.engines.devices.worker import MemberWorker, ProbeTask, Reports, Task
 from rag_accel.errors import EngineLostError, RemoteEngineError
 
 logger = logging.getLogger("rag_accel.engines")
@@ -56,7 +56,7 @@ class Upkeep:
         joining: Joining,
         placement: Placement,
         group: UpkeepReports,
-        prober: Prober,
+        prober: MemberProber,
         *,
         clock: Clock,
         limits: MemberLimits,
@@ -185,7 +185,7 @@ class Upkeep:
         after_s = self.attendance.suspend(name, why, self._clock.now())
         level = logging.WARNING if is_first else logging.DEBUG
         logger.log(level, "member %s pauses and is asked again: %s", name, why.text)
-        self._workers[name].put(Probe(after_s))
+        self._workers[name].put(ProbeTask(after_s))
 
     def _lose(self, name: str, error: BaseException, before: str) -> None:
         if self.attendance.has_left(name):

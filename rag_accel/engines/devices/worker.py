@@ -14,7 +14,7 @@ from rag_accel.engines.devices.joining import Joined, close
 from rag_accel.engines.devices.members import AbortableMember, InterruptibleMember, Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch
-from rag_accel.engines.devices.probing import DueComparison, Prober
+from rag_accel.engines.devices.probing import DueComparison, MemberProber
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
 
@@ -48,7 +48,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeTask:
     """A comparison of a member that is away.
 
     Args:
@@ -93,7 +93,7 @@ class MemberWorker:
         dimensions: dict[Role, int],
         clock: Clock,
         reports: Reports,
-        prober: Prober,
+        prober: MemberProber,
         due: DueComparison,
         in_flight: int = 1,
     ) -> None:
@@ -104,14 +104,14 @@ class MemberWorker:
         self._prober = prober
         self._due = due
         self._in_flight = in_flight
-        self._orders: SimpleQueue[Task | Probe | None] = SimpleQueue()
+        self._orders: SimpleQueue[Task | ProbeTask | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._num_open = in_flight
         self._is_stopped = threading.Event()
         #: guards the number of threads that have not ended
         self._lock = threading.Lock()
 
-    def put(self, order: Task | Probe) -> None:
+    def put(self, order: Task | ProbeTask) -> None:
         """Let the member compute, or be compared again."""
         if not self._threads:
             for number in range(self._in_flight):

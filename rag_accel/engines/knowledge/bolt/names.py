@@ -7,7 +7,7 @@ import threading
 from rag_accel.engines.knowledge.protocol import Ids
 
 
-class NameTable:
+class SharedNames:
     """Names and their ids, which count from 0 in the order in which names were first met.
 
     Any thread may ask for an id: a name keeps the one that it got first, and no two share one.

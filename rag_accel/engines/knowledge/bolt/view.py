@@ -11,7 +11,7 @@ import numpy as np
 
 from rag_accel.engine_api import LinkQuery
 from rag_accel.engines.knowledge.bolt import statements
-from rag_accel.engines.knowledge.bolt.names import NameTable
+from rag_accel.engines.knowledge.bolt.names import SharedNames
 from rag_accel.engines.knowledge.bolt.reader import BoltReader, is_down
 from rag_accel.engines.knowledge.bolt.statements import GraphSchema
 from rag_accel.engines.knowledge.protocol import Edges, Expansion, Ids, as_ids, no_edges
@@ -63,8 +63,8 @@ class BoltView:
         self._indexes = indexes
         self._version = version
         self._shared_edges = shared_edges
-        self._entities = NameTable()
-        self._relations = NameTable()
+        self._entities = SharedNames()
+        self._relations = SharedNames()
         #: of entities with more than ``LEAST_SHARED`` edges one way, by entity and way
         self._degrees: dict[tuple[int, bool], int] = {}
         self._is_old = False

@@ -14,7 +14,7 @@ from bolt_fakes import FakeDriver
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import EngineRequest, LinkQuery, PrimitiveKind, StepBudget, WorkId
 from rag_accel.engines import BoltGraph
-from rag_accel.engines.knowledge.bolt.names import NameTable
+from rag_accel.engines.knowledge.bolt.names import SharedNames
 from rag_accel.engines.knowledge.paths import Paths
 
 THREADS = 8
@@ -31,7 +31,7 @@ def often_switched() -> Iterator[None]:
 
 @pytest.mark.usefixtures("often_switched")
 def test_names_keep_their_ids_and_no_two_share_one_whoever_asks() -> None:
-    table, start = NameTable(), Barrier(THREADS)
+    table, start = SharedNames(), Barrier(THREADS)
 
     def ask(number: int) -> dict[str, int]:
         start.wait()
@@ -49,7 +49,7 @@ def test_names_keep_their_ids_and_no_two_share_one_whoever_asks() -> None:
 class InterruptedName(str):
     """A name during whose first look-up another thread asks for the id of another name."""
 
-    table: NameTable | None = None
+    table: SharedNames | None = None
 
     def __hash__(self) -> int:
         table, self.table = self.table, None
@@ -61,7 +61,7 @@ class InterruptedName(str):
 
 
 def test_a_name_does_not_get_the_id_that_another_thread_has_just_given() -> None:
-    table, name = NameTable(), InterruptedName("mine")
+    table, name = SharedNames(), InterruptedName("mine")
     name.table = table
     mine, other = table.id(name), table.id("other")
     assert table.names(np.asarray([mine, other], np.int64)) == ["mine", "other"]
