@@ -145,6 +145,8 @@ def local_engine(
 ) -> Engine:
     """Return an engine of a model by folder, hub name or object. Takes long.
 
+    Once a model object or its tokenizer has changed, each request ends with ConfigError.
+
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers.
         tokenizer: the tokenizer of a model object.

@@ -169,11 +169,8 @@ class LocalLLMEngine(EngineBase):
         """Read prompts and queue them."""
         if self._closed:
             raise ClosedError("the engine is closed", where=_WHERE)
-        refusal = self._found_refusal()
         for request in work:
             try:
-                if refusal is not None:
-                    raise refusal
                 self._accept(request)
             except Exception as error:  # whatever is wrong with one item stays with it
                 self._ready.append(EngineOutput(request.id, "error", error=error))
@@ -246,16 +243,9 @@ class LocalLLMEngine(EngineBase):
         self._chunks.close()
         self._closed = True
 
-    def _found_refusal(self) -> Exception | None:
-        """Return what all new work is refused with at this moment."""
-        try:
-            if self._check is not None:
-                self._check()
-        except Exception as error:
-            return error
-        return None
-
     def _accept(self, request: EngineRequest) -> None:
+        if self._check is not None:
+            self._check()
         payload = self._checked_payload(request)
         if isinstance(payload, EncodingInput):
             work = self._reader.encoding(request, payload)

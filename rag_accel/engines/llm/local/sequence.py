@@ -73,8 +73,8 @@ class TokenSequence:
         from_chunks: tokens whose state texts have that were encoded for other prompts.
         recomputed: tokens of texts that are computed again.
         preprocessed: tokens of texts that were encoded behind similar ones.
-        early: first places of the prompt that were computed for this very call before it; they do
-            not count as taken over, wherever their state comes from.
+        early: places of the prompt that were computed before, but for this very call: they do not
+            count as taken over, wherever their state comes from.
         skipped: places of the prompt that are not computed, ranges in order, whose state is
             put into the lane when it is taken; the last token is never among them.
         probing: while the prompt is computed to learn where it looks: at which layer, and from
