@@ -37,6 +37,7 @@ from rag_accel.requests.kinds import check_output
 from rag_accel.requests.plan import USER_CODE
 from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.driver import Driver
+from rag_accel.scheduler.driver.ending import end_daemons_quietly
 from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
 from rag_accel.scheduler.state import CoreOptions
 from rag_accel.system.forks import forks
@@ -49,6 +50,7 @@ _live: weakref.WeakSet[Accelerator] = weakref.WeakSet()
 @atexit.register
 def close_all() -> None:
     """Close every accelerator still open; runs at interpreter exit."""
+    end_daemons_quietly()
     for accelerator in list(_live):
         accelerator.close()
 

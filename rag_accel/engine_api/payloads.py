@@ -224,7 +224,7 @@ class PromptUse:
     """The tokens of a prompt by where their attention state came from; together, all of them.
 
     Args:
-        computed: run through the model for this prompt.
+        computed: run through the model for this prompt, also before all of it was known.
         from_prefix: taken over from an earlier prompt with the same beginning.
         from_chunks: taken over from texts encoded before, at other places (FusionRAG section 4).
         recomputed: of those computed, the tokens of such texts.

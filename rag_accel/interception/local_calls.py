@@ -75,7 +75,6 @@ class LocalCalls:
         accelerator = identity.accelerator
         make = partial(self.local.make, accelerator.options)
         engine = accelerator.own(self.local, "llm", make, holder=self.holder)
-        self.local.check()
         if self.local.bounds.kv_reuse != "exact":
             asked = with_passages(asked, identity.seen.texts(), identity.seen.asked)
         return Work(engine, PrimitiveKind.DECODING, asked)

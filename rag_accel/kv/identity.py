@@ -27,7 +27,7 @@ def model_identity(model: Any, *, how: str) -> str:
         how: what else states depend on, such as a library's version and the kind of attention.
     """
     digest = hashlib.sha256()
-    for part in (how, str(model.dtype), _settings(model.config)):
+    for part in (how, str(model.dtype), _settings(model)):
         _add(digest, part.encode("utf-8", "surrogatepass"))
     for name, tensor in _tensors(model):
         _add(digest, f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -35,12 +35,14 @@ def model_identity(model: Any, *, how: str) -> str:
     return digest.hexdigest()
 
 
-def _settings(config: Any) -> str:
+def _settings(model: Any) -> str:
     settings = {
         name: value
-        for name, value in config.to_dict().items()
+        for name, value in model.config.to_dict().items()
         if name not in _ASIDE and not name.startswith("_")
     }
+    # Saving a model is what first writes it there, and as what the weights are.
+    settings["dtype"] = str(model.dtype).removeprefix("torch.")
     return json.dumps(settings, sort_keys=True, default=str)
 
 

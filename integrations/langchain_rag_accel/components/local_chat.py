@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, closing
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForLLMRun,
@@ -19,15 +19,19 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import RunnableConfig
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from langchain_rag_accel.components.local_messages import generation_input, named_documents
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds
+from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds, number, whole_number
 from rag_accel.interception.local_calls import CallsAhead, LocalCalls
 from rag_accel.leaves.passages import with_passages
+
+#: Fields as they are given: what could merely be read as a number is refused, as in calls.
+Whole = Annotated[int, BeforeValidator(whole_number)]
+Number = Annotated[float, BeforeValidator(number)]
 
 #: calls of a batch that wait at once where the caller names no limit
 MAX_CONCURRENCY = 64
@@ -96,20 +100,20 @@ class ChatRagAccel(BaseChatModel):
     model: Any
     tokenizer: Any = Field(default=None, exclude=True)
     dtype: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
+    max_tokens: Whole | None = Field(default=None, gt=0)
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Whole | None = None
+    seed: Whole | None = None
     chat_template: str | None = None
-    pool_bytes: int | None = Field(default=None, gt=0)
-    prefix_lanes: int | None = Field(default=None, ge=0)
+    pool_bytes: Whole | None = Field(default=None, gt=0)
+    prefix_lanes: Whole | None = Field(default=None, ge=0)
     kv_reuse: KvReuse = "exact"
-    recompute_ratio: float | None = Field(default=None, ge=0, le=1)
-    chunk_bytes: int | None = Field(default=None, ge=0)
+    recompute_ratio: Number | None = Field(default=None, ge=0, le=1)
+    chunk_bytes: Whole | None = Field(default=None, ge=0)
     kv_folder: str | None = None
-    kv_disk_bytes: int | None = Field(default=None, ge=0)
-    kv_max_age_s: float | None = Field(default=None, ge=0)
+    kv_disk_bytes: Whole | None = Field(default=None, ge=0)
+    kv_max_age_s: Number | None = Field(default=None, ge=0)
     kv_recipe: KvRecipe = "alone"
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 

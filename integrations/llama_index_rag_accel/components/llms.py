@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, closing
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -29,18 +29,23 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.llms import LLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from pydantic import BeforeValidator
 
 from llama_index_rag_accel.components.named_documents import named_documents
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds
+from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds, number, whole_number
 from rag_accel.engines.llm.local.stopping import stop_strings
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
 from rag_accel.leaves.passages import with_passages
 
 T = TypeVar("T")
+
+#: Fields as they are given: what could merely be read as a number is refused, as in calls.
+Whole = Annotated[int, BeforeValidator(whole_number)]
+Number = Annotated[float, BeforeValidator(number)]
 
 _ROLES: Mapping[MessageRole, Role] = {
     MessageRole.SYSTEM: "system",
@@ -97,22 +102,22 @@ class RagAccelLLM(LLM):
 
     __rag_accel_scheduled__: ClassVar[bool] = True
 
-    max_tokens: int = Field(default=256, description="Most tokens of an answer.", gt=0)
+    max_tokens: Whole = Field(default=256, description="Most tokens of an answer.", gt=0)
     dtype: str | None = Field(default=None, description="What the model computes in.")
-    temperature: float | None = Field(default=None, description="0 for the likeliest token.")
-    top_p: float | None = Field(default=None, description="Probability that is kept.")
-    top_k: int | None = Field(default=None, description="How many tokens are kept.")
-    seed: int | None = Field(default=None, description="Seed of each call.")
-    pool_bytes: int | None = Field(default=None, description="Bytes of keys and values.", gt=0)
-    prefix_lanes: int | None = Field(default=None, description="Prompts kept.", ge=0)
+    temperature: Number | None = Field(default=None, description="0 for the likeliest token.")
+    top_p: Number | None = Field(default=None, description="Probability that is kept.")
+    top_k: Whole | None = Field(default=None, description="How many tokens are kept.")
+    seed: Whole | None = Field(default=None, description="Seed of each call.")
+    pool_bytes: Whole | None = Field(default=None, description="Bytes of keys and values.", gt=0)
+    prefix_lanes: Whole | None = Field(default=None, description="Prompts kept.", ge=0)
     kv_reuse: KvReuse = Field(default="exact", description="How retrieved texts are computed.")
-    recompute_ratio: float | None = Field(
+    recompute_ratio: Number | None = Field(
         default=None, description="Share of them computed again.", ge=0, le=1
     )
-    chunk_bytes: int | None = Field(default=None, description="Bytes kept of texts.", ge=0)
+    chunk_bytes: Whole | None = Field(default=None, description="Bytes kept of texts.", ge=0)
     kv_folder: str | None = Field(default=None, description="Where texts are kept.")
-    kv_disk_bytes: int | None = Field(default=None, description="Bytes of files.", ge=0)
-    kv_max_age_s: float | None = Field(default=None, description="Seconds kept.", ge=0)
+    kv_disk_bytes: Whole | None = Field(default=None, description="Bytes of files.", ge=0)
+    kv_max_age_s: Number | None = Field(default=None, description="Seconds kept.", ge=0)
     kv_recipe: KvRecipe = Field(default="alone", description="Which state of a text is read.")
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 

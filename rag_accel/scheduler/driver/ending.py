@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from rag_accel.errors import ClosedError
+
 #: how long the exit of the interpreter waits for threads that nobody has waited for before
 EXIT_S: Final = 5.0
 
@@ -62,6 +64,22 @@ def join(thread: threading.Thread, timeout_s: float) -> bool:
     if timeout_s > 0.0:
         _unawaited.discard(thread)
     return not thread.is_alive()
+
+
+def end_daemons_quietly() -> None:
+    """Print no tracebacks of daemon threads that end with ClosedError; as the interpreter exits.
+
+    Without us they would be frozen in the calls that they wait for, and nothing said. They are not
+    held here: what the program does at exit may wait for them.
+    """
+    tell = threading.excepthook
+
+    def tell_unless_closed(args: threading.ExceptHookArgs) -> None:
+        is_daemon = args.thread is not None and args.thread.daemon
+        if not (is_daemon and isinstance(args.exc_value, ClosedError)):
+            tell(args)
+
+    threading.excepthook = tell_unless_closed
 
 
 @atexit.register

@@ -15,6 +15,7 @@ from idle_accelerators import soon_idle
 
 pytest.importorskip("transformers")
 
+import numpy as np
 import torch
 from fake_runner import prompt_ids, tokenizer
 from langchain_core.caches import InMemoryCache
@@ -26,6 +27,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
+from pydantic import ValidationError
 from tiny_chat import TOKENS, generated, generated_by, model
 
 from langchain_rag_accel import ChatRagAccel, accelerate
@@ -258,6 +260,33 @@ def test_a_folder_without_a_model_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=str(tmp_path)):
         ChatRagAccel(model=str(tmp_path), accelerator=accelerator).invoke("a")
+
+
+BAD = [
+    {"max_tokens": 0},
+    {"max_tokens": True},
+    {"max_tokens": "3"},
+    {"max_tokens": 2.0},
+    {"temperature": "0.5"},
+    {"top_k": True},
+    {"seed": "7"},
+    {"pool_bytes": True},
+    {"kv_max_age_s": False},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_options_that_are_no_numbers_or_out_of_range_are_named(bad: dict[str, Any]) -> None:
+    (name,) = bad
+    with pytest.raises(ValidationError, match=name):
+        ChatRagAccel(model="some/model", **bad)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    chat = ChatRagAccel(
+        model="some/model", max_tokens=np.int64(3), temperature=np.float32(0.5), top_p=1
+    )
+    assert (chat.max_tokens, chat.temperature, chat.top_p) == (3, 0.5, 1.0)
 
 
 def test_it_is_pickled_by_the_name_of_its_model() -> None:

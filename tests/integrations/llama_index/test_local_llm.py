@@ -122,8 +122,20 @@ def test_a_pool_that_is_bounded_refuses_what_it_cannot_hold(accelerator: Acceler
         small.complete(QUESTIONS[0] * 60)
 
 
-@pytest.mark.parametrize("bad", [{"pool_bytes": 0}, {"prefix_lanes": -1}])
-def test_bounds_out_of_range_are_named(bad: dict[str, int]) -> None:
+BAD = [
+    {"pool_bytes": 0},
+    {"prefix_lanes": -1},
+    {"prefix_lanes": False},
+    {"max_tokens": True},
+    {"max_tokens": "3"},
+    {"max_tokens": 2.0},
+    {"temperature": True},
+    {"seed": "7"},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_options_that_are_no_numbers_or_out_of_range_are_named(bad: dict[str, Any]) -> None:
     (name,) = bad
     with pytest.raises(ValueError, match=name):
         RagAccelLLM("some/model", **bad)

@@ -102,6 +102,7 @@ class LocalModel:
             template=self.template,
             sampling=loaded.sampling,
             options=self.bounds.options,
+            check=self.check,
         )
 
     def make_for_tokens(self) -> Engine:
@@ -135,7 +136,7 @@ class LocalModel:
                 found="other modules, weights, hooks, dtype, device, end tokens, repetition penalty"
                 " or chat template than then",
                 valid="the model as it was",
-                hint="make a new component for the changed model, or keep adapters merged",
+                hint="make a new component or engine of the changed model, or keep adapters merged",
             )
 
 
@@ -143,6 +144,8 @@ def local_engine(
     model: Any, tokenizer: Any = None, *, dtype: str | None = None, template: str | None = None
 ) -> Engine:
     """Return an engine of a model by folder, hub name or object. Takes long.
+
+    Once a model object or its tokenizer has changed, each request ends with ConfigError.
 
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers.

@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,10 +50,17 @@ _WHERE = "local language model"
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _KeptPrompt:
     namespace: str
     lane: Lane | None
+    #: places that were computed for the work that resumes from it first
+    early: range = range(0)
+
+    def take_early(self) -> range:
+        """Return them; for whatever resumes from it later they are what an earlier call left."""
+        early, self.early = self.early, range(0)
+        return early
 
 
 class LocalLLMEngine(EngineBase):
@@ -85,6 +92,7 @@ class LocalLLMEngine(EngineBase):
         sampling: options of the model's own, such as ``repetition_penalty``, where a request does
             not name them.
         clock: measures ``StepBudget.time_s``.
+        check: raises what new work is refused with, such as that the model has changed meanwhile.
         kept: where the state of retrieved texts is kept, and what identifies the model there, in
             place of what the options say.
 
@@ -103,6 +111,7 @@ class LocalLLMEngine(EngineBase):
         sampling: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         kept: tuple[ChunkStore, str] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self._options = options or LocalOptions()
         self._runner = runner
@@ -115,6 +124,7 @@ class LocalLLMEngine(EngineBase):
             )
         self._reader = WorkReader(runner, tokenizer, prompting, ends, self._options, sampling or {})
         self._clock = clock or MonotonicClock()
+        self._check = check
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
         store, identity = kept or chunk_store(runner, self._options)
         self._chunks = ChunkReuse(
@@ -234,6 +244,8 @@ class LocalLLMEngine(EngineBase):
         self._closed = True
 
     def _accept(self, request: EngineRequest) -> None:
+        if self._check is not None:
+            self._check()
         payload = self._checked_payload(request)
         if isinstance(payload, EncodingInput):
             work = self._reader.encoding(request, payload)
@@ -246,6 +258,8 @@ class LocalLLMEngine(EngineBase):
         if work is None:
             self._ready.append(self._end_of_prompt(request, None))
             return
+        if request.handle is not None:
+            work.sequence.early = self._prefilled[request.handle].take_early()
         self._works[request.id] = self._running[work.sequence] = work
         if work.segments is not None:
             if self._hints is not None:
@@ -364,11 +378,14 @@ class LocalLLMEngine(EngineBase):
         assert lane is not None
         self._prefixes.pin(lane)
         self._keep(work, lane)
-        return self._end_of_prompt(work.request, lane)
+        return self._end_of_prompt(work.request, lane, work.sequence)
 
-    def _end_of_prompt(self, request: EngineRequest, lane: Lane | None) -> EngineOutput:
+    def _end_of_prompt(
+        self, request: EngineRequest, lane: Lane | None, sequence: TokenSequence | None = None
+    ) -> EngineOutput:
         handle = Handle(f"prefill-{next(self._handle_numbers)}")
-        self._prefilled[handle] = _KeptPrompt(request.namespace, lane)
+        early = range(sequence.from_prefix, len(sequence.prompt)) if sequence else range(0)
+        self._prefilled[handle] = _KeptPrompt(request.namespace, lane, early)
         return EngineOutput(request.id, "final", handle=handle)
 
     def _end_completion(self, work: LocalWork) -> None:

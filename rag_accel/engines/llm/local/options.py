@@ -196,6 +196,20 @@ def check_whole(where: str, value: Any, least: int) -> None:
         raise ConfigError("option out of range", where=where, found=repr(value), valid=valid)
 
 
+def whole_number(value: Any) -> Any:
+    """Return a whole number or None as given; ConfigError on text, truth values and fractions."""
+    if value is not None and not _is_a(Integral, value):
+        raise ConfigError("this is no whole number", found=repr(value), valid="a whole number")
+    return value
+
+
+def number(value: Any) -> Any:
+    """Return a number or None as given; ConfigError on text and truth values."""
+    if value is not None and not _is_a(Real, value):
+        raise ConfigError("this is no number", found=repr(value), valid="a number")
+    return value
+
+
 def check_reuse(where: str, kv_reuse: str) -> None:
     """Raise ConfigError where a way of reuse is not known."""
     if kv_reuse not in get_args(KvReuse):

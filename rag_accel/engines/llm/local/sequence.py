@@ -73,6 +73,8 @@ class TokenSequence:
         from_chunks: tokens whose state texts have that were encoded for other prompts.
         recomputed: tokens of texts that are computed again.
         preprocessed: tokens of texts that were encoded behind similar ones.
+        early: places of the prompt that were computed before, but for this very call: they do not
+            count as taken over, wherever their state comes from.
         skipped: places of the prompt that are not computed, ranges in order, whose state is
             put into the lane when it is taken; the last token is never among them.
         probing: while the prompt is computed to learn where it looks: at which layer, and from
@@ -93,6 +95,7 @@ class TokenSequence:
     from_chunks: int = 0
     recomputed: int = 0
     preprocessed: int = 0
+    early: range = range(0)
     skipped: tuple[range, ...] = ()
     probing: Probing | None = None
 
@@ -121,7 +124,7 @@ class TokenSequence:
     def begin(self, lane: Lane, from_prefix: int) -> None:
         """Take a lane that holds the first ``from_prefix`` tokens of the prompt already."""
         self.lane = lane
-        self.from_prefix = from_prefix
+        self.from_prefix = from_prefix - len(self.early[: max(0, from_prefix - self.early.start)])
         self.go_on(from_prefix)
 
     def go_on(self, computed: int) -> None:

@@ -100,8 +100,8 @@ def test_the_text_is_that_of_the_graph_without_passes(make: Callable[[], RAGraph
     assert optimised.held_bytes == 0
 
 
-def started_early(make: Callable[[], RAGraph]) -> Watched:
-    """Run a workflow whose search ends only after a prompt's beginning was computed."""
+def started_early(make: Callable[[], RAGraph], runs: int = 1) -> Watched:
+    """Run a workflow, whose search ends only after a prompt's beginning was computed."""
     engine, is_computed = Watched(), threading.Event()
     step = engine.step
 
@@ -119,7 +119,9 @@ def started_early(make: Callable[[], RAGraph]) -> Watched:
     graph = make()
     others = {"index": FakeEngine(compute=search), "embedder": FakeEngine()}
     with Accelerator(llm=engine, **others) as accelerator:
-        accelerator.run(graph, **inputs_of(graph))
+        for _ in range(runs):
+            is_computed.clear()
+            accelerator.run(graph, **inputs_of(graph))
     return engine
 
 
@@ -131,10 +133,21 @@ def test_what_was_computed_during_the_search_is_not_computed_again(name: str) ->
     value = engine.ended[engine.asked[1].id].value
     common = common_length(begun, whole)
     assert common > 50
-    assert value.use == PromptUse(computed=len(whole) - common, from_prefix=common)
+    assert value.use == PromptUse(computed=len(whole))
     # The last token generated is not computed any more.
-    assert sum(engine.rows) == len(begun) + value.use.computed + value.completion_tokens - 1
+    rows = len(begun) + len(whole) - common + value.completion_tokens - 1
+    assert sum(engine.rows) == rows
     assert engine.held_bytes == 0
+
+
+def test_only_what_an_earlier_call_left_counts_as_taken_over() -> None:
+    engine = started_early(WORKFLOWS["one_shot"], runs=2)
+    begun, whole, _, again = map(ids_of, engine.asked)
+    uses = [engine.ended[one.id].value.use for one in (engine.asked[1], engine.asked[3])]
+    assert whole == again
+    assert uses[0] == PromptUse(computed=len(whole))
+    assert uses[1].from_prefix >= common_length(begun, whole)
+    assert uses[1].computed + uses[1].from_prefix == len(whole)
 
 
 def ids_of(request: EngineRequest) -> tuple[int, ...]:
