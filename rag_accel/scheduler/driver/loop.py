@@ -271,7 +271,11 @@ class Driver:
         """End one that was never opened."""
         if forks.number == self._forks:
             self._calls.programs.pop(request, None)
-            self._turns.mailbox.put_quietly((ProgramEnded(request, self._clock.now()), None))
+            message = ProgramEnded(request, self._clock.now()), None
+            if self._handler.state.pending:  # one of them may take its place
+                self._turns.bring(message)
+            else:
+                self._turns.mailbox.put_quietly(message)
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
