@@ -44,14 +44,14 @@ def _request(plain: Any) -> Any:
 
         @functools.wraps(plain)
         async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with program_of(self).run() as scope, scope():
+            with program_of(self).call():
                 return await plain(self, *args, **kwargs)
 
         return acall
 
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with program_of(self).run() as scope, scope():
+        with program_of(self).call():
             return spreading(plain)(self, *args, **kwargs)
 
     return call

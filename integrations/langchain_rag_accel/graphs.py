@@ -52,12 +52,12 @@ def graph_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
 
     @functools.wraps(plain.batch)
     def batch(self: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        with _program_of(self, own).run() as scope, scope():
+        with _program_of(self, own).call():
             return plain.batch(self, *args, **kwargs)
 
     @functools.wraps(plain.abatch)
     async def abatch(self: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        with _program_of(self, own).run() as scope, scope():
+        with _program_of(self, own).call():
             return await plain.abatch(self, *args, **kwargs)
 
     @functools.wraps(plain.copy)

@@ -22,6 +22,7 @@ from langchain_rag_accel.chain_threads import in_call_threads
 from langchain_rag_accel.owned_search import (
     OWNED_COROUTINES,
     UNIT,
+    is_plain_within,
     is_recognised,
     searching,
 )
@@ -91,7 +92,12 @@ def _owned_store(leaf: LeafMethod) -> LeafMethod:
         return searching(original, leaf, STANDING_IN.owned(original, leaf, borrowed))
 
     return replace(
-        leaf, owned=owned, within=lambda cls: is_recognised(cls) or STANDING_IN.may_stand_in(cls)
+        leaf,
+        owned=owned,
+        within=lambda cls: is_recognised(cls) or STANDING_IN.may_stand_in(cls),
+        is_plain_within=lambda store, identity: (
+            not STANDING_IN.may_stand_in(type(store)) and is_plain_within(store, identity)
+        ),
     )
 
 
@@ -107,7 +113,9 @@ _STORE = [
     for leaf in leaf_pair(name, SEARCHING, VectorStore)
 ]
 # Where a store of LangChain's own looks at its vectors, whichever search led there.
-_UNIT = LeafMethod(UNIT, SEARCHING, owned=searching, within=is_recognised)
+_UNIT = LeafMethod(
+    UNIT, SEARCHING, owned=searching, within=is_recognised, is_plain_within=is_plain_within
+)
 # Each is known in one class of LangChain's; a method of the same name elsewhere is not touched.
 _SPREAD = [
     LeafMethod(name, SEARCHING, "composite")

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from langchain_core.documents import Document
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import RequestIdentity
+from rag_accel.adoption.by_identity import ByClass
 from rag_accel.adoption.store_copies import is_large
 from rag_accel.interception.copied_search import CopiedSearch, is_due, left_to_its_store
 from rag_accel.interception.leaf_call import inside, is_nested
@@ -27,15 +27,14 @@ from rag_accel_adapters.langchain.stores import (
 Method = Callable[..., Any]
 
 _KIND = InMemoryStores()
-_known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+#: tells whether an owned engine may search stores of a class
+is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
 
 
-def is_recognised(cls: type) -> bool:
-    """Tell whether an owned engine may search stores of a class."""
-    known = _known.get(cls)
-    if known is None:
-        known = _known[cls] = searches_as_known(plain_class(cls), plain_method)
-    return known
+def is_plain_within(store: Any, identity: RequestIdentity) -> bool:
+    """Tell whether a store only does its own work, as part of a retriever's call: a small one."""
+    return is_recognised(type(store)) and not is_large(_KIND, store)
 
 
 def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:

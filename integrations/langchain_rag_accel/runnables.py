@@ -68,9 +68,11 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
     @property
     def program(self) -> Program:
         """Return what is known of this program; one that arrives from elsewhere is looked at."""
-        if self._program is None:
-            self._program = Program(self.bound, self._accelerator)
-        return self._program
+        private = self.__pydantic_private__  # a look-up by name fails first, and is then made here
+        found = None if private is None else private.get("_program")
+        if found is None:
+            found = self._program = Program(self.bound, self._accelerator)
+        return found
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
@@ -96,22 +98,22 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         merged, given = self._given(config, kwargs)
-        with self.program.run() as scope, scope():
+        with self.program.call():
             return self.bound.invoke(input, merged, **given)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         merged, given = self._given(config, kwargs)
-        with self.program.run() as scope, scope():
+        with self.program.call():
             return await self.bound.ainvoke(input, merged, **given)
 
     def batch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[Any]:
         merged, given = self._given(config, kwargs, len(inputs))
-        with self.program.run() as scope, scope():
+        with self.program.call():
             return self.bound.batch(inputs, merged, **given)
 
     async def abatch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[Any]:
         merged, given = self._given(config, kwargs, len(inputs))
-        with self.program.run() as scope, scope():
+        with self.program.call():
             return await self.bound.abatch(inputs, merged, **given)
 
     def batch_as_completed(
@@ -227,7 +229,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 def _run_as_request(fast: AcceleratedRunnable, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with fast.program.run() as scope, scope():
+        with fast.program.call():
             return run(*args, **kwargs)
 
     return call
@@ -236,7 +238,7 @@ def _run_as_request(fast: AcceleratedRunnable, run: Callable[..., Any]) -> Calla
 def _arun_as_request(fast: AcceleratedRunnable, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        with fast.program.run() as scope, scope():
+        with fast.program.call():
             return await run(*args, **kwargs)
 
     return call

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
-from rag_accel.accelerator import RequestIdentity
+from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.config import is_enabled
 from rag_accel.interception.identity import current_run
 from rag_accel.interception.leaf_call import is_inside_leaf
@@ -28,10 +28,16 @@ def spreading(method: Method) -> Method:
     unless the composite is part of a leaf that holds a permit, which stands for one call, or blocks
     a running loop, which code in other threads could not see.
     """
-    run = current_run()
-    if run is None or run.accelerator.options.mode != "translate" or not is_enabled():
-        return method
-    if not run.accelerator.options.side_by_side or is_inside_leaf() or runs_in_loop():
+    run = current_request.get()
+    if run is None or run.accelerator.options.mode != "translate":
+        return method  # asked by every call of a model; the rest takes longer
+    if (
+        run is not current_run()
+        or not is_enabled()
+        or not run.accelerator.options.side_by_side
+        or is_inside_leaf()
+        or runs_in_loop()
+    ):
         return method
     return spread(method, _RunAll(run))
 

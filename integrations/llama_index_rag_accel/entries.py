@@ -63,6 +63,11 @@ INDEX_ENTRIES = (
 )
 
 _STREAMING = (StreamingResponse, AsyncStreamingResponse)
+#: what a call may return while it is not over
+_LASTING = (*_STREAMING, StreamingAgentChatResponse, WorkflowHandler)
+
+#: Returns what ends a request, which then does not end with its call.
+Keep = Callable[[], ExitStack]
 
 
 def is_program(obj: object) -> bool:
@@ -91,11 +96,11 @@ def _entry(plain: Any) -> Any:
 
         @functools.wraps(plain)
         async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with ExitStack() as request:
-                scope = request.enter_context(program_of(self).run())
-                with scope():
-                    result = await called(self, *args, **kwargs)
-                return _kept_open(result, scope, request)
+            with program_of(self).call() as request:
+                result = await called(self, *args, **kwargs)
+                if request is None or not isinstance(result, _LASTING):
+                    return result
+                return _kept_open(result, request.scope, request.keep)
 
         return acall
 
@@ -103,31 +108,31 @@ def _entry(plain: Any) -> Any:
 
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as request:
-            scope = request.enter_context(program_of(self).run())
-            with scope():
-                result = called(self, *args, **kwargs)
-            return _kept_open(result, scope, request)
+        with program_of(self).call() as request:
+            result = called(self, *args, **kwargs)
+            if request is None or not isinstance(result, _LASTING):
+                return result
+            return _kept_open(result, request.scope, request.keep)
 
     return call
 
 
-def _kept_open(result: Any, scope: StreamScope, request: ExitStack) -> Any:
+def _kept_open(result: Any, scope: StreamScope, keep: Keep) -> Any:
     """Return what a call returned; if it is not over, neither is its request."""
     # The response tells which kind its stream is: that of a tracer can be both.
     if isinstance(result, StreamingResponse):
         if isinstance(tokens := result.response_gen, Iterator):
-            result.response_gen = _open_while(_stream, tokens, scope, request)
+            result.response_gen = _open_while(_stream, tokens, scope, keep)
     elif isinstance(result, AsyncStreamingResponse):
         if isinstance(tokens := result.response_gen, AsyncIterator):
-            result.response_gen = _open_while(_astream, tokens, scope, request)
+            result.response_gen = _open_while(_astream, tokens, scope, keep)
     elif isinstance(result, StreamingAgentChatResponse):
-        _open_while_written(result, request)
+        _open_while_written(result, keep)
     elif isinstance(result, WorkflowHandler):
         # Where a later version has no such task, what its steps call are requests of their own.
         task = getattr(result, "_result_task", None)
         if task is not None:
-            task.add_done_callback(partial(_kept_open_after, scope, request.pop_all()))
+            task.add_done_callback(partial(_kept_open_after, scope, keep()))
     return result
 
 
@@ -138,19 +143,19 @@ def _kept_open_after(scope: StreamScope, request: ExitStack, task: Future[StopEv
             stop = task.result()
             given = [stop.result] if type(stop) is StopEvent else vars(stop).values()
             stream = next((one for one in given if isinstance(one, _STREAMING)), None)
-            _kept_open(stream, scope, request)
+            _kept_open(stream, scope, request.pop_all)
 
 
-def _open_while_written(response: StreamingAgentChatResponse, request: ExitStack) -> None:
+def _open_while_written(response: StreamingAgentChatResponse, keep: Keep) -> None:
     """Keep a chat's request open until the answer is in its history, whether it is read or not."""
     # Where a later version has neither, the model is asked in a request of its own.
     task = getattr(response, "awrite_response_to_history_task", None)
     thread = getattr(response, "write_response_to_history_thread", None)
     if task is not None:
-        kept = request.pop_all()
+        kept = keep()
         task.add_done_callback(lambda _: kept.close())
     elif thread is not None and thread.is_alive():
-        Thread(target=_close_after, args=(thread, request.pop_all()), daemon=True).start()
+        Thread(target=_close_after, args=(thread, keep()), daemon=True).start()
 
 
 def _close_after(thread: Thread, request: ExitStack) -> None:
@@ -162,9 +167,9 @@ def _open_while(
     consume: Callable[[Any, StreamScope, ExitStack], Any],
     tokens: Any,
     scope: StreamScope,
-    request: ExitStack,
+    keep: Keep,
 ) -> Any:
-    kept = request.pop_all()
+    kept = keep()
     stream = consume(tokens, scope, kept)
     # One that is never begun runs no ``finally``.
     weakref.finalize(stream, kept.close).atexit = False

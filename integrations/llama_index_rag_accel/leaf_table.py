@@ -31,7 +31,7 @@ from llama_index_rag_accel.composites import composite_of
 from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.layers import Method
 from llama_index_rag_accel.off_loop import leaving_within, may_leave, stays_on_loop
-from llama_index_rag_accel.owned_search import is_recognised, searching
+from llama_index_rag_accel.owned_search import is_recognised, may_be_owned, searching
 from llama_index_rag_accel.side_by_side import spread
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import Role
@@ -142,14 +142,14 @@ def _around(*names: str) -> list[LeafMethod]:
     return [LeafMethod(name, PrimitiveKind.INGESTION, "composite") for name in names]
 
 
-def _stays_unless(is_searched: Callable[[type], bool]) -> Callable[[Any, RequestIdentity], bool]:
+def _stays_unless(is_searched: Callable[[Any], bool]) -> Callable[[Any, RequestIdentity], bool]:
     """Return what tells whether a store only does its own work, as part of a retriever's call.
 
     Such a call is joined with no other, is not searched by us and leaves no loop free.
     """
 
     def stays(store: Any, identity: RequestIdentity) -> bool:
-        return not is_searched(type(store)) and stays_on_loop(store, identity)
+        return not is_searched(store) and stays_on_loop(store, identity)
 
     return stays
 
@@ -161,7 +161,7 @@ def _vector_search(leaf: LeafMethod) -> LeafMethod:
         leaf,
         owned=searching,
         within=lambda cls: is_recognised(cls) or may_leave_its_loop(cls),
-        is_plain_within=_stays_unless(is_recognised),
+        is_plain_within=_stays_unless(may_be_owned),
     )
 
 
@@ -169,7 +169,11 @@ def _graph_search(leaf: LeafMethod) -> LeafMethod:
     """Return the row of a graph store's search, which a retriever's call may be made of."""
     may_leave_its_loop = partial(may_leave, leaf)
     # What it gives are parts of a graph. A retriever makes documents of them, and is noted itself.
-    leaf = replace(leaf, finds_documents=False, is_plain_within=_stays_unless(is_indexed))
+    leaf = replace(
+        leaf,
+        finds_documents=False,
+        is_plain_within=_stays_unless(lambda store: is_indexed(type(store))),
+    )
     if leaf.name.removeprefix("a") not in _INDEXED_SEARCHES:
         return replace(leaf, owned=leaving_within, within=may_leave_its_loop)
     return replace(

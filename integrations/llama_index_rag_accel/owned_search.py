@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
 from llama_index_rag_accel.off_loop import leaving_within
 from rag_accel.accelerator import RequestIdentity
+from rag_accel.adoption.by_identity import ByClass
 from rag_accel.adoption.store_copies import is_large
 from rag_accel.interception.copied_search import CopiedSearch, is_due, left_to_its_store
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
@@ -23,15 +23,14 @@ from rag_accel_adapters.llama_index.stores import (
 Method = Callable[..., Any]
 
 _KIND = SimpleStores()
-_known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+#: tells whether an owned engine may search stores of a class
+is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
 
 
-def is_recognised(cls: type) -> bool:
-    """Tell whether an owned engine may search stores of a class."""
-    known = _known.get(cls)
-    if known is None:
-        known = _known[cls] = searches_as_known(plain_class(cls), plain_method)
-    return known
+def may_be_owned(store: Any) -> bool:
+    """Tell whether an owned engine may search a store: of a small one it never does."""
+    return is_recognised(type(store)) and is_large(_KIND, store)
 
 
 def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:

@@ -10,9 +10,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.composites import composite_of
 from llama_index_rag_accel.independent_calls import IndependentCalls
-from llama_index_rag_accel.layers import Method, layers_of
+from llama_index_rag_accel.layers import Method, kept, layers_of
 from llama_index_rag_accel.off_loop import off_loop, preparation_for
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.identity import find_identity
@@ -33,8 +34,15 @@ def spread(method: Method) -> Method:
 
     Its independent calls run side by side and its blocking call in a thread, if they may.
     """
+    if not _is_known(method):
+        return method
     known = composite_of(method)
     return off_loop(method) if known is None else functools.partial(_run, method, known)
+
+
+@kept
+def _is_known(method: Method) -> bool:
+    return composite_of(method) is not None or blocking_method(method) is not None
 
 
 def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs: Any) -> Any:

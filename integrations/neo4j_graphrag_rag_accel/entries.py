@@ -26,7 +26,7 @@ def program_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
 def _entry(plain: Any) -> Any:
     @functools.wraps(plain)
     def search(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with program_of(self).run() as scope, scope():
+        with program_of(self).call():
             return plain(self, *args, **kwargs)
 
     return search

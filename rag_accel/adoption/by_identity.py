@@ -1,7 +1,8 @@
-"""What is known of objects of the user's, kept as long as they live."""
+"""What is known of objects of the user's, and of their classes, kept as long as they live."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -40,3 +41,44 @@ class ByIdentity(Generic[T]):
         """Forget the value of an owner."""
         if self._of and owner in self:
             self._of.pop(id(owner), None)
+
+
+class ByClass(Generic[T]):
+    """A look at a class that looks once at each and answers by its identity, as each call asks.
+
+    A look-up in a ``WeakKeyDictionary`` takes five times as long.
+
+    Args:
+        look: tells something of a class, which does not change.
+    """
+
+    __slots__ = ("_classes", "_found", "_look", "get")
+
+    def __init__(self, look: Callable[[type], T]) -> None:
+        self._look = look
+        self._found: dict[int, T] = {}
+        self._classes: dict[int, ref[type]] = {}
+        #: what is known by now of the class with an identity
+        self.get = self._found.get
+
+    def __call__(self, cls: type) -> T:
+        try:
+            return self._found[id(cls)]
+        except KeyError:
+            return self._seen(cls)
+
+    def clear(self) -> None:
+        """Look at all classes again."""
+        self._found.clear()
+
+    def _seen(self, cls: type) -> T:
+        at = id(cls)
+        found = self._look(cls)
+
+        def forget(_: object) -> None:
+            self._found.pop(at, None)
+            self._classes.pop(at, None)
+
+        self._classes[at] = ref(cls, forget)
+        self._found[at] = found
+        return found

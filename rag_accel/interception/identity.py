@@ -13,8 +13,9 @@ from rag_accel.accelerator import (
     current_request,
     default_accelerator,
 )
-from rag_accel.config import is_enabled
+from rag_accel.config import is_enabled, is_switch_set
 from rag_accel.interception.arguments import checked
+from rag_accel.system.forks import forks
 
 # Which ``activate()`` blocks are open, wherever in the process a call comes from.
 
@@ -97,7 +98,7 @@ def current_run(own: Accelerator | None = None) -> RequestIdentity | None:
     if run is None or run.has_ended or (own is not None and own is not run.accelerator):
         return None
     # A forked child is no part of its parent's runs.
-    return None if run.accelerator.forked else run
+    return run if run.forks == forks.number else None
 
 
 def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
@@ -106,10 +107,10 @@ def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
     What a run has left behind goes on for itself: neither its age nor its deadline is the run's.
     Under ``activate()`` a call outside any run is a run of its own.
     """
-    if not is_enabled():
+    if is_switch_set() and not is_enabled():
         return None
     run = current_request.get()
-    if run is not None and (own is None or own is run.accelerator) and not run.accelerator.forked:
+    if run is not None and (own is None or own is run.accelerator) and run.forks == forks.number:
         return run.accelerator.anonymous() if run.has_ended else run
     accelerator = activated()
     if accelerator is None or (own is not None and accelerator is not own):

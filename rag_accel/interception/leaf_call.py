@@ -10,7 +10,6 @@ from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.adoption.owned_or_plain import fail_open
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
 from rag_accel.leaves.leaves import BegunCall, Permit
-from rag_accel.scheduler.messages import EngineName
 
 #: How a call passed the scheduler: it waited for its turn, or began at once and was reported.
 Way: TypeAlias = Literal["queued", "admitted"]
@@ -93,10 +92,10 @@ class LeafCall:
 
     def begin(self) -> bool:
         """Begin, if nothing has to be waited for; ``end`` must follow then."""
-        identity, kind = self._identity, self._kind
+        identity = self._identity
         accelerator = identity.accelerator
         try:
-            begun = accelerator.leaves.begin(identity, EngineName(self._engine), kind)
+            begun = accelerator.leaves.begin(identity, self._engine, self._kind)
             if begun is not None:
                 self._begun = begun
                 begun.start()
@@ -175,7 +174,14 @@ class LeafCall:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.end(kind is None)
-        self.is_settled = _is_reset(self._run, self._held)
+        try:
+            current_request.reset(self._run)
+            held.reset(self._held)
+        except ValueError:
+            # A coroutine that nobody ends is closed by the garbage collector, in whatever context
+            # that happens to run; the context in which these were set is gone with its task.
+            return
+        self.is_settled = True
 
     def inside(self) -> inside:
         """Return a scope in which code runs as part of this call and of its run."""
@@ -202,19 +208,9 @@ class inside:  # noqa: N801 - used as a function
         self._run = current_request.set(self._identity)
 
     def __exit__(self, *raised: object) -> None:
-        _is_reset(self._run, self._held)
-
-
-def _is_reset(
-    run: Token[RequestIdentity | None], calls: Token[tuple[LeafCall, ...]] | None
-) -> bool:
-    """Leave the scope; False if it was gone."""
-    try:
-        current_request.reset(run)
-        if calls is not None:
-            held.reset(calls)
-    except ValueError:
-        # A coroutine that nobody ends is closed by the garbage collector, in whatever context that
-        # happens to run; the context in which these were set is gone with its task.
-        return False
-    return True
+        try:
+            current_request.reset(self._run)
+            if self._held is not None:
+                held.reset(self._held)
+        except ValueError:  # closed by the garbage collector, as a leaf's call may be
+            return

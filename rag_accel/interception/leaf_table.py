@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import weakref
+from abc import get_cache_token
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
+from rag_accel.adoption.by_identity import ByClass
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.seen_documents import ReadDocuments
+from rag_accel.scheduler.messages import EngineName
 
 Method = Callable[..., Any]
 Flavour = Literal[
@@ -136,7 +138,7 @@ class LeafClass:
 
     framework: Framework
     base: type | None
-    engine: str
+    engine: EngineName
     parts: tuple[type, ...]
     may_be_owned: bool
 
@@ -147,59 +149,26 @@ _NOBODYS = Framework("none", {})
 frameworks: list[Framework] = []
 
 
-class _LeafClasses:
-    """What is known of classes, by their identity: each call looks one up.
-
-    An entry goes with its class.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[int, LeafClass] = {}
-        self._classes: dict[int, weakref.ref[type]] = {}
-        #: the known class with an identity; a single operation on a dict
-        self.get = self._found.get
-
-    def add(self, cls: type, found: LeafClass) -> LeafClass:
-        """Keep what is known of a class."""
-        at = id(cls)
-
-        def forget(_: object) -> None:
-            self._found.pop(at, None)
-            self._classes.pop(at, None)
-
-        self._classes[at] = weakref.ref(cls, forget)
-        self._found[at] = found
-        return found
-
-    def clear(self) -> None:
-        """Look at all classes again."""
-        self._found.clear()
-
-
-_known = _LeafClasses()
-
-
 def add_framework(framework: Framework) -> None:
     """Know a framework's leaves from now on."""
     if framework not in frameworks:
         frameworks.append(framework)
-        _known.clear()
-
-
-def leaf_class(cls: type) -> LeafClass:
-    """Return what is known of a class."""
-    return _known.get(id(cls)) or _known.add(cls, _look_at(cls))
+        leaf_class.clear()
 
 
 def _look_at(cls: type) -> LeafClass:
     plain = plain_class(cls)
-    engine = f"{plain.__module__}.{plain.__qualname__}"
+    engine = EngineName(f"{plain.__module__}.{plain.__qualname__}")
     for framework in frameworks:
         for base in framework.leaves:
             if issubclass(cls, base):
                 parts = framework.parts.get(base, ())
                 return LeafClass(framework, base, engine, parts, framework.may_be_owned(plain))
     return LeafClass(_NOBODYS, None, engine, (), False)
+
+
+#: returns what is known of a class
+leaf_class = ByClass(_look_at)
 
 
 def leaf_base(cls: type) -> type | None:
@@ -223,7 +192,7 @@ def plain_class(cls: type) -> type:
     return cls.__mro__[1] if cls.__dict__.get("__rag_accel__", False) else cls
 
 
-def engine_name(cls: type) -> str:
+def engine_name(cls: type) -> EngineName:
     """Return the borrowed engine's name for objects of a class."""
     return leaf_class(cls).engine
 
@@ -237,20 +206,34 @@ def is_composite(obj: Any) -> bool:
     return bool(parts) and holds(obj, parts)
 
 
-#: no parts; asked of every attribute in each call, and an abstract class takes long to say no
+#: no parts
 _SETTINGS = frozenset({type(None), bool, int, float, str, dict})
 
 
 def holds(obj: Any, parts: tuple[type, ...]) -> bool:
     """Tell whether an attribute of ``obj`` is one of these, or a sequence of them."""
+    known = _parts_known(parts, get_cache_token())
     for value in vars(obj).values():
-        if type(value) in _SETTINGS:
+        cls = type(value)
+        if cls in _SETTINGS:
             continue
-        if isinstance(value, parts) or (
-            isinstance(value, list | tuple) and value and isinstance(value[0], parts)
-        ):
+        is_part = known.get(id(cls))
+        if is_part is None:
+            is_part = known(cls)
+        if is_part or (value.__class__ is not cls and isinstance(value, parts)):  # a proxy
+            return True
+        if isinstance(value, list | tuple) and value and isinstance(value[0], parts):
             return True
     return False
+
+
+@functools.lru_cache(maxsize=64)
+def _parts_known(parts: tuple[type, ...], token: int) -> ByClass[bool]:
+    """Return what tells of a class whether it is of one of these, as of now.
+
+    The token changes where a class is registered as one that it does not derive from.
+    """
+    return ByClass(lambda cls: issubclass(cls, parts))
 
 
 def is_default(cls: type, leaf: LeafMethod) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import count
 from typing import Protocol
 
-from rag_accel.accelerator import Accelerator, RequestIdentity, default_accelerator
+from rag_accel.accelerator import (
+    Accelerator,
+    RequestIdentity,
+    current_request,
+    default_accelerator,
+)
 from rag_accel.adoption.owned_or_plain import fail_open
-from rag_accel.config import is_enabled
-from rag_accel.interception.identity import activated, current_run, lent, scoped
+from rag_accel.config import is_enabled, is_switch_set
+from rag_accel.interception.identity import activated, current_run, lent
 from rag_accel.interception.leaf_call import inside
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.wrappers import StreamScope
@@ -65,21 +70,28 @@ class AcceleratedProgram:
         return self.own or activated() or default_accelerator()
 
     def run(self) -> AbstractContextManager[StreamScope]:
-        """Run a call as a request or as part of one; give the scope that its code runs in."""
+        """Run a stream as a request or as part of one; give the scope that its code runs in."""
+        call = self._call()
+        if call is None:
+            return nullcontext(nullcontext)
+        return _Request(call)
+
+    def call(self) -> AbstractContextManager[ProgramCall | None]:
+        """Run a block as a request or as part of one; give it, or ``None`` if it is neither."""
+        return self._call() or _NOTHING
+
+    def _call(self) -> ProgramCall | None:
         identity, is_new = self._identity()
         if identity is None:
-            return nullcontext(nullcontext)
+            return None
         shape = self._shape
-        # A shape of what is around this program is the better one.
-        if shape is None or not identity.accelerator.options.use_skeleton:
-            scope = partial(inside, None, identity)
-        else:
-            scope = partial(_shaped, identity, shape)
-        return _Request(identity, scope, self._lent) if is_new else nullcontext(scope)
+        if shape is not None and not identity.accelerator.options.use_skeleton:
+            shape = None
+        return ProgramCall(identity, is_new, shape, self._lent)
 
     def _identity(self) -> tuple[RequestIdentity | None, bool]:
         """Return the request that a call belongs to, and whether it begins with this call."""
-        if not is_enabled():
+        if is_switch_set() and not is_enabled():
             return None, False
         outer = current_run(self.own)
         if outer is not None:
@@ -92,44 +104,89 @@ class AcceleratedProgram:
             return None, False
 
 
-class _Request:
-    """A request of its own, open while the block runs."""
+_NOTHING = nullcontext[None]()
 
-    __slots__ = ("_identity", "_lent", "_scope")
+
+class ProgramCall:
+    """A block that runs as a request of its own, or as part of one.
+
+    Args:
+        identity: the request.
+        is_new: whether it begins and ends with this block.
+        shape: of the program, if it is known. One of what is around the program is the better one.
+        lent_ids: ids of its leaves that its framework calls in threads without a context.
+    """
+
+    __slots__ = ("_depth", "_lent", "_run", "_shape", "identity", "is_new")
 
     def __init__(
-        self, identity: RequestIdentity, scope: StreamScope, lent_ids: frozenset[int]
+        self,
+        identity: RequestIdentity,
+        is_new: bool,
+        shape: Shape | None = None,
+        lent_ids: frozenset[int] = frozenset(),
     ) -> None:
-        self._identity = identity
-        self._scope = scope
+        self.identity = identity
+        self.is_new = is_new
+        self._shape = shape
         self._lent = lent_ids
 
+    @property
+    def scope(self) -> StreamScope:
+        """Return scopes in which what outlives the block runs as part of the request."""
+        if self._shape is None:
+            return partial(inside, None, self.identity)
+        return partial(ProgramCall, self.identity, False, self._shape)
+
+    def begin(self) -> None:
+        """Begin the request, if it is this block's."""
+        if self._lent and self.is_new:
+            lent[self.identity] = self._lent
+
+    def close(self) -> None:
+        """End the request, if it is this block's."""
+        if self.is_new:
+            if self._lent:
+                lent.pop(self.identity, None)
+            self.identity.close()
+
+    def keep(self) -> ExitStack:
+        """Return what ends the request in place of this block."""
+        kept = ExitStack()
+        kept.callback(ProgramCall(self.identity, self.is_new, None, self._lent).close)
+        self.is_new = False
+        return kept
+
+    def __enter__(self) -> ProgramCall:
+        if self._lent:
+            self.begin()
+        if self._shape is not None:
+            self._depth = leaf_depth.set(leaf_depth.get() or self._shape.here)
+        self._run = current_request.set(self.identity)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            current_request.reset(self._run)
+            if self._shape is not None:
+                leaf_depth.reset(self._depth)
+        except ValueError:
+            pass  # a coroutine that nobody ended is closed by the garbage collector, anywhere
+        if self.is_new:
+            self.close()
+
+
+class _Request:
+    """A request that is open while the block runs, outside of its scopes."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: ProgramCall) -> None:
+        self._call = call
+
     def __enter__(self) -> StreamScope:
-        if self._lent:
-            lent[self._identity] = self._lent
-        return self._scope
+        self._call.begin()
+        return self._call.scope
 
     def __exit__(self, *raised: object) -> None:
-        identity = self._identity
-        if self._lent:
-            lent.pop(identity, None)
-        identity.close()
-
-
-class _shaped(inside):  # noqa: N801 - used as a function
-    """A block that is part of a run whose shape is known."""
-
-    __slots__ = ("_depth", "_shape")
-
-    def __init__(self, identity: RequestIdentity, shape: Shape) -> None:
-        super().__init__(None, identity)
-        self._shape = shape
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._depth = scoped(leaf_depth, leaf_depth.get() or self._shape.here)
-        self._depth.__enter__()
-
-    def __exit__(self, *raised: object) -> None:
-        self._depth.__exit__(*raised)
-        super().__exit__(*raised)
+        self._call.close()

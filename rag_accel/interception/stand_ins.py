@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.adoption import local_llms
+from rag_accel.adoption.by_identity import ByClass
 from rag_accel.adoption.generation import GreedyCall
 from rag_accel.adoption.owned_or_plain import owned_or_plain, start_in_pool
 from rag_accel.adoption.stand_ins import ClientWork, StandIns
@@ -30,16 +30,13 @@ class StandingIn:
     """The methods of a framework's objects that can run on stand-ins."""
 
     stand_ins: StandIns
-    _known: WeakKeyDictionary[type, bool] = field(
-        default_factory=WeakKeyDictionary[type, bool], init=False, repr=False
-    )
+    #: tells whether objects of a class may have stand-ins
+    may_stand_in: ByClass[bool] = field(init=False, repr=False)
 
-    def may_stand_in(self, cls: type) -> bool:
-        """Tell whether objects of a class may have stand-ins."""
-        known = self._known.get(cls)
-        if known is None:
-            known = self._known[cls] = self.stand_ins.has(plain_class(cls), plain_method)
-        return known
+    def __post_init__(self) -> None:
+        has = self.stand_ins.has
+        looked = ByClass(lambda cls: has(plain_class(cls), plain_method))
+        object.__setattr__(self, "may_stand_in", looked)
 
     def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
         """Return the scheduled version of a method that runs on a stand-in where there is one.

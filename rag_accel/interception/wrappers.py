@@ -35,7 +35,7 @@ from rag_accel.interception.leaf_table import (
 )
 
 T = TypeVar("T")
-StreamScope = Callable[[], AbstractContextManager[None]]
+StreamScope = Callable[[], AbstractContextManager[object]]
 
 
 # Compute each item of a stream inside a scope that its consumer never sees.

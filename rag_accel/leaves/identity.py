@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rag_accel.leaves.seen_documents import SeenDocuments
 from rag_accel.scheduler.messages import RequestId
+from rag_accel.system.forks import forks
 
 if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
@@ -46,13 +47,14 @@ class RequestIdentity:
         "_is_closing",
         "_is_quiet",
         "_num_streams",
-        "_ordinals",
         "_seen",
         "accelerator",
         "arrived_at",
         "deadline",
+        "forks",
         "has_ended",
         "last_call",
+        "ordinals",
         "program",
         "request",
     )
@@ -70,7 +72,10 @@ class RequestIdentity:
         self.arrived_at = arrived_at
         self.deadline = deadline
         self.program = program
-        self._ordinals = count(1)
+        #: numbers of its leaves, whose names are ``next_leaf``'s
+        self.ordinals = count(1)
+        #: equal to that of now in the process that it was made in
+        self.forks = forks.number
         #: whether the run is over; what it started beside itself may still go on
         self.has_ended = False
         #: its last call that need not wait
@@ -111,7 +116,7 @@ class RequestIdentity:
             self._close()
 
     def _close(self) -> None:
-        if not self.accelerator.forked:
+        if forks.number == self.forks:
             self.accelerator.close_request(self)
 
     def begin_quietly(self) -> None:
@@ -136,7 +141,7 @@ class RequestIdentity:
 
     def next_leaf(self) -> str:
         """Return a name for the next leaf, unique within the run."""
-        return f"leaf{next(self._ordinals)}"
+        return f"leaf{next(self.ordinals)}"
 
     def __deepcopy__(self, memo: object) -> RequestIdentity:
         return self

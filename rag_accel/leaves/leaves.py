@@ -67,6 +67,7 @@ class Leaves:
 
     def __init__(self, driver: Driver, options: Options) -> None:
         self._driver = driver
+        self._begin = driver.begin_call
         self._options = options
 
     def call(
@@ -103,9 +104,9 @@ class Leaves:
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> BegunCall | None:
         """Return a borrowed call to start here and now if it need not wait; it must be ended."""
-        begun = self._driver.begin_call(
+        begun = self._begin(
             identity.request,
-            identity.next_leaf(),
+            f"leaf{next(identity.ordinals)}",
             engine,
             kind,
             identity.arrived_at,

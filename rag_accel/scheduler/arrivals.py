@@ -15,6 +15,7 @@ from rag_accel.scheduler.messages import (
     NodeKey,
     Outcome,
     OwnedEngineAdded,
+    ProgramEnded,
     ProgramLeft,
     Reported,
     RequestArrived,
@@ -139,7 +140,8 @@ def request_arrived(
 def request_opened(
     state: SchedulerState, event: RequestOpened, now: float, out: list[Command]
 ) -> None:
-    """Take in a program whose calls will follow."""
+    """Take in a program whose calls will follow; one that has begun before keeps its place."""
+    state.begun.pop(event.request, None)
     _require_new(state, event.request)
     last_engine, idle_since = event.last_call or (None, event.arrived_at)
     run = RequestRun(
@@ -152,7 +154,7 @@ def request_opened(
         last_engine=last_engine,
         idle_since=idle_since,
     )
-    start_request(state, run, now, out)
+    start_request(state, run, now, out, at_once=event.was_reported)
 
 
 def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: list[Command]) -> None:
@@ -185,10 +187,14 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
 
 
 def reported(state: SchedulerState, event: Reported, now: float, out: list[Command]) -> None:
-    """Learn from what has happened where callers are."""
+    """Learn from what has happened where callers are, and count the programs that live there."""
     for fact in event.facts:
         if isinstance(fact, CallMade):
             _learn_call(state, fact)
+        elif isinstance(fact, ProgramEnded):
+            state.begun.pop(fact.request, None)
+        elif not state.closed:
+            state.begun[fact.request] = None
 
 
 def _learn_call(state: SchedulerState, event: CallMade) -> None:

@@ -138,6 +138,8 @@ class SchedulerState:
     requests: dict[RequestId, RequestRun] = field(default_factory=dict[RequestId, RequestRun])
     #: requests that wait for admission, oldest first
     pending: dict[RequestId, RequestRun] = field(default_factory=dict[RequestId, RequestRun])
+    #: programs that have begun and are not opened; each has its place as a live request has
+    begun: dict[RequestId, None] = field(default_factory=dict[RequestId, None])
     engines: dict[EngineName, EngineState] = field(default_factory=dict[EngineName, EngineState])
     #: those of ``engines`` that are stepped by us; few, while borrowed ones may be many
     owned: dict[EngineName, EngineState] = field(default_factory=dict[EngineName, EngineState])
@@ -251,7 +253,7 @@ class SchedulerState:
     @property
     def has_room(self) -> bool:
         """Tell whether one more request may be admitted."""
-        return len(self.requests) < self.options.max_requests
+        return len(self.requests) + len(self.begun) < self.options.max_requests
 
     @property
     def live(self) -> int:

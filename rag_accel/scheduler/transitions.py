@@ -112,6 +112,7 @@ def _tick(state: SchedulerState, event: Tick, now: float, out: list[Command]) ->
 
 def _closing(state: SchedulerState, event: Closing, now: float, out: list[Command]) -> None:
     state.closed = True
+    state.begun.clear()
     for run in [*state.requests.values(), *state.pending.values()]:
         end_request(state, run, "closed", None, now, out)
 

@@ -157,6 +157,44 @@ def test_so_are_those_that_fill_half_the_bound() -> None:
         assert acc.is_idle
 
 
+def test_one_that_began_while_there_was_room_waits_for_none_later() -> None:
+    with opened(max_requests=4) as acc:
+        settle(acc)
+        work = embedding(acc)
+        first = acc.open_request("p")
+        assert not is_open(acc, first)
+        others = [acc.open_request("q") for _ in range(8)]
+        asking = Thread(target=acc.leaves.compute, args=(first, work))
+        asking.start()
+        asking.join(20)
+        has_ended = not asking.is_alive()
+        for identity in (first, *others):
+            acc.close_request(identity)
+        asking.join(20)
+        assert has_ended, "it waits for programs that may wait for it"
+        become_idle(acc)
+
+
+def test_who_waits_enters_when_one_that_was_not_opened_ends() -> None:
+    with opened(max_requests=3) as acc:
+        settle(acc)
+        work = embedding(acc)
+        first, *others = [acc.open_request("p") for _ in range(3)]
+        assert [is_open(acc, one) for one in (first, *others)] == [False, True, True]
+        handed = acc.leaves.hand_over(acc.anonymous(), [work])
+        pending = acc._driver.ask(lambda: len(acc._driver._handler.state.pending))
+        acc.close_request(first)
+        values: list[object] = []
+        asking = Thread(target=lambda: values.append(handed.value(0)))
+        asking.start()
+        asking.join(20)
+        num_values = len(values)
+        for identity in others:
+            acc.close_request(identity)
+        asking.join(20)
+        assert (pending, num_values) == (1, 1)
+
+
 def test_a_leaf_that_comes_after_its_program_opens_it_no_more(acc: Accelerator) -> None:
     work = embedding(acc)
     identity = acc.open_request("p")

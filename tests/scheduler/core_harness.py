@@ -21,6 +21,8 @@ from rag_accel.scheduler.messages import (
     NodeReport,
     NodeSpec,
     OwnedEngineAdded,
+    ProgramBegan,
+    ProgramEnded,
     Reported,
     RequestArrived,
     RequestCancelled,
@@ -101,6 +103,14 @@ class Core:
         call = CallMade(RequestId(request), "x", EngineName(engine), kind, began, began, ended, ok)
         return self.send(Reported((call,)), ended)
 
+    def began(self, *requests: int) -> list[Command]:
+        """Tell of programs that have begun and are not opened."""
+        return self.send(Reported(tuple(ProgramBegan(RequestId(one), 0.0) for one in requests)))
+
+    def ended(self, *requests: int) -> list[Command]:
+        """Tell of such programs that have ended."""
+        return self.send(Reported(tuple(ProgramEnded(RequestId(one), 0.0) for one in requests)))
+
     def graph(
         self,
         request: int,
@@ -112,9 +122,15 @@ class Core:
         return self.send(RequestArrived(RequestId(request), nodes, at, deadline, on_full), at)
 
     def open(
-        self, request: int, program: str = "p", at: float = 0.0, deadline: float | None = None
+        self,
+        request: int,
+        program: str = "p",
+        at: float = 0.0,
+        deadline: float | None = None,
+        was_reported: bool = False,
     ) -> list[Command]:
-        return self.send(RequestOpened(RequestId(request), program, at, deadline), at)
+        event = RequestOpened(RequestId(request), program, at, deadline, None, was_reported)
+        return self.send(event, at)
 
     def close_program(self, request: int, at: float = 0.0) -> list[Command]:
         return self.send(RequestClosed(RequestId(request), at), at)

@@ -67,6 +67,40 @@ def test_an_open_program_keeps_its_place_between_its_leaves() -> None:
     assert core.close_program(1) == [StartStep.match(admitted=(key(2, "a"),))]
 
 
+def test_a_program_that_has_begun_keeps_its_place_until_it_is_opened() -> None:
+    core = Core(max_requests=2)
+    core.own()
+    core.began(1)
+    assert core.leaf(2, "a") == [StartStep.match(admitted=(key(2, "a"),))]
+    core.open(3)
+    assert core.leaf(3, "a") == []
+    core.open(1, was_reported=True)
+    core.leaf(1, "a")
+    assert core.end_step()[-1] == StartStep.match(admitted=(key(1, "a"), key(3, "a")))
+    core.end_step()
+    core.close_program(1)
+    core.close_program(3)
+    assert core.state.is_empty()
+
+
+def test_one_that_ends_unopened_makes_room() -> None:
+    core = Core(max_requests=1)
+    core.own()
+    core.began(1)
+    assert core.graph(2, spec("a")) == []
+    assert core.ended(1) == [StartStep.match(admitted=(key(2, "a"),))]
+
+
+def test_programs_that_began_at_the_same_moment_all_enter() -> None:
+    core = Core(max_requests=2)
+    core.own()
+    core.began(1, 2, 3)
+    for request in (1, 2, 3):
+        core.open(request, was_reported=True)
+    assert all(run.admitted for run in core.state.requests.values())
+    assert len(core.state.requests) == 3
+
+
 def test_a_program_opened_past_the_bound_lets_its_leaves_wait() -> None:
     core = full()
     core.open(1)

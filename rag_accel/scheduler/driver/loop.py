@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
@@ -134,7 +134,7 @@ class Driver:
         self._leading: set[str] = set()
         #: of all workers, also of those whose engine has left and which still close it
         self._worker_threads = LivingThreads()
-        self._ids: Iterator[int] = count(1)
+        self._ids = cast("Iterator[RequestId]", count(1))
         self._pid = os.getpid()
         self._forks = forks.number
         self._closing = False
@@ -150,7 +150,7 @@ class Driver:
         """Return a fresh request id; ForkedError in a forked child."""
         if forks.number != self._forks:
             self._require_own_process()
-        return RequestId(next(self._ids))
+        return next(self._ids)
 
     def add_engine(self, name: str, engine: Engine) -> EngineName:
         """Take over an owned engine and start its worker.
@@ -238,8 +238,14 @@ class Driver:
     def _is_half_full(self) -> bool:
         """Tell whether half of the requests that may live do, as far as this thread can see."""
         state = self._handler.state
-        unseen = len(self._turns.mailbox.messages)
-        live = len(state.requests) + len(state.pending) + unseen + len(self._calls)
+        calls = self._calls
+        live = (
+            len(state.requests)
+            + len(state.pending)
+            + len(calls.mailbox.messages)
+            + len(calls.running)
+            + len(calls.programs)
+        )
         return 2 * live >= state.options.max_requests
 
     def begin_program(
@@ -271,7 +277,11 @@ class Driver:
         """End one that was never opened."""
         if forks.number == self._forks:
             self._calls.programs.pop(request, None)
-            self._turns.mailbox.put_quietly((ProgramEnded(request, self._clock.now()), None))
+            message = ProgramEnded(request, self._clock.now()), None
+            if self._handler.state.pending:  # one of them may take its place
+                self._turns.bring(message)
+            else:
+                self._turns.mailbox.put_quietly(message)
 
     def post(self, event: Event) -> None:
         """Tell the core that something happened; in a forked child nothing did."""
