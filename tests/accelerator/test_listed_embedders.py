@@ -64,12 +64,12 @@ def test_a_device_computes_the_model_of_the_list(minilm: Any) -> None:
         assert "cpu-2: equal vectors on all probes" in explained(acc)
 
 
-def test_a_server_that_is_down_and_an_emulated_device_stay_out_with_their_reasons() -> None:
+def test_a_server_that_is_down_pauses_and_an_emulated_device_stays_out_with_their_reasons() -> None:
     down = RemoteMember("http://127.0.0.1:9/v1", "some-model")
     unknown = EmulatedMember({"x": [1.0]}, 0.0, 0.0, "v100")
     with opened(embedder=[FakeMember("here"), down, unknown]) as acc:
         text = explained(acc)
-    assert "remote: stays out" in text
+    assert "remote: paused: no vectors" in text
     assert "no connection to the server" in text
     assert "emulated-v100: stays out" in text
 

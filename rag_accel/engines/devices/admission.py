@@ -12,7 +12,7 @@ compute.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from math import ceil
 
@@ -93,11 +93,13 @@ class Admission:
         Args:
             request: whose work it is.
             work: its id.
-            costs: estimated tokens of its texts, at least one.
+            costs: estimated tokens of its texts; none where all vectors are known.
             now: when it comes.
         """
         tokens = sum(costs)
         self._to_come.brought(request, tokens)
+        if not costs:
+            return
         new = tokens / len(costs)
         if self._text_tokens:
             new = self._text_tokens + _FORGETTING * (new - self._text_tokens)
@@ -108,6 +110,16 @@ class Admission:
     def ended(self, work: WorkId, now: float) -> None:
         """Measure how long a work has taken."""
         self._lateness.ended(work, now)
+
+    def forgotten(self, works: Iterable[WorkId]) -> None:
+        """Learn nothing from works that were cancelled or ended with an error."""
+        for work in works:
+            self._lateness.forgotten(work)
+
+    @property
+    def num_measured(self) -> int:
+        """Return how many works are expected to end, so that they can be measured."""
+        return self._lateness.num_came
 
     def _most_queued_s(self, beside: bool) -> float:
         """Return in how many seconds all that is queued should end."""
@@ -134,6 +146,15 @@ class Lateness:
         self._came[work] = now
         if len(self._came) > _MOST_WORKS:
             self._came.popitem(last=False)
+
+    @property
+    def num_came(self) -> int:
+        """Return of how many works only the arrival is known."""
+        return len(self._came)
+
+    def forgotten(self, work: WorkId) -> None:
+        """Forget when a work came; its id may live again."""
+        self._came.pop(work, None)
 
     def ended(self, work: WorkId, now: float) -> None:
         """Learn from the end of a work; one of which no arrival is known teaches nothing."""

@@ -58,13 +58,14 @@ class Attendance:
     def __init__(self, joining: Joining, limits: MemberLimits) -> None:
         self._joined = {one.spec.name: one for one in joining.joined}
         self._stays_out = dict(joining.excluded)
+        self._awaited = set(joining.unreached)
         self._has_left: dict[str, Reason] = {}
         self._away: dict[str, Absence] = {}
         self._limits = limits
 
     def has_left(self, member: str) -> bool:
         """Tell whether a member has left for good."""
-        return member in self._has_left
+        return member in self._has_left or member in self._stays_out
 
     def is_away(self, member: str) -> bool:
         """Tell whether a member takes nothing until it has been probed."""
@@ -87,9 +88,21 @@ class Attendance:
         self._away[member] = Absence(why, probes, now + after_s)
         return after_s
 
+    def is_awaited(self, member: str) -> bool:
+        """Tell whether a member has never been reached."""
+        return member in self._awaited
+
+    def stay_out(self, member: str, why: str) -> None:
+        """Note that a member that was awaited does not join."""
+        self._away.pop(member, None)
+        self._awaited.discard(member)
+        del self._joined[member]
+        self._stays_out[member] = why
+
     def rejoin(self, joined: Joined) -> None:
-        """Note that a member takes work again."""
+        """Note that a member takes work again, or for the first time."""
         self._away.pop(joined.spec.name, None)
+        self._awaited.discard(joined.spec.name)
         self._joined[joined.spec.name] = joined
 
     def lines(self, now: float) -> tuple[str, ...]:

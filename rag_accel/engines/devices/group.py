@@ -8,9 +8,7 @@ that submits, or that of the member whose step has just ended.
 from __future__ import annotations
 
 import os
-import re
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from math import inf
 
@@ -29,8 +27,9 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.admitting import admitted_members, no_member_admits
-from rag_accel.engines.devices.joining import Joined, join
+from rag_accel.engines.devices.joining import Joined, NotJoined, join
 from rag_accel.engines.devices.limits import MemberLimits
+from rag_accel.engines.devices.member_counts import MemberCounts
 from rag_accel.engines.devices.member_jobs import MemberJob, group_profile
 from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.pieces import WorkPiece
@@ -50,7 +49,6 @@ CLOSE_S = 5.0
 """How long closing waits for the members' running steps."""
 
 _MOST_WAIT_S = 3600.0
-_NO_WORD = re.compile(r"\W+")
 
 
 class DeviceGroup(EngineBase):
@@ -62,7 +60,8 @@ class DeviceGroup(EngineBase):
 
     A member that fails several steps in a row, falls silent or answers as another model takes no
     work until it has embedded probes as it did before. One elsewhere is probed again and again, one
-    on this machine's cores once.
+    on this machine's cores once. One elsewhere that gives no answer when the group is made is
+    probed in the same way, and takes part once it has been reached.
 
     Args:
         members: the members, most preferred first, each with a name of its own.
@@ -78,7 +77,8 @@ class DeviceGroup(EngineBase):
         clock: measures steps, and is that of ``EngineRequest.deadline``.
 
     Raises:
-        ConfigError: no member, two of one name, or a first member that cannot embed.
+        ConfigError: no member, two of one name, or a first member that cannot embed; one that gives
+            no answer may come later if another can embed.
     """
 
     def __init__(
@@ -101,12 +101,13 @@ class DeviceGroup(EngineBase):
             tolerance=tolerance,
             reproducible=reproducible,
             threads=threads,
+            awaits=True,
         )
         limits = limits or MemberLimits()
         self._members = {one.spec.name: one.member for one in joining.joined}
         self._dimensions = joining.dimensions
         self._estimate = joining.joined[0].member.estimate
-        self._counts: Counter[str] = Counter()
+        self._counts = MemberCounts()
         self._placement = Placement(
             [one.spec for one in joining.joined], slo_s, limits, hang_s=hang_s
         )
@@ -139,6 +140,8 @@ class DeviceGroup(EngineBase):
         #: guards placement, jobs and counts against the members' threads
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        with self._lock:
+            self._upkeep.await_unreached()
 
     @property
     def profile(self) -> EngineProfile:
@@ -224,6 +227,8 @@ class DeviceGroup(EngineBase):
             for id in gone:
                 self._jobs.pop(id, None)
             self._placement.cancel(gone)
+            if self._admission is not None:
+                self._admission.forgotten(gone)
 
     def interrupt(self) -> None:
         """Make a waiting step return at once."""
@@ -249,8 +254,10 @@ class DeviceGroup(EngineBase):
     def ended(self, task: Task, vectors: list[Vector], seconds: float) -> None:
         """Put the vectors of a step where they belong; the member's thread."""
         with self._lock:
+            if self._closed:
+                return
             done = self._placement.ended(task.batch, seconds, self._clock.now())
-            self._count_step(task, seconds)
+            self._counts.count_step(task, seconds)
             found = {part.piece: rows for part, rows in zip(task.parts, vectors, strict=True)}
             for piece in done:
                 self._jobs[piece.work].vectors[list(piece.positions)] = found[piece]
@@ -269,7 +276,7 @@ class DeviceGroup(EngineBase):
             self._upkeep.failed(task.batch, error)
             self._bind_beside_step()
 
-    def probed(self, member: str, found: Joined | str) -> None:
+    def probed(self, member: str, found: Joined | NotJoined) -> None:
         """Let a member that was away take work again, or ask it later; the member's thread."""
         with self._lock:
             if not self._closed:
@@ -302,14 +309,14 @@ class DeviceGroup(EngineBase):
             texts = known.missing_of(texts)
         vectors = np.empty((len(texts), self._dimensions[role]), dtype=np.float32)
         job = MemberJob(request, role, texts, vectors, known)
-        self._jobs[request.id] = job
-        if not texts:
-            self._report(EngineOutput(request.id, "final", job.value(self._kept)))
-            return
         costs = [self._estimate(text) for text in texts]
+        self._jobs[request.id] = job
         now = self._clock.now()
         if self._admission is not None:
             self._admission.brought(request.request_id, request.id, costs, now)
+        if not texts:
+            self._report(EngineOutput(request.id, "final", job.value(self._kept)))
+            return
         self._placement.add(
             request.id,
             costs,
@@ -333,7 +340,7 @@ class DeviceGroup(EngineBase):
             job = self._jobs[id]
             admitted = self._admitted(job.role, job.request.namespace)
             error = self._upkeep.unanswered_error(now, admitted)
-            self._report(EngineOutput(id, "error", error=error))
+            self._report_error(id, error)
         for batch in self._placement.bind(now, self._cores, self._beside):
             self._upkeep.put(self._task(batch))
 
@@ -373,17 +380,20 @@ class DeviceGroup(EngineBase):
 
     def report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
         for id in dict.fromkeys(piece.work for piece in pieces):
-            self._report(EngineOutput(id, "error", error=error))
+            self._report_error(id, error)
+
+    def forget_vectors(self) -> None:
+        """Forget kept vectors, some of which may be those of another model."""
+        if self._kept is not None:
+            self._kept.clear()
+
+    def _report_error(self, id: WorkId, error: BaseException) -> None:
+        if self._admission is not None:
+            self._admission.forgotten([id])
+        self._report(EngineOutput(id, "error", error=error))
 
     def _report(self, output: EngineOutput) -> None:
         self._outbox.put([(self._jobs[output.id], output)])
-
-    def _count_step(self, task: Task, seconds: float) -> None:
-        name = task.batch.member
-        self.count(name, "steps", 1)
-        self.count(name, "texts", sum(len(part.texts) for part in task.parts))
-        self.count(name, "tokens", task.batch.cost)
-        self.count(name, "busy_ms", round(seconds * 1000))
 
     def _count_late(self, work: Sequence[EngineRequest]) -> None:
         """Count texts with which all that is queued would end later than it should."""
@@ -395,7 +405,7 @@ class DeviceGroup(EngineBase):
             )
 
     def count(self, member: str, what: str, number: int) -> None:
-        self._counts[f"{_NO_WORD.sub('_', member)}_{what}"] += number
+        self._counts.count(member, what, number)
 
     def _require_usable(self) -> None:
         if os.getpid() != self._pid:

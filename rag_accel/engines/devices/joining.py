@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from rag_accel.clock import Clock
 from rag_accel.engines.devices.admitting import ROLES
 from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts
 from rag_accel.engines.devices.line import CostLine
-from rag_accel.engines.devices.members import Member
+from rag_accel.engines.devices.members import Member, MemberChangedError
 from rag_accel.engines.devices.plan import MemberSpec
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
@@ -21,6 +21,8 @@ from rag_accel.errors import ConfigError, EngineError, RemoteEngineError
 logger = logging.getLogger("rag_accel.engines")
 
 _NUM_LONG = 4  # of the probes, embedded once more to learn how long a step takes
+_SERVER_ERROR = 500
+_LATER = (408, 425, 429)  # refusals that may not be repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,37 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class NotJoined:
+    """Why a member does not join.
+
+    Args:
+        why: for people.
+        is_unreached: no answer came from elsewhere, so one may come later.
+        is_other_model: it answers with vectors that are not the expected ones.
+    """
+
+    why: str
+    is_unreached: bool = False
+    is_other_model: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Joining:
     """What came of joining.
 
     Args:
-        joined: those that take part, in order of preference.
+        joined: those that take part, in order of preference, and those that may do so later.
+        unreached: why each of the latter does not yet, by name.
         excluded: why each of the others does not, by name.
-        expected: the first member's vectors of the probes, by role: ``[texts, dim], float32``.
+        reference: the name of the member with which the others are compared: the first that could
+            be reached.
+        expected: its vectors of the probes, by role: ``[texts, dim], float32``.
     """
 
     joined: tuple[Joined, ...]
+    unreached: dict[str, NotJoined]
     excluded: dict[str, str]
+    reference: str
     expected: dict[Role, Vector]
 
     @property
@@ -72,6 +94,7 @@ def join(
     tolerance: float | None = None,
     reproducible: bool = False,
     threads: int = 1,
+    awaits: bool = False,
 ) -> Joining:
     """Compare all members with the first one; those that stay out are closed.
 
@@ -81,41 +104,38 @@ def join(
         tolerance: how far vectors of a member may be from the first's, in any component.
         reproducible: only the first member takes part.
         threads: with how many threads those here compute meanwhile.
+        awaits: a member elsewhere that gives no answer may join later; if that is the first one,
+            the others are compared with the next one that works.
 
     Raises:
         ConfigError: no member, two of one name, or a first one that does not embed the probes.
     """
-    if not members:
-        raise ConfigError("a device group has no member", valid="one engine or more")
-    names = [member.name for member in members]
-    if len(set(names)) < len(names):
-        found = ", ".join(names)
-        raise ConfigError("members of one group have the same name", found=found, valid="others")
-    first = members[0]
-    try:
-        expected = _probe(first, threads)
-        joined = [Joined(first, _spec(first, clock, threads), None)]
-    except Exception as error:
-        close(first)
-        raise ConfigError(
-            "the first member of a device group cannot embed",
-            where=first.name,
-            found=f"{type(error).__name__}: {error}",
-            hint="give a member that works first, the others are compared with it",
-        ) from error
-    excluded: dict[str, str] = {}
-    for member in members[1:]:
+    _require_names(members)
+    awaits = awaits and not reproducible
+    outcomes, expected = _until_one_works(members, clock, threads, awaits)
+    reference = members[len(outcomes) - 1].name
+    for member in members[len(outcomes) :]:
         if reproducible:
-            excluded[member.name] = "reproducible: one member computes all vectors"
+            outcomes.append(NotJoined("reproducible: one member computes all vectors"))
         else:
-            found = compared(member, expected, clock, tolerance, threads)
-            if isinstance(found, Joined):
-                joined.append(found)
-                continue
-            excluded[member.name] = found
-            logger.warning("member %s stays out of its device group: %s", member.name, found)
-        close(member)
-    return Joining(tuple(joined), excluded, expected)
+            outcomes.append(compared(member, expected, clock, tolerance, threads))
+    joined: list[Joined] = []
+    unreached: dict[str, NotJoined] = {}
+    excluded: dict[str, str] = {}
+    for member, found in zip(members, outcomes, strict=True):
+        if isinstance(found, Joined):
+            joined.append(found)
+        elif awaits and found.is_unreached:
+            joined.append(Joined(member, _spec_of(member), None))
+            unreached[member.name] = found
+        else:
+            excluded[member.name] = found.why
+            if not reproducible:
+                logger.warning(
+                    "member %s stays out of its device group: %s", member.name, found.why
+                )
+            close(member)
+    return Joining(tuple(joined), unreached, excluded, reference, expected)
 
 
 def close(member: Member) -> None:
@@ -134,8 +154,8 @@ def compared(
     threads: int,
     *,
     is_first: bool = False,
-) -> Joined | str:
-    """Return a member that joins, or the reason why it does not.
+) -> Joined | NotJoined:
+    """Return a member that joins, or why it does not.
 
     Args:
         member: asked for the probes.
@@ -149,18 +169,68 @@ def compared(
         found = _probe(member, threads)
         fidelity = _fidelity(expected, found)
         if isinstance(fidelity, str):
-            return fidelity
+            return NotJoined(fidelity, is_other_model=True)
         if fidelity.is_within(tolerance) or (is_first and fidelity.is_same_model):
             spec = _spec(member, clock, threads)
             return Joined(member, spec, None if is_first else fidelity)
-    except RemoteEngineError as error:
-        return f"no vectors: {error}"
-    except EngineError as error:
-        return f"bad vectors: {error}"
     except Exception as error:
-        return f"it raised {type(error).__name__}: {error}"
+        return _not_joined(member, error)
     allowed = "1e-06" if tolerance is None else f"member_tolerance={tolerance:g}"
-    return f"other vectors: {fidelity}; allowed: {allowed}"
+    return NotJoined(f"other vectors: {fidelity}; allowed: {allowed}", is_other_model=True)
+
+
+def _require_names(members: Sequence[Member]) -> None:
+    if not members:
+        raise ConfigError("a device group has no member", valid="one engine or more")
+    names = [member.name for member in members]
+    if len(set(names)) < len(names):
+        found = ", ".join(names)
+        raise ConfigError("members of one group have the same name", found=found, valid="others")
+
+
+def _until_one_works(
+    members: Sequence[Member], clock: Clock, threads: int, awaits: bool
+) -> tuple[list[Joined | NotJoined], dict[Role, Vector]]:
+    """Return what came of the members up to the first that works, and its vectors of the probes.
+
+    Raises:
+        ConfigError: the first one fails, and is not awaited or none works. All asked are closed.
+    """
+    outcomes: list[Joined | NotJoined] = []
+    errors: list[Exception] = []
+    for member in members:
+        try:
+            expected = _probe(member, threads)
+            return [*outcomes, Joined(member, _spec(member, clock, threads), None)], expected
+        except Exception as error:
+            errors.append(error)
+            outcomes.append(found := _not_joined(member, error))
+        if len(outcomes) == 1 and not (awaits and found.is_unreached):
+            break
+    for member, _ in zip(members, outcomes, strict=False):
+        close(member)
+    raise ConfigError(
+        "the first member of a device group cannot embed",
+        where=members[0].name,
+        found=f"{type(errors[0]).__name__}: {errors[0]}",
+        hint="give a member that works first, the others are compared with it",
+    ) from errors[0]
+
+
+def _not_joined(member: Member, error: Exception) -> NotJoined:
+    """Return why a member that raised does not join.
+
+    One elsewhere may do so later where no answer came, or one that says nothing of what was asked.
+    """
+    if isinstance(error, RemoteEngineError):
+        status = error.status
+        is_answered = status is not None and status < _SERVER_ERROR and status not in _LATER
+        is_unreached = member.max_threads == 0 and not is_answered
+        return NotJoined(f"no vectors: {error}", is_unreached=is_unreached)
+    if isinstance(error, EngineError):
+        is_changed = isinstance(error, MemberChangedError)
+        return NotJoined(f"bad vectors: {error}", is_other_model=is_changed)
+    return NotJoined(f"it raised {type(error).__name__}: {error}")
 
 
 def _fidelity(expected: dict[Role, Vector], found: dict[Role, Vector]) -> Fidelity | str:
@@ -199,14 +269,17 @@ def _spec(member: Member, clock: Clock, threads: int) -> MemberSpec:
         began = clock.now()
         embedded(member, some, "query", _threads(member, threads))
         line.add(sum(map(member.estimate, some)), clock.now() - began)
+    return replace(_spec_of(member), alpha=line.alpha, beta=line.beta)
+
+
+def _spec_of(member: Member) -> MemberSpec:
+    """Return what a member says of itself, with a guess of what its steps cost."""
     return MemberSpec(
         member.name,
-        line.alpha,
-        line.beta,
-        member.max_texts,
-        member.max_tokens,
-        member.max_threads,
-        getattr(member, "in_flight", 1),
+        max_texts=member.max_texts,
+        max_tokens=member.max_tokens,
+        max_threads=member.max_threads,
+        in_flight=getattr(member, "in_flight", 1),
     )
 
 

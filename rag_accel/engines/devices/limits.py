@@ -1,9 +1,9 @@
-"""Time limits of a device group for members that fail, fall silent and come back: pure."""
+"""Limits of a device group for members that fail, fall silent and come back: pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import inf, isfinite
+from math import isfinite
 
 from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.errors import ConfigError
@@ -14,7 +14,7 @@ SILENT_TIMES = 4.0
 
 @dataclass(frozen=True, slots=True)
 class MemberLimits:
-    """Time limits of the members of a device group, in seconds.
+    """Limits of the members of a device group: seconds where a name ends in ``_s``.
 
     Args:
         first_pause_s: until a member elsewhere that failed is probed; each further wait doubles.
@@ -23,10 +23,13 @@ class MemberLimits:
         second_try_s: a step that exceeds its predicted time by as much again, and at least by this,
             is given to a free member too.
         silent_s: a call of a member elsewhere without an answer is given up so long after
-            ``slo_s``; without ``slo_s`` only the member's own limits and ``hang_s`` end it.
+            ``slo_s``, and four times its predicted time.
+        silent_without_slo_s: the same without ``slo_s``.
         absent_s: how long work waits for a member while none answers, before it ends with an error.
         compare_every_s: after so much time a member elsewhere embeds a probe again, before its next
             step.
+        compare_every_texts: after so many texts a call to a server holds a probe too, whose vector
+            is compared before any of the others is used.
 
     Raises:
         ConfigError: a limit that is negative or not finite.
@@ -37,18 +40,20 @@ class MemberLimits:
     probe_s: float = 10.0
     second_try_s: float = 0.5
     silent_s: float = 2.0
+    silent_without_slo_s: float = 20.0
     absent_s: float = 2.0
     compare_every_s: float = 60.0
+    compare_every_texts: float = 64
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if not (isfinite(value) and value >= 0.0):
                 raise ConfigError(
-                    "a time limit of members is no length of time",
+                    "a limit of members is no number from 0",
                     where=f"MemberLimits({field.name}=)",
                     found=repr(value),
-                    valid="seconds, from 0",
+                    valid="a finite number, from 0",
                 )
 
     def pause_s(self, probes: int) -> float:
@@ -61,5 +66,5 @@ class MemberLimits:
 
     def silent_at(self, batch: MemberBatch, slo_s: float | None, hang_s: float) -> float:
         """Return when a call of a member elsewhere is given up."""
-        silent = inf if slo_s is None else SILENT_TIMES * batch.predicted_s + slo_s + self.silent_s
-        return batch.began + min(hang_s, silent)
+        after_s = self.silent_without_slo_s if slo_s is None else slo_s + self.silent_s
+        return batch.began + min(hang_s, SILENT_TIMES * batch.predicted_s + after_s)

@@ -44,7 +44,8 @@ class Member(Protocol):
 
     A member may say more of itself: ``roles`` and ``namespaces``, a frozenset of those whose texts
     it may be given or None for all, and ``in_flight``, most calls at once, each on a thread of its
-    own; by default 1.
+    own; by default 1. ``may_change`` tells that it can become another model without a notice: then
+    probes are put among its texts, and their vectors compared.
     """
 
     name: str

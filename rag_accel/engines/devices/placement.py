@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import inf
 
@@ -139,21 +140,25 @@ class Placement(Returns):
     def drained_s(self, tokens: int, now: float, cores: int = 1, beside: bool = False) -> float:
         """Return in how many seconds all that is queued would end with so many more tokens.
 
-        0 without members; arguments as of ``late_by_s``.
+        0 without members. Where all are away, as if they came back now: so no more is queued for
+        them than they could compute. Arguments as of ``late_by_s``.
         """
-        if not self._members:
+        lanes = self._lanes(now, cores, beside)
+        if not lanes:
             return 0.0
-        total = tokens + self.queued_tokens
-        return drained_at(total, self._plans(now, cores, beside)) - now
+        return drained_at(tokens + self.queued_tokens, lanes) - now
 
     def tokens_a_second(self, text_tokens: float, beside: bool = False) -> float:
         """Return what members compute together in steps that are full of such texts."""
-        full = self._full_steps(text_tokens, beside)
-        return sum(tokens / seconds for tokens, seconds in full if seconds > 0.0)
+        return sum(
+            state.spec.in_flight * tokens / seconds
+            for state, tokens, seconds in self._full_steps(text_tokens, beside)
+            if seconds > 0.0
+        )
 
     def full_step_s(self, text_tokens: float, beside: bool = False) -> float:
         """Return the predicted seconds of the longest step that is full of such texts."""
-        return max((seconds for _, seconds in self._full_steps(text_tokens, beside)), default=0.0)
+        return max((one[-1] for one in self._full_steps(text_tokens, beside)), default=0.0)
 
     def step_s(self) -> float:
         """Return the predicted seconds of the longest step among the latest of each member."""
@@ -234,22 +239,44 @@ class Placement(Returns):
         return list(islice(turns, _MOST_LOOKED_AT))
 
     def _plans(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
-        plans: list[MemberPlan] = []
-        for state in self._members.values():
-            at = state.free_at(now)
-            if state.is_free(now) and not self._may_take(state, now, cores):
-                ends = [one.free_at(now) for one in self._computing_here()]
-                at = max(at, min(ends, default=now))
-            goes_on_s = GOES_ON_S if self._slo_s is None else min(GOES_ON_S, self._slo_s / 8)
-            plans.append(MemberPlan(state, self._is_beside(state, beside), at, goes_on_s))
-        return plans
+        return [self._plan(state, now, cores, beside) for state in self._members.values()]
 
-    def _full_steps(self, text_tokens: float, beside: bool) -> list[tuple[float, float]]:
-        """Return the tokens and predicted seconds of a step of each member, full of such texts."""
-        found: list[tuple[float, float]] = []
-        for state in self._members.values():
+    def _plan(self, state: MemberState, now: float, cores: int, beside: bool) -> MemberPlan:
+        at = state.free_at(now)
+        if state.is_free(now) and not self._may_take(state, now, cores):
+            ends = [one.free_at(now) for one in self._computing_here()]
+            at = max(at, min(ends, default=now))
+        goes_on_s = GOES_ON_S if self._slo_s is None else min(GOES_ON_S, self._slo_s / 8)
+        return MemberPlan(state, self._is_beside(state, beside), at, goes_on_s)
+
+    def _expected(self) -> list[MemberState]:
+        """Return the members that will compute what is queued: if all are away, those."""
+        return list((self._members or self._presence.away).values())
+
+    def _lanes(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
+        """Return a plan for each step that expected members may compute at once.
+
+        Steps that are in flight together slow each other; a member's lines have learned that.
+        """
+        lanes: list[MemberPlan] = []
+        for state in self._expected():
+            plan = self._plan(state, now, cores, beside)
+            lanes.append(plan)
+            ends = sorted(batch.ends_at(now) for batch in state.running)
+            free = [now] * (state.spec.in_flight - len(ends))
+            for at in (*free, *ends)[1:]:
+                lanes.append(replace(plan, starts_at=max(plan.starts_at, at), pieces=[]))
+        return lanes
+
+    def _full_steps(
+        self, text_tokens: float, beside: bool
+    ) -> list[tuple[MemberState, float, float]]:
+        """Return tokens and predicted seconds of a step of each member, full of such texts."""
+        found: list[tuple[MemberState, float, float]] = []
+        for state in self._expected():
             tokens = min(state.spec.max_tokens, state.spec.max_texts * text_tokens)
-            found.append((tokens, state.lines.predict_s(tokens, self._is_beside(state, beside))))
+            seconds = state.lines.predict_s(tokens, self._is_beside(state, beside))
+            found.append((state, tokens, seconds))
         return found
 
     def _may_take(self, state: MemberState, now: float, cores: int) -> bool:

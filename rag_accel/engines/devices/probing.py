@@ -11,11 +11,14 @@ from contextlib import contextmanager
 
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.fidelity import checked, compare, probe_texts
-from rag_accel.engines.devices.joining import Joined, Joining, compared
+from rag_accel.engines.devices.joining import Joined, Joining, NotJoined, compared
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.members import InterruptibleMember, Member, MemberChangedError
+from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.embedding.under_way import Vector
 
 _NUM_SAMPLES = 4  # of the probes, short ones, embedded as queries
+_WITHOUT_ROOM = 16  # times as many texts in calls that have no room for a probe
 
 
 class MemberProber:
@@ -37,15 +40,15 @@ class MemberProber:
         threads: int,
         limits: MemberLimits,
     ) -> None:
-        self._first = joining.joined[0].spec.name
+        self._reference = joining.reference
         self._expected = joining.expected
         self._clock = clock
         self._tolerance = tolerance
         self._threads = threads
         self._limits = limits
 
-    def rejoined(self, member: Member) -> Joined | str:
-        """Return a member that was away and is as it was, or the reason why it is not."""
+    def rejoined(self, member: Member) -> Joined | NotJoined:
+        """Return a member that was away and is as it was, or why it is not."""
         with _limited(member, self._limits.probe_s):
             return compared(
                 member,
@@ -53,7 +56,7 @@ class MemberProber:
                 self._clock,
                 self._tolerance,
                 self._threads,
-                is_first=member.name == self._first,
+                is_first=member.name == self._reference,
             )
 
     def require_same(self, member: Member) -> None:
@@ -64,10 +67,19 @@ class MemberProber:
             Exception: what the member raised.
         """
         count = max(1, min(_NUM_SAMPLES, member.max_texts))
-        expected = self._expected["query"][:count]
         with _limited(member, self._limits.probe_s):
             values = member.embed(probe_texts()[:count], "query", 0)
-        found = checked(values, count, None)
+        self._require(member, self._expected["query"][:count], checked(values, count, None))
+
+    def require_same_vector(self, member: Member, role: Role, number: int, vector: Vector) -> None:
+        """Compare the vector of one probe, ``[dim], float32``.
+
+        Raises:
+            MemberChangedError: it is that of another model.
+        """
+        self._require(member, self._expected[role][number : number + 1], vector[None])
+
+    def _require(self, member: Member, expected: Vector, found: Vector) -> None:
         where = f"member {member.name}"
         what = "a member embeds as another model than the one that joined"
         if found.shape != expected.shape:
@@ -92,18 +104,34 @@ class DueComparison:
     Args:
         clock: the time.
         every_s: seconds between two comparisons of a member in use.
+        every_texts: texts after which one of a server is due, with the texts of a call.
     """
 
-    def __init__(self, clock: Clock, every_s: float) -> None:
+    def __init__(self, clock: Clock, every_s: float, every_texts: float) -> None:
         self._clock = clock
         self._every_s = every_s
+        self._every_texts = every_texts
         self._compared_at = clock.now()
         self._has_failed = False
+        self._num_texts = 0
+        self._num_probes = 0
 
     @property
     def is_due(self) -> bool:
         """Tell whether the member must be compared before it is given any text."""
-        return self._has_failed or self._clock.now() - self._compared_at >= self._every_s
+        return (
+            self._has_failed
+            or self._clock.now() - self._compared_at >= self._every_s
+            or self._num_texts >= _WITHOUT_ROOM * max(1.0, self._every_texts)
+        )
+
+    def probe_with(self, num_texts: int, most_texts: int) -> int | None:
+        """Note the texts of a call to a server; return which probe it should hold too, if any."""
+        self._num_texts += num_texts
+        if self._num_texts < self._every_texts or num_texts >= most_texts:
+            return None
+        self._num_probes += 1
+        return self._num_probes % _NUM_SAMPLES
 
     def failed(self) -> None:
         """Let the member be compared before its next step."""
@@ -113,6 +141,7 @@ class DueComparison:
         """Note that the member was the same just now."""
         self._compared_at = self._clock.now()
         self._has_failed = False
+        self._num_texts = 0
 
 
 @contextmanager

@@ -87,6 +87,7 @@ class RemoteMember:
     """
 
     max_threads = 0
+    may_change = True
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ class Returns:
             self._settle(piece, now)
         return done
 
-    def failed(self, batch: MemberBatch, at_once: bool = False) -> tuple[WorkPiece, ...]:
+    def failed(self, batch: MemberBatch, has_changed: bool = False) -> tuple[WorkPiece, ...]:
         """Put the pieces of a step that raised where another member finds them.
 
         A piece that raised alone, with no member left to try it on, is returned: its work has
@@ -84,21 +84,27 @@ class Returns:
 
         Args:
             batch: the step.
-            at_once: the member is away after this one step.
+            has_changed: the member is away after this one step, and what else it computes now is
+                given up: it is another model.
         """
         state = self._presence.free(batch)
         if state is None:
             return ()
+        batches = [batch]
         state.failures += 1
-        if at_once or state.failures >= MOST_FAILURES:
+        if has_changed:
+            batches += state.running
+            state.running.clear()
+        if has_changed or state.failures >= MOST_FAILURES:
             self._presence.suspend(batch.member)
         final: list[WorkPiece] = []
-        for piece in self._without(batch):
-            present = self._present_for(piece)
-            if present and piece.tried.issuperset(present) and len(batch.pieces) == 1:
-                final.append(piece)
-            else:
-                self._put_back(piece)
+        for one in batches:
+            for piece in self._without(one):
+                present = self._present_for(piece)
+                if present and piece.tried.issuperset(present) and len(one.pieces) == 1:
+                    final.append(piece)
+                else:
+                    self._put_back(piece)
         return self._drop(final)
 
     def refused(self, batch: MemberBatch, until: float) -> tuple[WorkPiece, ...]:
@@ -149,6 +155,10 @@ class Returns:
                     self._put_back(piece)
         return self._drop(final)
 
+    def suspend(self, member: str) -> None:
+        """Let a member take nothing until it joins."""
+        self._presence.suspend(member)
+
     def pause(self, member: str, until: float) -> None:
         """Let a member take nothing before a time; what it computes goes on."""
         state = self._presence.get(member)
@@ -162,7 +172,10 @@ class Returns:
 
     def rejoin(self, spec: MemberSpec) -> None:
         """Let a member that was away take work again, by what was measured of it now."""
-        self._presence.rejoin(spec)
+        if self._presence.rejoin(spec):
+            for work in self._works.values():
+                if work.admits(spec.name):
+                    work.alone_since = None
 
     def silent(self, now: float) -> list[MemberBatch]:
         """Return the steps of members elsewhere that should be given up.

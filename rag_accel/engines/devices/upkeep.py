@@ -12,7 +12,7 @@ from typing import Protocol
 from rag_accel.clock import Clock
 from rag_accel.engine_api import Health
 from rag_accel.engines.devices.attendance import Attendance, Reason, reason_of
-from rag_accel.engines.devices.joining import Joined, Joining
+from rag_accel.engines.devices.joining import Joined, Joining, NotJoined
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.members import MemberChangedError
 from rag_accel.engines.devices.pieces import WorkPiece
@@ -35,6 +35,10 @@ class UpkeepReports(Reports, Protocol):
 
     def count(self, member: str, what: str, number: int) -> None:
         """Count something of a member."""
+        ...
+
+    def forget_vectors(self) -> None:
+        """Forget kept vectors, some of which may be those of another model."""
         ...
 
 
@@ -63,6 +67,7 @@ class Upkeep:
         hang_s: float,
     ) -> None:
         self.attendance = Attendance(joining, limits)
+        self._unreached = dict(joining.unreached)
         self._placement = placement
         self._group = group
         self._clock = clock
@@ -75,11 +80,17 @@ class Upkeep:
                 clock,
                 group,
                 prober,
-                DueComparison(clock, limits.compare_every_s),
+                DueComparison(clock, limits.compare_every_s, limits.compare_every_texts),
                 one.spec.in_flight,
             )
             for one in joining.joined
         }
+
+    def await_unreached(self) -> None:
+        """Have members probed that gave no answer when the group was made; called once."""
+        for name, found in self._unreached.items():
+            self._placement.suspend(name)
+            self._suspend(name, Reason(found.why, found.why))
 
     def put(self, task: Task) -> None:
         """Let a member compute."""
@@ -108,14 +119,19 @@ class Upkeep:
             return
         was = self._placement.members
         has_changed = isinstance(error, MemberChangedError)
-        final = self._placement.failed(batch, at_once=has_changed)
+        if has_changed:
+            self._group.forget_vectors()
+        final = self._placement.failed(batch, has_changed=has_changed)
         self._group.report_failed(final, error)
         if name in was and name not in self._placement.members:
             many = "" if has_changed else f"{MOST_FAILURES} failed steps in a row, the last: "
             self._suspend(name, reason_of(error, many))
 
-    def probed(self, member: str, found: Joined | str) -> None:
-        """Let a member that was away take work again, ask it later, or lose it."""
+    def probed(self, member: str, found: Joined | NotJoined) -> None:
+        """Let a member that was away take work again, ask it later, or lose it.
+
+        One that has never been reached stays out if it answers as another model.
+        """
         if member not in self._placement.absent:
             return
         if isinstance(found, Joined):
@@ -123,11 +139,19 @@ class Upkeep:
             self.attendance.rejoin(found)
             self._group.count(member, "returned", 1)
             logger.warning("member %s takes part in its device group again", member)
+            return
+        if found.is_other_model:
+            self._group.forget_vectors()
+        if self.attendance.is_awaited(member) and not found.is_unreached:
+            self._placement.lose(member)
+            self.attendance.stay_out(member, found.why)
+            logger.warning("member %s stays out of its device group: %s", member, found.why)
+            self._workers[member].stop()
         elif member in self._here:
-            error = EngineLostError("a member fails texts that it could embed", found=found)
+            error = EngineLostError("a member fails texts that it could embed", found=found.why)
             self._lose(member, error, f"{MOST_FAILURES} failed steps in a row, and a probe: ")
         else:
-            self._suspend(member, Reason(found, found))
+            self._suspend(member, Reason(found.why, found.why))
 
     def give_up(self, now: float) -> None:
         """Wait no longer for members elsewhere that are silent."""

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.admitting import ROLES
-from rag_accel.engines.devices.fidelity import checked
-from rag_accel.engines.devices.joining import Joined, close
+from rag_accel.engines.devices.fidelity import checked, probe_texts
+from rag_accel.engines.devices.joining import Joined, NotJoined, close
 from rag_accel.engines.devices.members import AbortableMember, InterruptibleMember, Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch
@@ -69,7 +69,7 @@ class Reports(Protocol):
         """Learn that a step raised."""
         ...
 
-    def probed(self, member: str, found: Joined | str) -> None:
+    def probed(self, member: str, found: Joined | NotJoined) -> None:
         """Learn whether a member that is away may join again, or why not."""
         ...
 
@@ -194,11 +194,24 @@ class MemberWorker:
             texts = [text for at in places for text in task.parts[at].texts]
             if not texts:
                 continue
-            values = self.member.embed(texts, role, task.batch.threads)
-            vectors = checked(values, len(texts), self._dimensions[role])
+            vectors = self._vectors(texts, role, task.batch.threads)
             start = 0
             for at in places:
                 stop = start + len(task.parts[at].texts)
                 found[at] = vectors[start:stop]
                 start = stop
         return [found[at] for at in range(len(task.parts))]
+
+    def _vectors(self, texts: list[str], role: Role, threads: int) -> Vector:
+        """Return checked vectors, and compare that of a probe among them where one is due."""
+        probe = None
+        if getattr(self.member, "may_change", False):
+            probe = self._due.probe_with(len(texts), self.member.max_texts)
+        if probe is None:
+            values = self.member.embed(texts, role, threads)
+            return checked(values, len(texts), self._dimensions[role])
+        values = self.member.embed([*texts, probe_texts()[probe]], role, threads)
+        vectors = checked(values, len(texts) + 1, self._dimensions[role])
+        self._prober.require_same_vector(self.member, role, probe, vectors[-1])
+        self._due.compared()
+        return vectors[:-1]

@@ -310,7 +310,7 @@ def test_a_step_that_ends_well_begins_the_count_again() -> None:
 def test_a_member_that_was_away_joins_again_in_its_place_with_the_line_measured_now() -> None:
     placement = group(9.0)
     add(placement, "a")
-    placement.failed(only(placement.bind(0.0)), at_once=True)
+    placement.failed(only(placement.bind(0.0)), has_changed=True)
     assert placement.members == ("slow",)
     placement.rejoin(replace(FAST, alpha=0.5))
     assert placement.members == ("fast", "slow")

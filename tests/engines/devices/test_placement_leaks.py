@@ -91,7 +91,7 @@ class Play:
     def fail(self) -> None:
         if self.running:
             batch = self.running.pop(self.rng.randrange(len(self.running)))
-            final = self.placement.failed(batch, at_once=self.rng.random() < 0.1)
+            final = self.placement.failed(batch, has_changed=self.rng.random() < 0.1)
             self.forget({piece.work for piece in final})
 
     def cancel(self) -> None:

@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
-
-from rag_accel.engine_api import (
-    EngineRequest,
-    Health,
-    PrimitiveKind,
-    ReportingEngine,
-    StepBudget,
-    TextBatch,
-    WorkId,
+from returning_groups import (
+    PATIENCE_S,
+    ended,
+    fail,
+    group,
+    outcomes,
+    request,
+    served_vectors,
+    state_of,
+    wait_until_ready,
 )
+
+from rag_accel.engine_api import Health, ReportingEngine
 from rag_accel.engines import MemberLimits, RemoteMember
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.group import DeviceGroup
@@ -27,68 +30,6 @@ from rag_accel.engines.devices.members import MemberChangedError
 from rag_accel.errors import ConfigError, EngineLostError, RemoteEngineError
 from rag_accel.testing import ManualClock
 from rag_accel.testing.members import FakeMember, plain_vectors
-
-PATIENCE_S = 30.0
-QUICK = MemberLimits(first_pause_s=0.01, longest_pause_s=0.02, second_try_s=0.05, absent_s=20.0)
-
-
-def request(id: str, *texts: str, role: Any = "query", namespace: str = "") -> EngineRequest:
-    payload = TextBatch(texts or (f"text {id}",), role)
-    return EngineRequest(WorkId(id), "r", PrimitiveKind.EMBEDDING, payload, namespace=namespace)
-
-
-@contextmanager
-def group(*members: Any, limits: MemberLimits = QUICK, **more: Any) -> Iterator[DeviceGroup]:
-    made = DeviceGroup(members, limits=limits, **more)
-    for member in members:
-        if isinstance(member, FakeMember):
-            member.calls.clear()
-            member.is_asked.clear()
-    try:
-        yield made
-    finally:
-        for member in members:
-            if isinstance(member, FakeMember):
-                member.may_go.set()
-        made.close()
-
-
-def outcomes(engine: DeviceGroup, *ids: str) -> list[Any]:
-    """Step until these works have ended; return their values or errors in order."""
-    found: dict[str, Any] = {}
-    for _ in range(2000):
-        for output in engine.step(StepBudget(1.0)):
-            found[output.id] = output.value if output.kind == "final" else output.error
-        if len(found) == len(ids):
-            return [found[id] for id in ids]
-    raise AssertionError(f"only {sorted(found)} ended")
-
-
-def ended(engine: DeviceGroup, work: EngineRequest) -> Any:
-    """Submit a work and return its value or error."""
-    engine.submit([work])
-    return outcomes(engine, work.id)[0]
-
-
-def state_of(engine: DeviceGroup, name: str) -> Health:
-    (found,) = (part for part in engine.health().parts if part.name == name)
-    return found
-
-
-def wait_until_ready(engine: DeviceGroup, name: str) -> None:
-    for _ in range(int(PATIENCE_S / 0.01)):
-        if state_of(engine, name).is_ready:
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError(f"{name} did not come back: {state_of(engine, name)}")
-
-
-def fail(engine: DeviceGroup, member: FakeMember, times: int = 3) -> None:
-    """Let a preferred member fail so many works, which others take over."""
-    member.error = RemoteEngineError("no connection")
-    for number in range(times):
-        ended(engine, request(f"fail {number}"))
-
 
 # Away and back.
 
@@ -280,10 +221,6 @@ def test_a_call_that_is_interrupted_ends_and_later_ones_are_answered() -> None:
 
 
 # Another model.
-
-
-def served_vectors(texts: Sequence[str], role: str) -> Any:
-    return np.array([vector_of(text) for text in texts], dtype=np.float32)
 
 
 @contextmanager

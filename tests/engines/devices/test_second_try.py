@@ -149,7 +149,7 @@ def test_work_waits_for_a_member_that_may_return() -> None:
     placement = group(FIRST)
     add(placement, "a")
     add(placement, "b")
-    placement.failed(bind(placement, 0.0)["first"], at_once=True)
+    placement.failed(bind(placement, 0.0)["first"], has_changed=True)
     assert placement.unanswered(1.0) == ()
     assert placement.look_again_at(1.0) == pytest.approx(3.0)
     placement.rejoin(FIRST)
@@ -160,7 +160,7 @@ def test_work_waits_for_a_member_that_may_return() -> None:
 def test_work_does_not_wait_for_ever() -> None:
     placement = group(FIRST)
     add(placement, "a")
-    placement.failed(bind(placement, 0.0)["first"], at_once=True)
+    placement.failed(bind(placement, 0.0)["first"], has_changed=True)
     placement.unanswered(1.0)
     add(placement, "later", now=2.0)
     placement.unanswered(2.0)
@@ -194,7 +194,7 @@ def test_neither_a_failure_nor_lateness_nor_absence_takes_a_work_where_it_may_no
     add(placement, "a", admitted=frozenset({"second"}))
     batch = bind(placement, 0.0)["second"]
     assert bind(placement, 50.0) == {}  # late, and the first is free
-    placement.failed(batch, at_once=True)
+    placement.failed(batch, has_changed=True)
     assert bind(placement, 50.0) == {}
     assert placement.unanswered(51.0) == ()
     assert placement.unanswered(53.1) == ("a",)

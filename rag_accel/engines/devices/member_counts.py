@@ -1,0 +1,26 @@
+"""What members of a group have done, counted by the names under which metrics show it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from rag_accel.engines.devices.worker import Task
+
+_NO_WORD = re.compile(r"\W+")
+
+
+class MemberCounts(Counter[str]):
+    """Counts of each member, its name before what is counted, and of the group."""
+
+    def count(self, member: str, what: str, number: int = 1) -> None:
+        """Count something of a member."""
+        self[f"{_NO_WORD.sub('_', member)}_{what}"] += number
+
+    def count_step(self, task: Task, seconds: float) -> None:
+        """Count a step that has ended."""
+        name = task.batch.member
+        self.count(name, "steps")
+        self.count(name, "texts", sum(len(part.texts) for part in task.parts))
+        self.count(name, "tokens", task.batch.cost)
+        self.count(name, "busy_ms", round(seconds * 1000))
