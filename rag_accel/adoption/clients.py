@@ -19,6 +19,8 @@ from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
 MIN_NUMBERS = 2_000_000
 #: more results than this are fetched plainly
 MAX_K = 1_000
+#: what FAISS says of a place that is not filled, or minus that
+_FARTHEST = float(np.finfo(np.float32).max)
 
 
 def is_large_and_flat(index: Any) -> bool:
@@ -100,15 +102,13 @@ class FlatIndexClient:
         return FlatIndexEngine(self._index)
 
     def _as_faiss(self, hits: Any, k: int) -> tuple[Any, Any]:
-        from rag_accel.engines.retrieval.flat_index_engine import sign
+        from rag_accel.engines.retrieval.flat_products import sign
 
-        far = np.finfo(np.float32).max
-        places = np.full((1, k), -1, dtype=np.int64)
-        numbers = np.full((1, k), far if sign(self._index) < 0 else -far, dtype=np.float32)
-        for at, hit in enumerate(hits):
-            places[0, at] = int(hit.document.id)
-            numbers[0, at] = sign(self._index) * hit.score
-        return numbers, places
+        towards = sign(self._index)
+        missing = k - len(hits)
+        places = [*(int(hit.document.id) for hit in hits), *[-1] * missing]
+        numbers = [*(towards * hit.score for hit in hits), *[-towards * _FARTHEST] * missing]
+        return np.array([numbers], dtype=np.float32), np.array([places], dtype=np.int64)
 
 
 def scores_pair_by_pair(client: Any) -> bool:

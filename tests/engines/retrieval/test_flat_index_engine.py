@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, SearchQuery, StepBudget, WorkId
 from rag_accel.engines.retrieval import flat_index_engine
 from rag_accel.engines.retrieval.flat_index_engine import (
-    MARGIN,
     MULTIPLY_FROM,
     FlatIndexEngine,
     is_searchable,
 )
+from rag_accel.engines.retrieval.flat_products import MARGIN
 from rag_accel.errors import ConfigError, EngineOutputError
 
 DIMENSION = 24
