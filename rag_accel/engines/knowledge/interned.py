@@ -13,7 +13,7 @@ from rag_accel.engines.knowledge.protocol import Ids, as_ids
 Triple = tuple[str, str, str]
 
 
-class NameTable:
+class InternedNames:
     """Names in the order of their ids; a name keeps its id, and none is ever taken out.
 
     Written by one thread at a time, the graph's; read by any meanwhile. A reader looks only at the
@@ -69,7 +69,7 @@ class Order:
         places: ``[m], int64``, where each of them belongs among ``ids``, ascending.
     """
 
-    def __init__(self, table: NameTable, ids: Ids, ranks: Ids, new: Ids, places: Ids) -> None:
+    def __init__(self, table: InternedNames, ids: Ids, ranks: Ids, new: Ids, places: Ids) -> None:
         self.table = table
         self.ids, self.ranks = ids, ranks
         self.new, self.places = new, places
@@ -83,7 +83,7 @@ class Order:
         return len(self.ids) + len(self.new)
 
     @classmethod
-    def of(cls, table: NameTable) -> Order:
+    def of(cls, table: InternedNames) -> Order:
         """Return the order of all names of a table."""
         none = np.empty(0, np.int64)
         return cls(table, none, none, none, none).extended().merged()
