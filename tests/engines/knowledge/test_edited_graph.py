@@ -164,6 +164,6 @@ def test_any_edits_and_merges_find_what_a_new_graph_does(
         max_examples=30,
         stateful_step_count=20,
         deadline=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     EditedGraph.TestCase().runTest()
