@@ -73,6 +73,8 @@ class Order:
         self.table = table
         self.ids, self.ranks = ids, ranks
         self.new, self.places = new, places
+        #: where each id behind these belongs among ``ids``, as far as that was looked up
+        self._later: list[int] = []
         #: of a new id, by its distance from the first one
         self._at = np.empty(len(new), np.int64)
         self._new_ranks = np.empty(len(new), np.int64)
@@ -90,13 +92,13 @@ class Order:
 
     def extended(self) -> Order:
         """Return the order with all ids that the table has by now; ``new`` must be empty."""
-        names, num = self.table.names, len(self.ids)
-        new = sorted(range(num, len(names)), key=names.__getitem__)
-        if num and new:
-            places = [bisect_left(self.ids, names[one], key=names.__getitem__) for one in new]
-        else:
-            places = [0] * len(new)
-        return Order(self.table, self.ids, self.ranks, as_ids(new), as_ids(places))
+        names, num, later = self.table.names, len(self.ids), self._later
+        if not num:
+            later += [0] * (len(names) - len(later))
+        for one in range(num + len(later), len(names)):
+            later.append(bisect_left(self.ids, names[one], key=names.__getitem__))
+        new = as_ids(sorted(range(num, len(names)), key=names.__getitem__))
+        return Order(self.table, self.ids, self.ranks, new, as_ids(later)[new - num])
 
     def merged(self) -> Order:
         """Return the same order with nothing new in it."""

@@ -19,6 +19,11 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_WORD.findall(text.casefold())))
 
 
+def _word_ids(ids: dict[str, int], name: str) -> list[int]:
+    """Return the ids of the words of a name; new words get theirs."""
+    return [ids.setdefault(word, len(ids)) for word in words_of(name)]
+
+
 class WordRows:
     """The words of names whose ids follow each other, and which of them have each word.
 
@@ -40,9 +45,8 @@ class WordRows:
         return len(self.sizes)
 
     @classmethod
-    def of(cls, ids: dict[str, int], names: Sequence[str], first: int) -> WordRows:
-        """Return the words of names; new words get their ids."""
-        rows = [[ids.setdefault(word, len(ids)) for word in words_of(name)] for name in names]
+    def of(cls, rows: Sequence[Sequence[int]], first: int) -> WordRows:
+        """Return the words of names, given name by name."""
         sizes = as_ids(list(map(len, rows)))
         words = as_ids([word for row in rows for word in row])
         order = np.argsort(words, kind="stable")
@@ -99,6 +103,8 @@ class NameWords:
     ) -> None:
         self._ids, self._rows = ids, rows
         self._is_there, self._having, self._num = is_there, having, num
+        #: the words of names behind the ones known here, as far as they were read
+        self._later: list[list[int]] = []
         #: words that were looked at for totals of some names, until those of all are made
         self._num_looked = 0
         self._all_totals: NDArray[np.float64] | None = None
@@ -107,7 +113,7 @@ class NameWords:
     def of(cls, names: Sequence[str], is_there: NDArray[np.bool_]) -> NameWords:
         """Return the words of names, by their places."""
         ids: dict[str, int] = {}
-        rows = WordRows.of(ids, names, 0)
+        rows = WordRows.of([_word_ids(ids, name) for name in names], 0)
         words, _ = rows.of_names(np.flatnonzero(is_there))
         num = int(np.count_nonzero(is_there))
         return cls(ids, (rows,), is_there, np.bincount(words, minlength=len(ids)), num)
@@ -116,12 +122,15 @@ class NameWords:
         """Return the words of these names and of new ones; it takes as long as they are many.
 
         Args:
-            names: those behind the ones known here, which must be merged.
+            names: those behind the ones known here, which must be merged; of two calls, one gets
+                the first of the other's. Not from two threads at once.
             changed: ids of known names, each once, that may have come or gone.
             is_there: ``[n], bool``, which of all can be found.
         """
         (known,) = self._rows
-        new = WordRows.of(self._ids, names, len(known))
+        for name in names[len(self._later) :]:
+            self._later.append(_word_ids(self._ids, name))
+        new = WordRows.of(self._later[: len(names)], len(known))
         was, now = self._is_there[changed], is_there[changed]
         came, gone = changed[now & ~was], changed[was & ~now]
         fresh = np.flatnonzero(is_there[len(known) :]) + len(known)
