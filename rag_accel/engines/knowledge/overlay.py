@@ -96,7 +96,7 @@ class Overlay:
         self, way: int, asked: Expansion, relations: Ids | None, found: Ranges, first: int
     ) -> tuple[Ranges, EdgeRows]:
         """Return the ranges with those of changed edges, which count from ``first``, and these."""
-        is_touched = np.isin(asked.entities, self._touched[way])
+        is_touched = _is_in(asked.entities, self._touched[way])
         if not is_touched.any():
             return found, no_rows()
         distinct, places = np.unique(asked.entities[is_touched], return_inverse=True)
@@ -117,9 +117,9 @@ class Overlay:
         ranges = adjacency.bounded(way, entities, relations, most + len(removed))
         places = flat(ranges.starts.ravel(), ranges.counts.ravel())
         ends = np.repeat(entities, ranges.counts.sum(axis=1))
-        kept = ~np.isin(places, removed)
+        kept = ~_is_in(places, removed)
         ends, places = ends[kept], places[kept]
-        is_new = np.isin(added.ends, entities)
+        is_new = _is_in(added.ends, entities)
         if relations is not None:
             is_new &= np.isin(added.relations, relations)
         new = added.take(is_new)
@@ -209,6 +209,15 @@ def _uses(base: GraphBase, changes: Sequence[tuple[Ids, int]]) -> Mapping[int, i
     is_old = ids < len(base.uses)
     num[is_old] += base.uses[ids[is_old]]
     return dict(zip(ids.tolist(), num.tolist(), strict=True))
+
+
+def _is_in(ids: Ids, ascending: Ids) -> NDArray[np.bool_]:
+    """Return which ids are among some that ascend."""
+    if not len(ascending):
+        return np.zeros(ids.shape, np.bool_)
+    places = np.minimum(np.searchsorted(ascending, ids), len(ascending) - 1)
+    found: NDArray[np.bool_] = ascending[places] == ids
+    return found
 
 
 def _located(

@@ -105,7 +105,7 @@ class NameWords:
         self._is_there, self._having, self._num = is_there, having, num
         #: the words of names behind the ones known here, as far as they were read
         self._later: list[list[int]] = []
-        #: words that were looked at for totals of some names, until those of all are made
+        #: names that totals were made for, until those of all are
         self._num_looked = 0
         self._all_totals: NDArray[np.float64] | None = None
 
@@ -175,16 +175,16 @@ class NameWords:
     def _totals(self, names: Ids) -> NDArray[np.float64]:
         """Return the weight of all words of each name, summed in their order; ids ascend.
 
-        They are made for all names once as many words were looked at as all names have.
+        They are made for all names once half as many names were looked at as there are.
         """
         if self._all_totals is None:
-            parts = [
-                rows.of_names(names[(names >= rows.first) & (names < rows.first + len(rows))])
-                for rows in self._rows
-            ]
-            words, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
-            self._num_looked += len(words)
-            if self._num_looked <= sum(len(rows.words) for rows in self._rows):
+            self._num_looked += len(names)
+            if 2 * self._num_looked <= len(self._is_there):
+                parts = [
+                    rows.of_names(names[(names >= rows.first) & (names < rows.first + len(rows))])
+                    for rows in self._rows
+                ]
+                words, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
                 return self._sums(words, sizes)
             words = np.concatenate([rows.words for rows in self._rows])
             sizes = np.concatenate([rows.sizes for rows in self._rows])
