@@ -17,7 +17,8 @@
     |   |-- EngineLostError    an engine stopped answering
     |   |-- RemoteEngineError  an HTTP engine got a bad answer, or none in time
     |   |   `-- MemberPausedError  all embedders of a list take nothing for a while
-    |   `-- GraphLinkError     a knowledge graph cannot be searched as it was asked to be
+    |   |-- GraphLinkError     a knowledge graph cannot be searched as it was asked to be
+    |   `-- GraphMergeError    a knowledge graph takes no more edits, as it cannot merge them
     |-- IndexFileError         a stored index is damaged, foreign or of a newer version
     |-- GraphFileError         a stored knowledge graph is damaged, foreign or of a newer version
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
@@ -219,6 +220,12 @@ class GraphLinkError(EngineError):
     """A knowledge graph cannot be searched in this way, such as by vector without vectors."""
 
     code = "RA440"
+
+
+class GraphMergeError(EngineError):
+    """A knowledge graph in memory takes no more edits, because merging those it has fails."""
+
+    code = "RA445"
 
 
 class IndexFileError(RagAccelError):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engines.knowledge.adjacency import IN, OUT, Adjacency, no_rows
-from rag_accel.engines.knowledge.interned import NameTable, Order, Triple
+from rag_accel.engines.knowledge.interned import InternedNames, Order, Triple
 from rag_accel.engines.knowledge.vectors import EntityVectors
 from rag_accel.engines.knowledge.words import NameWords
 
@@ -131,12 +131,12 @@ def _kept(order: Order, is_used: NDArray[np.bool_]) -> Order:
     ranks = np.empty(len(ids), np.int64)
     ranks[sorted_ids] = np.arange(len(ids))
     none = np.empty(0, np.int64)
-    return Order(NameTable(names), sorted_ids, ranks, none, none)
+    return Order(InternedNames(names), sorted_ids, ranks, none, none)
 
 
 def empty_base() -> GraphBase:
     """Return a graph of nothing."""
-    entities, relations = Order.of(NameTable()), Order.of(NameTable())
+    entities, relations = Order.of(InternedNames()), Order.of(InternedNames())
     adjacency = Adjacency((no_rows(), no_rows()), 0, relations)
     is_told = np.empty(0, np.bool_)
     return GraphBase(entities, relations, adjacency, {}, {}, is_told, EntityVectors())

@@ -226,7 +226,7 @@ class KnowledgeEngine(EngineBase):
             )
         names = tuple(document.id for document in batch.documents)
         if names:
-            keep(names, batch.vectors)
+            keep(names, batch.vectors, [document.text for document in batch.documents])
         return names
 
     def _given(self) -> Sequence[KnowledgeGraph]:

@@ -13,7 +13,7 @@ from rag_accel.engines.knowledge.protocol import Ids, as_ids
 Triple = tuple[str, str, str]
 
 
-class NameTable:
+class InternedNames:
     """Names in the order of their ids; a name keeps its id, and none is ever taken out.
 
     Written by one thread at a time, the graph's; read by any meanwhile. A reader looks only at the
@@ -69,10 +69,12 @@ class Order:
         places: ``[m], int64``, where each of them belongs among ``ids``, ascending.
     """
 
-    def __init__(self, table: NameTable, ids: Ids, ranks: Ids, new: Ids, places: Ids) -> None:
+    def __init__(self, table: InternedNames, ids: Ids, ranks: Ids, new: Ids, places: Ids) -> None:
         self.table = table
         self.ids, self.ranks = ids, ranks
         self.new, self.places = new, places
+        #: where each id behind these belongs among ``ids``, as far as that was looked up
+        self._later: list[int] = []
         #: of a new id, by its distance from the first one
         self._at = np.empty(len(new), np.int64)
         self._new_ranks = np.empty(len(new), np.int64)
@@ -83,20 +85,20 @@ class Order:
         return len(self.ids) + len(self.new)
 
     @classmethod
-    def of(cls, table: NameTable) -> Order:
+    def of(cls, table: InternedNames) -> Order:
         """Return the order of all names of a table."""
         none = np.empty(0, np.int64)
         return cls(table, none, none, none, none).extended().merged()
 
     def extended(self) -> Order:
         """Return the order with all ids that the table has by now; ``new`` must be empty."""
-        names, num = self.table.names, len(self.ids)
-        new = sorted(range(num, len(names)), key=names.__getitem__)
-        if num and new:
-            places = [bisect_left(self.ids, names[one], key=names.__getitem__) for one in new]
-        else:
-            places = [0] * len(new)
-        return Order(self.table, self.ids, self.ranks, as_ids(new), as_ids(places))
+        names, num, later = self.table.names, len(self.ids), self._later
+        if not num:
+            later += [0] * (len(names) - len(later))
+        for one in range(num + len(later), len(names)):
+            later.append(bisect_left(self.ids, names[one], key=names.__getitem__))
+        new = as_ids(sorted(range(num, len(names)), key=names.__getitem__))
+        return Order(self.table, self.ids, self.ranks, new, as_ids(later)[new - num])
 
     def merged(self) -> Order:
         """Return the same order with nothing new in it."""

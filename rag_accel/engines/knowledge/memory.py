@@ -22,7 +22,7 @@ from rag_accel.errors import ConfigError, GraphLinkError
 if TYPE_CHECKING:
     from rag_accel.engines.knowledge.engine import KnowledgeEngine
 
-EmbedTexts = Callable[[list[str]], Sequence[Any]]
+EmbedTexts = Callable[[list[str]], Any]
 
 #: How far two vectors of one text by one model may be from each other, of length 1: half precision
 #: and the other texts of a batch come to some thousandths.
@@ -34,8 +34,9 @@ class MemoryGraph:
 
     Every change makes a new version, which requests that begin later see; those under way keep
     theirs. An edit takes no longer in a large graph: edits are kept over a sorted graph, and are
-    merged into a new one in a thread of its own while requests go on. Names may hold any
-    character. Thread-safe. Give it as ``Accelerator(graph=...)``.
+    merged into a new one in a thread of its own while requests go on. Where that fails, it is
+    logged and tried again, until there are four times as many. Names may hold any character.
+    Thread-safe. Give it as ``Accelerator(graph=...)``.
 
     Args:
         triples: the first ones; one that is there already is not stored twice.
@@ -93,9 +94,11 @@ class MemoryGraph:
 
         Raises:
             ConfigError: on something that is no triple of texts.
+            GraphMergeError: if merges fail, and edits that wait for one have become too many.
         """
         added, told = dict.fromkeys(map(_triple, triples), True), dict(texts or {})
         store = self._store
+        store.make_room()
         with store.lock:
             store.change()
             store.drop_vectors(name for name, text in told.items() if store.text(name) != text)
@@ -110,9 +113,11 @@ class MemoryGraph:
 
         Raises:
             ConfigError: on something that is no triple of texts; then nothing is removed.
+            GraphMergeError: as of ``add``; then nothing is removed either.
         """
         gone, dropped = set(entities), dict.fromkeys(map(_triple, triples), False)
         store = self._store
+        store.make_room()
         with store.lock:
             store.change()
             if gone:
@@ -176,6 +181,7 @@ class MemoryGraph:
         Raises:
             GraphLinkError: if no model is named and ``embed`` is another one than before; if what
                 it returns cannot be vectors; if entities are embedded by another model meanwhile.
+            GraphMergeError: as of ``add``.
         """
         store = self._store
         with store.lock:
@@ -209,6 +215,7 @@ class MemoryGraph:
         Raises:
             GraphLinkError: if they are no finite numbers, too few or many, of no component, or of
                 another dimension than those there are.
+            GraphMergeError: as of ``add``; then none is kept.
         """
         return self._keep(names, as_rows(vectors, len(names)), texts, None)
 
@@ -262,6 +269,7 @@ class MemoryGraph:
     ) -> int:
         """Keep vectors of entities that are there, with the text they were made of."""
         store = self._store
+        store.make_room()
         with store.lock:
             if model is not None and model != self._model:
                 raise bad_vectors(f"those of {self._model!r} since", f"those of {model!r}")

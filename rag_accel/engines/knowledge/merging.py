@@ -39,6 +39,8 @@ class MergeThread:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        #: edits that began the first merge that failed since one did not, 0 if none; the thread's
+        self.failed_at = 0
 
     @property
     def is_running(self) -> bool:
@@ -49,34 +51,38 @@ class MergeThread:
         """Note that it has nothing to do any more."""
         self._thread = None
 
-    def start(self, graph: MergedGraph) -> None:
-        """Merge what there is. A graph that nobody holds any more is not kept for it."""
+    def start(self, graph: MergedGraph, num: int) -> None:
+        """Merge ``num`` edits. A graph that nobody holds any more is not kept for it."""
         thread = threading.Thread(
-            target=_merge, args=(weakref.ref(graph),), name="rag-accel-graph-merge", daemon=True
+            target=self._merge,
+            args=(weakref.ref(graph), num),
+            name="rag-accel-graph-merge",
+            daemon=True,
         )
         try:
             thread.start()
         except RuntimeError:  # no more threads, or the interpreter ends: the next edit tries again
             _logger.warning("a knowledge graph's edits are not merged: no thread", exc_info=True)
+            self.failed_at = self.failed_at or num
         else:
             self._thread = thread
 
-
-def _merge(reference: weakref.ref[MergedGraph]) -> None:
-    try:
-        while (work := _next(reference)) is not None:
-            version, edits = work
-            base = version.merged()
-            graph = reference()
-            if graph is None:
-                return
-            graph.install(version, edits, base)
-            del graph, work, version, edits, base
-    except BaseException:
-        # Nothing is lost: the edits stay over the base that there was.
-        _logger.exception(
-            "a knowledge graph's edits could not be merged; the next edit tries again"
-        )
+    def _merge(self, reference: weakref.ref[MergedGraph], num: int) -> None:
+        try:
+            while (work := _next(reference)) is not None:
+                version, edits = work
+                base = version.merged()
+                graph = reference()
+                if graph is None:
+                    return
+                graph.install(version, edits, base)
+                del graph, work, version, edits, base
+        except BaseException:
+            self.failed_at = self.failed_at or num
+            # Nothing is lost: the edits stay over the base that there was.
+            _logger.exception(
+                "a knowledge graph's edits could not be merged; the next edit tries again"
+            )
 
 
 def _next(reference: weakref.ref[MergedGraph]) -> tuple[GraphVersion, Edits] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rag_accel.engines.knowledge.adjacency import IN, OUT, EdgeRows, Ranges, flat, no_rows
 from rag_accel.engines.knowledge.base import GraphBase
 from rag_accel.engines.knowledge.edits import Edits
-from rag_accel.engines.knowledge.interned import Order, Triple
+from rag_accel.engines.knowledge.interned import Order
 from rag_accel.engines.knowledge.protocol import Expansion, Ids, as_ids
 from rag_accel.engines.knowledge.vectors import EntityVectors
 
@@ -58,11 +58,13 @@ class Overlay:
         edges = self.base.adjacency.num_forward + len(self.added[OUT]) - len(self.removed[OUT])
         return edges + sum(map(len, self.loops.values()))
 
-    @property
+    @cached_property
     def num_entities(self) -> int:
         """Return the number of entities of base and overlay together."""
-        was = sum(self.base.uses[one] > 0 for one in self.uses if one < len(self.base.uses))
-        return self.base.num_entities - int(was) + sum(num > 0 for num in self.uses.values())
+        ids = as_ids(list(self.uses))
+        was = np.count_nonzero(self.base.uses[ids[ids < len(self.base.uses)]])
+        now = np.count_nonzero(as_ids(list(self.uses.values())))
+        return self.base.num_entities - int(was) + int(now)
 
     def has_entity(self, one: int) -> bool:
         """Tell whether an entity has a triple or a text."""
@@ -94,7 +96,7 @@ class Overlay:
         self, way: int, asked: Expansion, relations: Ids | None, found: Ranges, first: int
     ) -> tuple[Ranges, EdgeRows]:
         """Return the ranges with those of changed edges, which count from ``first``, and these."""
-        is_touched = np.isin(asked.entities, self._touched[way])
+        is_touched = _is_in(asked.entities, self._touched[way])
         if not is_touched.any():
             return found, no_rows()
         distinct, places = np.unique(asked.entities[is_touched], return_inverse=True)
@@ -115,9 +117,9 @@ class Overlay:
         ranges = adjacency.bounded(way, entities, relations, most + len(removed))
         places = flat(ranges.starts.ravel(), ranges.counts.ravel())
         ends = np.repeat(entities, ranges.counts.sum(axis=1))
-        kept = ~np.isin(places, removed)
+        kept = ~_is_in(places, removed)
         ends, places = ends[kept], places[kept]
-        is_new = np.isin(added.ends, entities)
+        is_new = _is_in(added.ends, entities)
         if relations is not None:
             is_new &= np.isin(added.relations, relations)
         new = added.take(is_new)
@@ -161,6 +163,23 @@ class Overlay:
 
 def resolved(base: GraphBase, edits: Edits) -> Overlay:
     """Return what edits change of a base; new names get their ids, so one thread at a time."""
+    new, old = _triples(base, edits)
+    told = _told_ones(base, edits)
+    orders = base.entities.extended(), base.relations.extended()
+    is_new_loop, is_old_loop = (rows[:, 0] == rows[:, 2] for rows in (new, old))
+    loops = _loops(base, new[is_new_loop], old[is_old_loop])
+    new, old = new[~is_new_loop], old[~is_old_loop]
+    out, into = (_located(base, way, new, orders, False) for way in (OUT, IN))
+    gone, gone_in = (_located(base, way, old, orders, True) for way in (OUT, IN))
+    changes = [(out.ends, 1), (into.ends, 1), (gone.ends, -1), (gone_in.ends, -1)]
+    uses = _uses(base, [*changes, *told, *_loop_changes(base.loops, loops)])
+    hidden, vectors = _vectors(base, edits)
+    places = np.sort(gone.places), np.sort(gone_in.places)
+    return Overlay(base, *orders, (out, into), places, loops, uses, edits.texts, hidden, vectors)
+
+
+def _triples(base: GraphBase, edits: Edits) -> tuple[Ids, Ids]:
+    """Return the ids of triples that are there and of those that are not: ``[n, 3], int64``."""
     entities, relations = base.entities.table, base.relations.table
     added: list[tuple[int, int, int]] = []
     removed: list[tuple[int, int, int]] = []
@@ -169,42 +188,36 @@ def resolved(base: GraphBase, edits: Edits) -> Overlay:
             added.append((entities.id(head), relations.id(relation), entities.id(tail)))
         elif head in entities.ids and relation in relations.ids and tail in entities.ids:
             removed.append((entities.ids[head], relations.ids[relation], entities.ids[tail]))
-    uses = _Uses(base)
-    for name, text in edits.texts.items():
-        if text is not None:
-            uses.change(entities.id(name), 1 - (name in base.texts))
-        elif name in base.texts:
-            uses.change(entities.ids[name], -1)
-    orders = base.entities.extended(), base.relations.extended()
-    loops = _loops(base, _loops_of(added), _loops_of(removed), uses)
-    new, old = as_ids(added).reshape(-1, 3), as_ids(removed).reshape(-1, 3)
-    out = _located(base, OUT, new[new[:, 0] != new[:, 2]], orders, False)
-    into = _located(base, IN, new[new[:, 0] != new[:, 2]], orders, False)
-    gone = _located(base, OUT, old[old[:, 0] != old[:, 2]], orders, True)
-    gone_in = _located(base, IN, old[old[:, 0] != old[:, 2]], orders, True)
-    for rows, change in ((out, 1), (into, 1), (gone, -1), (gone_in, -1)):
-        distinct, counts = np.unique(rows.ends, return_counts=True)
-        for one, num in zip(distinct.tolist(), counts.tolist(), strict=True):
-            uses.change(one, change * num)
-    hidden, vectors = _vectors(base, edits)
-    places = np.sort(gone.places), np.sort(gone_in.places)
-    return Overlay(
-        base, *orders, (out, into), places, loops, uses.now, edits.texts, hidden, vectors
-    )
+    return as_ids(added).reshape(-1, 3), as_ids(removed).reshape(-1, 3)
 
 
-class _Uses:
-    """How many triples and texts entities have, of those where that changes."""
+def _told_ones(base: GraphBase, edits: Edits) -> list[tuple[Ids, int]]:
+    """Return the entities that have a text now and had none, and those the other way round."""
+    table = base.entities.table
+    now = [table.id(name) for name, text in edits.texts.items() if text is not None]
+    was = [table.ids[name] for name in edits.texts if name in base.texts]
+    return [(as_ids(now), 1), (as_ids(was), -1)]
 
-    def __init__(self, base: GraphBase) -> None:
-        self._base = base
-        self.now: dict[int, int] = {}
 
-    def change(self, one: int, by: int) -> None:
-        was = self.now.get(one)
-        if was is None:
-            was = int(self._base.uses[one]) if one < len(self._base.uses) else 0
-        self.now[one] = was + by
+def _uses(base: GraphBase, changes: Sequence[tuple[Ids, int]]) -> Mapping[int, int]:
+    """Return how many triples and texts entities have, of those where that may have changed."""
+    ends = np.concatenate([ids for ids, _ in changes])
+    by = np.repeat([by for _, by in changes], [len(ids) for ids, _ in changes])
+    ids, places = np.unique(ends, return_inverse=True)
+    num = np.zeros(len(ids), np.int64)
+    np.add.at(num, places, by)
+    is_old = ids < len(base.uses)
+    num[is_old] += base.uses[ids[is_old]]
+    return dict(zip(ids.tolist(), num.tolist(), strict=True))
+
+
+def _is_in(ids: Ids, ascending: Ids) -> NDArray[np.bool_]:
+    """Return which ids are among some that ascend."""
+    if not len(ascending):
+        return np.zeros(ids.shape, np.bool_)
+    places = np.minimum(np.searchsorted(ascending, ids), len(ascending) - 1)
+    found: NDArray[np.bool_] = ascending[places] == ids
+    return found
 
 
 def _located(
@@ -217,28 +230,29 @@ def _located(
     return found.take(is_there == is_wanted).sorted(*orders)
 
 
-def _loops_of(rows: Iterable[Triple | tuple[int, int, int]]) -> list[tuple[int, int]]:
-    return [(int(head), int(relation)) for head, relation, tail in rows if head == tail]
-
-
-def _loops(
-    base: GraphBase,
-    added: Iterable[tuple[int, int]],
-    removed: Iterable[tuple[int, int]],
-    uses: _Uses,
-) -> Mapping[int, frozenset[int]]:
-    changes = [*((*one, True) for one in added), *((*one, False) for one in removed)]
-    if not changes:
+def _loops(base: GraphBase, added: Ids, removed: Ids) -> Mapping[int, frozenset[int]]:
+    if not len(added) and not len(removed):
         return base.loops
     loops = dict(base.loops)
-    for one, relation, is_there in changes:
-        before = loops.get(one, frozenset())
-        after = before | {relation} if is_there else before - {relation}
-        uses.change(one, len(after) - len(before))
-        loops[one] = after
-        if not after:
+    for one, relation, _ in added.tolist():
+        loops[one] = loops.get(one, frozenset()) | {relation}
+    for one, relation, _ in removed.tolist():
+        loops[one] = loops.get(one, frozenset()) - {relation}
+        if not loops[one]:
             del loops[one]
     return loops
+
+
+def _loop_changes(
+    before: Mapping[int, frozenset[int]], after: Mapping[int, frozenset[int]]
+) -> list[tuple[Ids, int]]:
+    """Return the entities that have loops now, once for each, and those that had some."""
+    if before is after:
+        return []
+    return [
+        (as_ids([one for one, own in loops.items() for _ in own]), by)
+        for loops, by in ((after, 1), (before, -1))
+    ]
 
 
 def _vectors(base: GraphBase, edits: Edits) -> tuple[Ids, EntityVectors]:

@@ -15,12 +15,16 @@ from rag_accel.engines.knowledge.interned import Triple
 from rag_accel.engines.knowledge.merging import MergeThread, follow_forks
 from rag_accel.engines.knowledge.vectors import EntityVectors
 from rag_accel.engines.knowledge.version import GraphVersion
-from rag_accel.errors import ClosedError
+from rag_accel.errors import ClosedError, GraphMergeError
 
 #: Edits are merged from this many on, or from this part of the graph if that is more.
 _MERGE_AFTER, _MERGE_PART = 1024, 256
 #: So many times more while nobody asks: a graph that is being filled is not merged all the time.
 _UNASKED = 64
+#: So many times as many as began a merge that failed; then an edit merges them before it is made.
+_FAILED = 4
+#: Edits that are more than this part of the graph are merged at once, by the thread that asks.
+_AT_ONCE = 0.5
 
 
 class GraphStore:
@@ -32,9 +36,11 @@ class GraphStore:
     Args:
         edits: what there is at first.
         merge_after: edits that are kept before they are merged, or None.
+        at_once: the part of the graph that edits must be more than for the thread that asks to
+            merge them.
     """
 
-    def __init__(self, edits: Edits, merge_after: int | None) -> None:
+    def __init__(self, edits: Edits, merge_after: int | None, at_once: float = _AT_ONCE) -> None:
         self.lock = threading.Lock()
         self.edits = edits
         self.number = 0
@@ -42,7 +48,7 @@ class GraphStore:
         self._building = threading.Lock()
         self._base = empty_base()
         self._view: GraphVersion | None = None
-        self._merge_after = merge_after
+        self._merge_after, self._at_once = merge_after, at_once
         self._merging = MergeThread()
         self._is_asked = False
         self._is_closed = False
@@ -76,6 +82,29 @@ class GraphStore:
             self._is_closed = True
             self.reset(Edits())
 
+    def make_room(self) -> None:
+        """Merge the edits in this thread if they are too many because their merges fail.
+
+        Raises:
+            GraphMergeError: if that fails too.
+        """
+        with self.lock:
+            failed_at = self._merging.failed_at
+            if not failed_at or len(self.edits) < _FAILED * failed_at:
+                return
+        try:
+            with self._building:
+                version, edits = self._made()
+            self.install(version, edits, version.merged())
+        except ClosedError:
+            raise
+        except Exception as error:
+            raise GraphMergeError(
+                "the edits of a knowledge graph cannot be merged, and are too many to take more",
+                found=f"{len(self.edits)} edits; {type(error).__name__}: {error}",
+                hint="no edit is lost; one that comes later tries again",
+            ) from error
+
     # What follows is called under the lock.
 
     def change(self) -> None:
@@ -87,6 +116,7 @@ class GraphStore:
         """Hold edits alone, over nothing."""
         self.change()
         self._base, self.edits = empty_base(), edits
+        self._merging.failed_at = 0
 
     def text(self, name: str) -> str | None:
         """Return the text of an entity, None where it has none."""
@@ -148,7 +178,7 @@ class GraphStore:
     def merge_if_many(self) -> None:
         """Let the edits be merged if they are many."""
         if self._are_many() and not self._merging.is_running:
-            self._merging.start(self)
+            self._merging.start(self, len(self.edits))
 
     # What follows is called by the thread that makes a version, or merges one.
 
@@ -172,6 +202,7 @@ class GraphStore:
                 return
             self._base = base
             self.merges += 1
+            self._merging.failed_at = 0
             is_latest = self.number == version.version
             self.edits = Edits() if is_latest else self.edits.since(edits)
             self._view = None
@@ -190,7 +221,7 @@ class GraphStore:
             if self._view is not None:
                 return self._view, edits
         version = GraphVersion(number, base, edits)
-        if 2 * len(edits) > base.size:
+        if len(edits) > base.size * self._at_once:
             base = version.merged()
             self.install(version, edits, base)
             version, edits = GraphVersion(number, base, Edits()), Edits()

@@ -25,7 +25,7 @@ class GraphVersion:
     """A ``GraphView`` of a base and of edits over it, which takes as long as the edits are many.
 
     What takes as long as the graph is large is made when it is first asked for: the sorted names,
-    and the weights of words for a search by words.
+    and the words of the base for a search by words.
 
     Args:
         version: its number.
@@ -74,8 +74,10 @@ class GraphVersion:
         if not self._is_edited:
             return self._base
         base = self._over.merged()
-        if self._base.words is not None:
-            base.words = self._words
+        with self._entities.table.lock:  # waits for a question that makes them
+            has_words = self._base.words is not None
+        if has_words:
+            base.words = self._words.merged()
         return base.compacted()
 
     def find(self, asked: Sequence[LinkQuery]) -> Sequence[Ids]:
@@ -153,8 +155,10 @@ class GraphVersion:
                 base.words = NameWords.of(table.names[:num], base.uses > 0)
             if not self._is_edited:
                 return base.words
-            new = table.names[len(base.entities) : len(self._entities)]
-            return base.words.extended(new, self._over.is_there)
+            num = len(base.entities)
+            changed = as_ids([one for one in self._over.uses if one < num])
+            new = table.names[num : len(self._entities)]
+            return base.words.edited(new, changed, self._over.is_there)
 
     def _nearest(self, vector: Any, k: int) -> Ids:
         held, fresh = self._base.vectors, self._over.vectors

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from graph_harness import Triple, embed, slow_walk, walk
+from graph_harness import Triple, edges_of, embed, slow_edges, slow_walk, walk
 
-from rag_accel.engine_api import LinkQuery
+from rag_accel.engine_api import Direction, LinkQuery
 from rag_accel.engines import KnowledgeEngine, MemoryGraph
+from rag_accel.engines.knowledge.protocol import Expansion
 from rag_accel.engines.knowledge.vectors import unit
 from rag_accel.engines.knowledge.words import words_of
 
@@ -20,6 +22,15 @@ def settle(graph: MemoryGraph) -> None:
     if thread is not None:
         thread.join(60)
         assert not thread.is_alive()
+
+
+def merge(graph: MemoryGraph, beside: Callable[[], None] = lambda: None) -> None:
+    """Merge the edits of a graph in this thread, and do something else before that ends."""
+    store = graph._store
+    version, edits = store._made()
+    base = version.merged()
+    beside()
+    store.install(version, edits, base)
 
 
 class Expected:
@@ -93,10 +104,27 @@ def slow_nearest(expected: Expected, vector: np.ndarray, k: int) -> list[str]:
 
 
 def check(
-    graph: MemoryGraph, expected: Expected, asked: Sequence[str], options: Mapping[str, object]
+    graph: MemoryGraph, expected: Expected, asked: Sequence[str], hops: int, how: Mapping[str, Any]
 ) -> None:
-    """Compare all that a graph finds with one made anew, and with the slow way."""
+    """Compare all that a graph finds with one made anew, and with the slow way.
+
+    Args:
+        asked: names to start at, and texts to search by.
+        hops: of the paths from them.
+        how: the options of an ``ExpandBatch``.
+    """
     made = expected.made()
+    check_content(graph, made, expected)
+    check_edges(graph, expected, how)
+    known = [name for name in asked if name in expected.names]
+    slow = slow_walk(list(expected.triples), known, hops, **how)
+    for one in (graph, made):
+        assert walk(KnowledgeEngine(one), known, hops, **how) == slow
+    for text in asked:
+        check_searches(graph, made, expected, text)
+
+
+def check_content(graph: MemoryGraph, made: MemoryGraph, expected: Expected) -> None:
     names, view = expected.names, graph.view()
     assert list(view.names) == list(made.view().names) == names
     assert len(graph) == len(made) == len(expected.triples)
@@ -107,22 +135,32 @@ def check(
     assert waiting == [
         (one, expected.document(one)) for one in names if one not in expected.embedded
     ]
-    triples = list(expected.triples)
-    slow = slow_walk(triples, [one for one in asked if one in names], 2, **options)  # pyright: ignore
-    for one in (graph, made):
-        known = [name for name in asked if name in names]
-        assert walk(KnowledgeEngine(one), known, 2, **options) == slow
+
+
+def check_edges(graph: MemoryGraph, expected: Expected, how: Mapping[str, Any]) -> None:
+    """Compare the edges of every entity, in each direction, whole and cut off."""
+    names, view = expected.names, graph.view()
+    ids = view.find([LinkQuery(100, names=tuple(names))])[0]
+    directions: tuple[Direction, ...] = ("out", "in", "both")
+    for direction in directions:
+        for relations, fan_out in ((None, 32), (None, 1), (how["relations"], how["fan_out"])):
+            edges = edges_of(view, Expansion(ids, relations, direction, fan_out))
+            assert edges == [
+                slow_edges(expected.triples, name, relations, direction, fan_out) for name in names
+            ]
+
+
+def check_searches(graph: MemoryGraph, made: MemoryGraph, expected: Expected, text: str) -> None:
+    scores = slow_words(expected.names, text)
+    vector = embed([text or "x"])[0]
     for k in (1, 3, 100):
-        for text in asked:
-            query = LinkQuery(k, names=(text.swapcase(), text))
-            assert found(graph, query) == found(made, query)
-            by_words = found(graph, LinkQuery(k, text=text))
-            assert by_words == found(made, LinkQuery(k, text=text))
-            scores = slow_words(names, text)
-            best = sorted(scores.values(), reverse=True)[:k]
-            assert np.allclose([scores[name] for name in by_words], best, rtol=1e-12, atol=0)
-            if expected.embedded:
-                vector = embed([text or "x"])[0]
-                nearest = found(graph, LinkQuery(k, vector=vector))
-                assert nearest == found(made, LinkQuery(k, vector=vector))
-                assert nearest == slow_nearest(expected, vector, k)
+        query = LinkQuery(k, names=(text.swapcase(), text))
+        assert found(graph, query) == found(made, query)
+        by_words = found(graph, LinkQuery(k, text=text))
+        assert by_words == found(made, LinkQuery(k, text=text))
+        best = sorted(scores.values(), reverse=True)[:k]
+        assert np.allclose([scores[name] for name in by_words], best, rtol=1e-12, atol=0)
+        if expected.embedded:
+            nearest = found(graph, LinkQuery(k, vector=vector))
+            assert nearest == found(made, LinkQuery(k, vector=vector))
+            assert nearest == slow_nearest(expected, vector, k)

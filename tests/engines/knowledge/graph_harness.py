@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines import KnowledgeEngine
+from rag_accel.engines.knowledge.protocol import Expansion, GraphView
 
 Triple = tuple[str, str, str]
 KINDS = {
@@ -50,6 +52,20 @@ def walk(engine: KnowledgeEngine, names: Sequence[str], hops: int, **options: An
     for _ in range(hops):
         paths = value(engine, ExpandBatch(paths, **options))
     return list(paths.texts())
+
+
+def edges_of(view: GraphView, asked: Expansion) -> list[list[tuple[str, str, bool]]]:
+    """Return the edges of each entity by their names, as ``slow_edges`` does."""
+    edges = view.expand([asked])[0]
+    rows = list(
+        zip(
+            view.relation_names(edges.relations),
+            view.entity_names(edges.others),
+            edges.forward.tolist(),
+            strict=True,
+        )
+    )
+    return [rows[low:high] for low, high in pairwise(edges.offsets.tolist())]
 
 
 def slow_edges(

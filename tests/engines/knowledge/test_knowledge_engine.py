@@ -98,6 +98,16 @@ def test_an_ingestion_gives_entities_their_vectors() -> None:
     assert graph.unembedded() == ()
 
 
+def test_an_ingestion_keeps_no_vector_of_a_text_that_has_changed_since() -> None:
+    graph = MemoryGraph([("a", "r", "b")], {"a": "old"})
+    documents = graph.unembedded()
+    batch = IngestBatch(documents, embed([one.text for one in documents]))
+    graph.add(texts={"a": "new"})
+    request = EngineRequest(WorkId("i"), "i", PrimitiveKind.INGESTION, batch)
+    assert outputs(KnowledgeEngine(graph), [request])["i"].error is None
+    assert [one.text for one in graph.unembedded()] == ["a: new"]
+
+
 @pytest.mark.parametrize("query", [{"text": "a"}, {"names": ("a",)}, {"vector": np.ones(3)}])
 def test_an_empty_graph_finds_nothing(query: dict[str, Any]) -> None:
     assert found(KnowledgeEngine(MemoryGraph()), LinkQuery(3, **query)) == []

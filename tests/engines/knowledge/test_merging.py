@@ -12,10 +12,12 @@ import pytest
 from edited_graph import settle
 from graph_harness import walk
 
+from rag_accel.engine_api import LinkQuery
 from rag_accel.engines import KnowledgeEngine, MemoryGraph
 from rag_accel.engines.knowledge.base import GraphBase
 from rag_accel.engines.knowledge.overlay import Overlay
-from rag_accel.errors import ConfigError
+from rag_accel.engines.knowledge.words import NameWords
+from rag_accel.errors import ConfigError, GraphMergeError
 
 HELD = [(f"{number:03}", "r", f"{number + 1:03}") for number in range(100)]
 
@@ -101,6 +103,77 @@ def test_a_merge_that_fails_loses_nothing_and_is_tried_again(
     settle(graph)
     assert graph.merges > merges
     assert len(found(graph)) == 6
+
+
+def test_edits_are_bounded_where_merges_go_on_failing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(over: Overlay) -> GraphBase:
+        raise MemoryError("no room")
+
+    graph, plain = asked_graph(), Overlay.merged
+    monkeypatch.setattr(Overlay, "merged", fail)
+    caplog.set_level(logging.ERROR)
+    for num in range(12):
+        edit(graph, num, 1)
+        assert len(found(graph)) == num + 1
+        settle(graph)
+    with pytest.raises(GraphMergeError) as caught:
+        edit(graph, 12, 1)
+    assert isinstance(caught.value.__cause__, MemoryError)
+    assert "12 edits" in str(caught.value)
+    for change in (
+        lambda: graph.remove(entities=["000"]),
+        lambda: graph.set_vectors(["000"], [[1.0]]),
+    ):
+        with pytest.raises(GraphMergeError):
+            change()
+    assert (len(found(graph)), len(graph), len(graph._store.edits)) == (12, 112, 12)
+    monkeypatch.setattr(Overlay, "merged", plain)
+    edit(graph, 12, 1)
+    assert len(graph._store.edits) == 1
+    assert len(found(graph)) == 13
+
+
+def test_many_edits_beside_a_slow_merge_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, graph = HeldMerges(monkeypatch), asked_graph()
+    for number in range(40):
+        edit(graph, number, 1)
+    assert held.began.wait(60)
+    assert len(found(graph)) == 40
+    held.may_end.set()
+    settle(graph)
+    assert len(found(graph)) == 40
+
+
+def test_a_graph_that_holds_other_triples_takes_edits_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held, graph = HeldMerges(monkeypatch, MemoryError("no room")), asked_graph()
+    held.may_end.set()
+    caplog.set_level(logging.ERROR)
+    edit(graph, 0, 5)
+    settle(graph)
+    assert "could not be merged" in caplog.text
+    edit(graph, 5, 15)
+    graph.replace([("a", "r", str(number)) for number in range(20)])
+    monkeypatch.setattr(Overlay, "merged", None)
+    graph.add([("a", "r", "b")])
+    assert len(graph._store.edits) == 21
+
+
+def test_words_that_are_read_during_a_merge_are_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, graph = HeldMerges(monkeypatch), asked_graph()
+    edit(graph, 0)
+    assert held.began.wait(60)
+    query = LinkQuery(100, text="new")
+    assert len(graph.view().find([query])[0]) == 3
+    held.may_end.set()
+    settle(graph)
+    monkeypatch.setattr(NameWords, "of", None)
+    assert len(graph.view().find([query])[0]) == 3
 
 
 def test_a_graph_is_not_kept_for_its_merge(monkeypatch: pytest.MonkeyPatch) -> None:
