@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from rag_accel.engines.embedding.rebuilt_network import FAILED, OUT_OF_MEMORY, R
 
 #: Longest time of one child, in seconds: the imports alone take some of them on busy cores.
 LIMIT_S = 300.0
+#: How often it is looked whether its result is still wanted, in seconds.
+_LOOK_S = 0.25
 #: What a child may take besides its libraries: copies of the weights, and what a trace needs.
 _WEIGHT_COPIES, _LEAST_BYTES = 8, 2**31
 _TRIES = 2
@@ -43,8 +47,8 @@ class _Children:
         self.running: set[subprocess.Popen[bytes]] = set()
         self.is_ending = False
         self.lock = threading.Lock()
-        #: held while a child runs: each takes some hundred MiB, so they queue
-        self.turn = threading.Lock()
+        #: held while a model is compiled: each takes some hundred MiB, so they queue
+        self.turn = threading.RLock()
 
 
 _children = _Children()
@@ -58,14 +62,46 @@ def end_all() -> None:
             one.kill()
 
 
-def require_time() -> None:
-    """Stop here if this process is ending.
+def _always() -> bool:
+    return True
+
+
+#: Tells whether anybody still waits for what is compiled in this context.
+_is_wanted: ContextVar[Callable[[], bool]] = ContextVar(
+    "rag_accel_is_compiled_form_wanted", default=_always
+)
+
+
+@contextmanager
+def turn_of(is_wanted: Callable[[], bool]) -> Iterator[None]:
+    """Wait for the turn to compile; who waits here must not hold the model.
+
+    Args:
+        is_wanted: tells whether anybody waits for the compiled form; its child is killed once
+            nobody does.
 
     Raises:
-        CompileError: if it is.
+        CompileError: when its turn has come, if nobody does or this process is ending.
+    """
+    with _children.turn:
+        token = _is_wanted.set(is_wanted)
+        try:
+            require_time()
+            yield
+        finally:
+            _is_wanted.reset(token)
+
+
+def require_time() -> None:
+    """Stop here if this process is ending, or nobody wants what is compiled.
+
+    Raises:
+        CompileError: if so.
     """
     if _children.is_ending:
         raise CompileError("this process is ending")
+    if not _is_wanted.get()():
+        raise CompileError("nobody uses it any more")
 
 
 def _forget() -> None:
@@ -139,9 +175,7 @@ def _run(folder: Path) -> int:
             )
             _children.running.add(child)
         try:
-            return child.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise CompileError(f"its compilation took longer than {LIMIT_S:.0f} s") from None
+            return _status(child)
         finally:
             with _children.lock:
                 _children.running.discard(child)
@@ -150,6 +184,16 @@ def _run(folder: Path) -> int:
             if child.stdin is not None:
                 child.stdin.close()
             require_time()
+
+
+def _status(child: subprocess.Popen[bytes]) -> int:
+    """Wait for a child as long as its result is wanted, and return its status."""
+    end = time.monotonic() + LIMIT_S
+    while (left_s := end - time.monotonic()) > 0:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(min(left_s, _LOOK_S))
+        require_time()
+    raise CompileError(f"its compilation took longer than {LIMIT_S:.0f} s")
 
 
 def _environment() -> dict[str, str]:
