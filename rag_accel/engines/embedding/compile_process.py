@@ -124,13 +124,24 @@ def private_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def convert(folder: Path, spec: Mapping[str, Any], weights_bytes: int) -> None:
+def _nothing() -> None:
+    """Stand for weights that are there already."""
+
+
+def convert(
+    folder: Path,
+    spec: Mapping[str, Any],
+    weights_bytes: int,
+    write: Callable[[], None] = _nothing,
+) -> None:
     """Have a child convert what a folder holds; another one if the first dies by chance.
 
     Args:
-        folder: where the weights are and the graph comes to.
+        folder: where the weights and the graph come to.
         spec: what the child is told of the network.
         weights_bytes: size of the weights.
+        write: writes the weights. Called when there is a child, which removes the folder if this
+            process is killed.
 
     Raises:
         CompileError: if there is no graph.
@@ -142,11 +153,16 @@ def convert(folder: Path, spec: Mapping[str, Any], weights_bytes: int) -> None:
         "path": _library_path(),
         "memory_bytes": _WEIGHT_COPIES * weights_bytes + _LEAST_BYTES,
     }
-    (folder / SPEC).write_text(json.dumps(told))
+
+    def fill() -> None:
+        if not (folder / SPEC).exists():
+            write()
+            (folder / SPEC).write_text(json.dumps(told))
+
     status = 0
     with _children.turn:
         for _ in range(_TRIES):
-            status = _run(folder)
+            status = _run(folder, fill)
             if status == 0:
                 return
             if status == REFUSED:
@@ -159,14 +175,14 @@ def convert(folder: Path, spec: Mapping[str, Any], weights_bytes: int) -> None:
     raise CompileError(f"the process that compiles it ended with {how}")
 
 
-def _run(folder: Path) -> int:
+def _run(folder: Path, fill: Callable[[], None]) -> int:
     with (folder / "stderr").open("wb") as said:
         with _children.lock:
             require_time()
             # -I and -S: no file of the working directory, no PYTHON*, nothing of `site`.
             child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", _PROGRAM, str(folder)],
-                stdin=subprocess.PIPE,  # never written: its end tells the child of ours
+                [sys.executable, "-I", "-S", "-B", _PROGRAM, str(folder), str(os.getpid())],
+                stdin=subprocess.PIPE,  # a byte tells it to begin, its end tells it of ours
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 cwd=folder,
@@ -175,6 +191,10 @@ def _run(folder: Path) -> int:
             )
             _children.running.add(child)
         try:
+            fill()
+            assert child.stdin is not None, "a child is told to begin by its input"
+            with suppress(BrokenPipeError):  # it has ended: its status says why
+                os.write(child.stdin.fileno(), b"\n")
             return _status(child)
         finally:
             with _children.lock:
