@@ -258,6 +258,13 @@ class NodeCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopHeldUp:
+    """The caller of a leaf that waits holds up an event loop: as ``LeafArrived.at_once``, later."""
+
+    node: NodeKey
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCancelled:
     """The caller of a whole request is gone."""
 
@@ -288,6 +295,7 @@ Event = (
     | StepFailed
     | CallEnded
     | NodeCancelled
+    | LoopHeldUp
     | RequestCancelled
     | Tick
     | Closing
