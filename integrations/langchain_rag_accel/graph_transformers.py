@@ -12,7 +12,7 @@ from typing import Any
 from langchain_rag_accel.side_by_side import spreading
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.known_classes import full_name
-from rag_accel.interception.twins import program_of, twin
+from rag_accel.interception.twins import program_of, program_twin
 
 _TRANSFORMER = "langchain_experimental.graph_transformers.llm.LLMGraphTransformer"
 _ENTRIES = (
@@ -30,9 +30,7 @@ def is_graph_transformer(obj: object) -> bool:
 
 def accelerate_transformer(transformer: Any, accelerator: Accelerator | None) -> Any:
     """Return a transformer of the same class and state, whose calls are requests."""
-    made = twin(transformer, accelerator, _methods)
-    program_of(made)  # what it holds is intercepted from now on
-    return made
+    return program_twin(transformer, accelerator, _methods)
 
 
 def _methods(cls: type, own: Accelerator | None) -> dict[str, Any]:

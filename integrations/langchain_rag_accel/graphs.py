@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from langchain_rag_accel.program import Program
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.twins import twin
+from rag_accel.interception.twins import is_twin, twin
 from rag_accel.interception.wrappers import astepped, stepped
 
 #: of each accelerated graph; one made of another has that one's
@@ -24,7 +24,8 @@ _programs: WeakKeyDictionary[Any, Program] = WeakKeyDictionary()
 def accelerate_graph(graph: Any, accelerator: Accelerator | None) -> Any:
     """Return a compiled graph of the same class and state, whose runs are scheduled."""
     made = twin(graph, accelerator, graph_methods)
-    _program_of(made, accelerator)
+    if is_twin(made):
+        _program_of(made, accelerator)
     return made
 
 

@@ -16,7 +16,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
 from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import is_scheduled
-from rag_accel.interception.twins import program_of, twin
+from rag_accel.interception.twins import program_twin, twin
 
 T = TypeVar("T")
 
@@ -44,9 +44,7 @@ def accelerate(
     """
     accelerator = chosen(accelerator, options)
     if is_program(obj):
-        made = twin(obj, accelerator, entry_methods)
-        program_of(made)  # what it holds is intercepted from now on
-        return made
+        return program_twin(obj, accelerator, entry_methods)
     if isinstance(obj, BaseIndex):
         return twin(obj, accelerator, index_methods)
     if is_scheduled(type(obj)) and hasattr(obj, "scheduled_by"):  # a component of ours

@@ -13,7 +13,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.interception import intercept
 from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import leaf_class
-from rag_accel.interception.twins import program_of, twin
+from rag_accel.interception.twins import program_twin, twin
 
 __all__ = ["accelerate", "explain"]
 
@@ -41,9 +41,7 @@ def accelerate(
     """
     accelerator = chosen(accelerator, options)
     if isinstance(obj, PROGRAMS):
-        made = twin(obj, accelerator, program_methods)
-        program_of(made)  # what it holds is intercepted from now on
-        return made
+        return program_twin(obj, accelerator, program_methods)
     if leaf_class(type(obj)).framework is NEO4J_GRAPHRAG:
         return twin(obj, accelerator)
     raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
+from rag_accel.interception.twins import why_no_twin
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
 NOT_UNDERSTOOD = "not understood: runs plainly"
@@ -24,6 +25,14 @@ def headline(obj: Any, framework: str, accelerator: Accelerator) -> list[str]:
 
     No saving is claimed: what a rewrite saves is shown by measurement only.
     """
+    refusal = why_no_twin(type(obj))
+    if refusal is not None:
+        return [
+            f"{type(obj).__name__} is not accelerated, accelerate() returned it as it is: its class"
+            f" cannot have another subclass: {refusal}",
+            f"Inside activate(), or in an accelerated program of {framework}, the leaf calls below"
+            " are scheduled.",
+        ]
     return [
         f"{type(obj).__name__} accelerated by interception: {framework} keeps the control flow,",
         "the leaf calls below are scheduled (batches of at most"

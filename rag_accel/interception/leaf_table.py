@@ -189,7 +189,8 @@ def is_scheduled(cls: type) -> bool:
 
 def plain_class(cls: type) -> type:
     """Return the class a twin's class was made from; any other class is its own."""
-    return cls.__mro__[1] if cls.__dict__.get("__rag_accel__", False) else cls
+    # Before it stands the base that keeps hooks for subclasses from running.
+    return cls.__mro__[2] if cls.__dict__.get("__rag_accel__", False) else cls
 
 
 def engine_name(cls: type) -> EngineName:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
+from rag_accel.adoption.known_classes import full_name
+from rag_accel.adoption.owned_or_plain import logger
 from rag_accel.interception.followed_methods import followed_methods
 from rag_accel.interception.identity import identity_for, scoped
 from rag_accel.interception.leaf_table import leaf_class, leaf_methods, plain_class
@@ -47,6 +49,44 @@ _PROGRAM = "__rag_accel_program__"
 _classes: weakref.WeakValueDictionary[tuple[int, int], type] = weakref.WeakValueDictionary()
 
 
+class _Unannounced:
+    """The first base of a twin's class, which keeps the hooks for subclasses from running for it.
+
+    A program's ``__init_subclass__`` may keep a registry, ask for arguments or refuse.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if plain_class(cls) is cls:  # the program's own, made of a twin's class
+            super().__init_subclass__(**kwargs)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        if plain_class(cls) is cls:
+            parent: Any = super()
+            parent.__pydantic_init_subclass__(**kwargs)
+
+
+class _NoTwinError(Exception):
+    """A class cannot have another subclass; the message says why."""
+
+
+#: Why classes have no twins, in a few words.
+_refused: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+
+
+def _note_refusal(cls: type, error: Exception) -> None:
+    """Log once for a class that its objects are returned as they are."""
+    if cls not in _refused:
+        _refused[cls] = str(error)
+        logger.warning(
+            "%s cannot be accelerated and runs plainly: its class cannot have another subclass: %s",
+            full_name(cls),
+            _refused[cls],  # its text: a kept record would keep the error and its frames
+        )
+
+
 def leaf_wrappers(cls: type, accelerator: Accelerator | None) -> dict[str, Any]:
     """Return the scheduled leaf methods of a class."""
 
@@ -66,17 +106,23 @@ def leaf_wrappers(cls: type, accelerator: Accelerator | None) -> dict[str, Any]:
 def twin(obj: Any, accelerator: Accelerator | None, make: MakeMethods = leaf_wrappers) -> Any:
     """Return the accelerated twin of ``obj``; a twin's twin is itself if nothing else is asked.
 
+    An object whose class cannot have another subclass is returned as it is, with a warning.
+
     Args:
         obj: what does work, or has others do it.
         accelerator: whose scheduler the twin uses; None for that of the moment.
         make: makes the methods in which it differs from ``obj``.
     """
-    cls = type(obj)
-    if plain_class(cls) is not cls:
+    if is_twin(obj):
+        cls = type(obj)
         if accelerator is None or getattr(cls, _OWN) is accelerator:
             return obj
         obj = _original(obj)
-    made = _sharing(obj, _subclass(type(obj), accelerator, make))
+    try:
+        made = _sharing(obj, _subclass(type(obj), accelerator, make))
+    except _NoTwinError as error:
+        _note_refusal(type(obj), error)
+        return obj
     # What the object holds is scheduled too, for as long as the twin lives. So lives the object:
     # its class may free what both of them use when it goes.
     held = leaf_class(type(obj)).framework.held_by(obj)
@@ -84,6 +130,24 @@ def twin(obj: Any, accelerator: Accelerator | None, make: MakeMethods = leaf_wra
     inner = Interception() if holds_leaves else None
     object.__setattr__(made, _ORIGIN, (obj, inner))
     return made
+
+
+def program_twin(obj: Any, accelerator: Accelerator | None, make: MakeMethods) -> Any:
+    """Do as ``twin`` for a program: what it holds is intercepted from now on."""
+    made = twin(obj, accelerator, make)
+    if is_twin(made):
+        program_of(made)
+    return made
+
+
+def is_twin(obj: Any) -> bool:
+    """Tell whether an object is a twin."""
+    return plain_class(type(obj)) is not type(obj)
+
+
+def why_no_twin(cls: type) -> str | None:
+    """Return why objects of a class were returned as they are, if they were."""
+    return _refused.get(cls)
 
 
 def program_of(made: Any) -> AcceleratedProgram:
@@ -99,7 +163,10 @@ def program_of(made: Any) -> AcceleratedProgram:
 
 def _sharing(obj: Any, cls: type) -> Any:
     """Return an instance of ``cls`` with the state of ``obj``."""
-    made = object.__new__(cls)
+    try:
+        made = object.__new__(cls)
+    except TypeError as error:  # an object of C that only its own class can make
+        raise _NoTwinError(repr(error)) from error
     for slot in _slots(type(obj)):
         if hasattr(obj, slot):
             object.__setattr__(made, slot, getattr(obj, slot))
@@ -129,7 +196,11 @@ def _subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods) -> 
     key = (id(cls), id(accelerator))
     with _lock:
         known = _classes.get(key)
-        if known is None or known.__mro__[1] is not cls or getattr(known, _OWN) is not accelerator:
+        if (
+            known is None
+            or plain_class(known) is not cls
+            or getattr(known, _OWN) is not accelerator
+        ):
             known = _classes[key] = _make_subclass(cls, accelerator, make)
         return known
 
@@ -147,11 +218,15 @@ def _make_subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods
         "__reduce_ex__": _reduce,
         "__copy__": _copy,
         "__deepcopy__": _deepcopy,
+        "__hash__": cls.__hash__,  # pydantic asks the first base, which has none of its own
     }
     if hasattr(cls, "__del__"):
         body["__del__"] = _keep  # the original frees what they share
     methods = followed_methods(cls, functools.partial(make, cls, accelerator))
-    return type(cls)(cls.__name__, (cls,), {**body, **methods})
+    try:
+        return type(cls)(cls.__name__, (_Unannounced, cls), {**body, **methods})
+    except Exception as error:  # of the program's metaclass, which may refuse what it likes
+        raise _NoTwinError(repr(error)) from error
 
 
 def _own_entries(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from asyncio import AbstractEventLoop, _get_running_loop
 from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from rag_accel.leaves.seen_documents import SeenDocuments
 from rag_accel.scheduler.messages import RequestId
@@ -46,6 +48,7 @@ class RequestIdentity:
     __slots__ = (
         "_is_closing",
         "_is_quiet",
+        "_loop",
         "_num_streams",
         "_seen",
         "accelerator",
@@ -82,9 +85,16 @@ class RequestIdentity:
         self.last_call: BegunCall | None = None
         #: whether the scheduler's core does not know of it yet
         self._is_quiet = False
+        loop = _get_running_loop()
+        self._loop = None if loop is None else ref(loop)
         self._num_streams = 0
         self._is_closing = False
         self._seen: SeenDocuments | None = None
+
+    @property
+    def loop(self) -> AbstractEventLoop | None:
+        """Return the event loop that ran in the thread where this run began, if it is there."""
+        return None if self._loop is None else self._loop()
 
     @property
     def seen(self) -> SeenDocuments:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
 from rag_accel.leaves.handed_over import HandedOver, value_of
+from rag_accel.leaves.held_up_loops import wait_beside
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.scheduler.driver import (
     AsyncLeaf,
@@ -31,6 +32,7 @@ from rag_accel.scheduler.messages import (
     CallEnded,
     EngineName,
     LeafArrived,
+    LoopHeldUp,
     NodeCancelled,
     NodeKey,
     NodeSpec,
@@ -136,14 +138,19 @@ class Leaves:
                 self._driver.submit(event, leaf)
                 waiting.append((leaf, key, work.engine))
             while waiting:
-                leaf, _, engine = waiting[0]
-                leaf.wait()
+                leaf, key, engine = waiting[0]
+                self.wait(identity, leaf, key)
                 waiting.popleft()
                 values.append(value_of(leaf, engine))
         finally:
             for _, key, _ in waiting:
                 self._driver.post(NodeCancelled(key))
         return values
+
+    def wait(self, identity: RequestIdentity, leaf: SyncLeaf, key: NodeKey) -> None:
+        """Wait in this thread for a leaf, which is let in if that holds up its run's loop."""
+        loop = None if runs_in_loop() else identity.loop
+        wait_beside(loop, leaf.wait, lambda: self._driver.post(LoopHeldUp(key)))
 
     async def acompute(self, identity: RequestIdentity, work: Work) -> Any:
         """Return the value an owned engine computes, without blocking the loop."""
@@ -312,7 +319,7 @@ class Permit:
         leaf = SyncLeaf()
         try:
             self._driver.submit(event, leaf)
-            leaf.wait()
+            self._leaves.wait(self._identity, leaf, self._key)
             _raise_unless_granted(leaf, self._engine)
         except BaseException:
             self._driver.post(NodeCancelled(self._key))

@@ -12,6 +12,7 @@ from rag_accel.scheduler.messages import (
     EngineName,
     Event,
     LeafArrived,
+    LoopHeldUp,
     NodeKey,
     Outcome,
     OwnedEngineAdded,
@@ -184,6 +185,20 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
     engine = state.engines[event.node.engine]
     if event.at_once and not engine.owned and node.state == "queued":
         engine.at_once[node.key] = None
+
+
+def loop_held_up(state: SchedulerState, event: LoopHeldUp, now: float, out: list[Command]) -> None:
+    """Let a leaf in that no bound may keep out any more; nothing if it has been let in."""
+    run = state.find(event.node.request)
+    node = run.nodes.get(event.node.node) if run is not None else None
+    if run is None or node is None:
+        return
+    if not run.admitted:
+        admit_at_once(state, run, now)
+    engine = state.engines[node.spec.engine]
+    if not engine.owned and node.state == "queued":
+        engine.at_once[node.key] = None
+        state.dirty[engine.name] = None
 
 
 def reported(state: SchedulerState, event: Reported, now: float, out: list[Command]) -> None:

@@ -259,6 +259,13 @@ class NodeCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopHeldUp:
+    """The caller of a leaf that waits holds up an event loop: as ``LeafArrived.at_once``, later."""
+
+    node: NodeKey
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCancelled:
     """The caller of a whole request is gone."""
 
@@ -289,6 +296,7 @@ Event = (
     | StepFailed
     | CallEnded
     | NodeCancelled
+    | LoopHeldUp
     | RequestCancelled
     | Tick
     | Closing

@@ -16,6 +16,7 @@ from rag_accel.scheduler.messages import (
     EngineName,
     Event,
     LeafArrived,
+    LoopHeldUp,
     NodeCancelled,
     NodeKey,
     NodeReport,
@@ -167,6 +168,9 @@ class Core:
 
     def cancel_node(self, request: int, name: str, at: float = 0.0) -> list[Command]:
         return self.send(NodeCancelled(key(request, name)), at)
+
+    def hold_up(self, request: int, name: str, at: float = 0.0) -> list[Command]:
+        return self.send(LoopHeldUp(key(request, name)), at)
 
     def cancel_request(self, request: int, at: float = 0.0) -> list[Command]:
         return self.send(RequestCancelled(RequestId(request)), at)

@@ -21,6 +21,7 @@ from rag_accel.scheduler.messages import (
     Closing,
     EngineName,
     LeafArrived,
+    LoopHeldUp,
     NodeCancelled,
     NodeKey,
     NodeReport,
@@ -166,6 +167,14 @@ class Player(CoreModel):
         if recent:
             self.send(NodeCancelled(rng.choice(recent)))
 
+    def hold_up(self, rng: Random) -> None:
+        """Let the caller of a leaf hold up its loop."""
+        recent = list(self.specs)[-40:]
+        if recent:
+            node = rng.choice(recent)
+            self.at_once.add(node)
+            self.send(LoopHeldUp(node))
+
     def cancel_all(self) -> None:
         """Let every caller go away, one by one."""
         for node in list(self.specs):
@@ -277,6 +286,7 @@ ACTIONS = (
     (Player.open_program, 5),
     (Player.close_program, 4),
     (Player.cancel_node, 4),
+    (Player.hold_up, 2),
     (Player.fail_step, 3),
     (Player.cancel_request, 1),
     (Player.tick_early, 1),

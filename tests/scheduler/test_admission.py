@@ -237,3 +237,23 @@ def test_a_call_that_holds_up_a_loop_is_refused_where_nobody_is_to_wait() -> Non
     assert core.leaf(1, "a", "b", on_full="raise", at_once=True) == [
         EndNode.match(outcome="rejected")
     ]
+
+
+def test_a_call_whose_loop_is_found_held_up_is_let_in_beyond_the_bound() -> None:
+    core = full()
+    assert core.leaf(1, "a", "b") == []
+    assert core.hold_up(1, "a") == [StartCall(key(1, "a"), "b")]
+    assert core.hold_up(1, "a") == []
+    assert core.end_call(1, "a") == [EndNode.match(outcome="done")]
+    assert core.hold_up(1, "a") == []
+
+
+def test_a_call_whose_loop_is_found_held_up_is_let_in_by_a_full_engine() -> None:
+    core = Core()
+    core.borrow(limit=1)
+    core.leaf(1, "a", "b")
+    assert core.leaf(2, "a", "b") == []
+    assert core.leaf(3, "a", "b") == []
+    assert core.hold_up(3, "a") == [StartCall(key(3, "a"), "b")]
+    assert core.end_call(3, "a") == [EndNode.match(outcome="done")]
+    assert core.end_call(1, "a")[-1] == StartCall(key(2, "a"), "b")

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from rag_accel.engines.embedding.rebuilt_network import FAILED, OUT_OF_MEMORY, R
 
 #: Longest time of one child, in seconds: the imports alone take some of them on busy cores.
 LIMIT_S = 300.0
+#: How often it is looked whether its result is still wanted, in seconds.
+_LOOK_S = 0.25
 #: What a child may take besides its libraries: copies of the weights, and what a trace needs.
 _WEIGHT_COPIES, _LEAST_BYTES = 8, 2**31
 _TRIES = 2
@@ -43,8 +47,8 @@ class _Children:
         self.running: set[subprocess.Popen[bytes]] = set()
         self.is_ending = False
         self.lock = threading.Lock()
-        #: held while a child runs: each takes some hundred MiB, so they queue
-        self.turn = threading.Lock()
+        #: held while a model is compiled: each takes some hundred MiB, so they queue
+        self.turn = threading.RLock()
 
 
 _children = _Children()
@@ -58,14 +62,46 @@ def end_all() -> None:
             one.kill()
 
 
-def require_time() -> None:
-    """Stop here if this process is ending.
+def _always() -> bool:
+    return True
+
+
+#: Tells whether anybody still waits for what is compiled in this context.
+_is_wanted: ContextVar[Callable[[], bool]] = ContextVar(
+    "rag_accel_is_compiled_form_wanted", default=_always
+)
+
+
+@contextmanager
+def turn_of(is_wanted: Callable[[], bool]) -> Iterator[None]:
+    """Wait for the turn to compile; who waits here must not hold the model.
+
+    Args:
+        is_wanted: tells whether anybody waits for the compiled form; its child is killed once
+            nobody does.
 
     Raises:
-        CompileError: if it is.
+        CompileError: when its turn has come, if nobody does or this process is ending.
+    """
+    with _children.turn:
+        token = _is_wanted.set(is_wanted)
+        try:
+            require_time()
+            yield
+        finally:
+            _is_wanted.reset(token)
+
+
+def require_time() -> None:
+    """Stop here if this process is ending, or nobody wants what is compiled.
+
+    Raises:
+        CompileError: if so.
     """
     if _children.is_ending:
         raise CompileError("this process is ending")
+    if not _is_wanted.get()():
+        raise CompileError("nobody uses it any more")
 
 
 def _forget() -> None:
@@ -88,13 +124,24 @@ def private_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def convert(folder: Path, spec: Mapping[str, Any], weights_bytes: int) -> None:
+def _nothing() -> None:
+    """Stand for weights that are there already."""
+
+
+def convert(
+    folder: Path,
+    spec: Mapping[str, Any],
+    weights_bytes: int,
+    write: Callable[[], None] = _nothing,
+) -> None:
     """Have a child convert what a folder holds; another one if the first dies by chance.
 
     Args:
-        folder: where the weights are and the graph comes to.
+        folder: where the weights and the graph come to.
         spec: what the child is told of the network.
         weights_bytes: size of the weights.
+        write: writes the weights. Called when there is a child, which removes the folder if this
+            process is killed.
 
     Raises:
         CompileError: if there is no graph.
@@ -106,11 +153,16 @@ def convert(folder: Path, spec: Mapping[str, Any], weights_bytes: int) -> None:
         "path": _library_path(),
         "memory_bytes": _WEIGHT_COPIES * weights_bytes + _LEAST_BYTES,
     }
-    (folder / SPEC).write_text(json.dumps(told))
+
+    def fill() -> None:
+        if not (folder / SPEC).exists():
+            write()
+            (folder / SPEC).write_text(json.dumps(told))
+
     status = 0
     with _children.turn:
         for _ in range(_TRIES):
-            status = _run(folder)
+            status = _run(folder, fill)
             if status == 0:
                 return
             if status == REFUSED:
@@ -123,14 +175,14 @@ def convert(folder: Path, spec: Mapping[str, Any], weights_bytes: int) -> None:
     raise CompileError(f"the process that compiles it ended with {how}")
 
 
-def _run(folder: Path) -> int:
+def _run(folder: Path, fill: Callable[[], None]) -> int:
     with (folder / "stderr").open("wb") as said:
         with _children.lock:
             require_time()
             # -I and -S: no file of the working directory, no PYTHON*, nothing of `site`.
             child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", _PROGRAM, str(folder)],
-                stdin=subprocess.PIPE,  # never written: its end tells the child of ours
+                [sys.executable, "-I", "-S", "-B", _PROGRAM, str(folder), str(os.getpid())],
+                stdin=subprocess.PIPE,  # a byte tells it to begin, its end tells it of ours
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 cwd=folder,
@@ -139,9 +191,11 @@ def _run(folder: Path) -> int:
             )
             _children.running.add(child)
         try:
-            return child.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise CompileError(f"its compilation took longer than {LIMIT_S:.0f} s") from None
+            fill()
+            assert child.stdin is not None, "a child is told to begin by its input"
+            with suppress(BrokenPipeError):  # it has ended: its status says why
+                os.write(child.stdin.fileno(), b"\n")
+            return _status(child)
         finally:
             with _children.lock:
                 _children.running.discard(child)
@@ -150,6 +204,16 @@ def _run(folder: Path) -> int:
             if child.stdin is not None:
                 child.stdin.close()
             require_time()
+
+
+def _status(child: subprocess.Popen[bytes]) -> int:
+    """Wait for a child as long as its result is wanted, and return its status."""
+    end = time.monotonic() + LIMIT_S
+    while (left_s := end - time.monotonic()) > 0:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(min(left_s, _LOOK_S))
+        require_time()
+    raise CompileError(f"its compilation took longer than {LIMIT_S:.0f} s")
 
 
 def _environment() -> dict[str, str]:

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -191,8 +192,8 @@ def _converted(
         "dim": dim,
     }
     with private_folder() as folder:
-        _write(weights, folder / WEIGHTS)
-        convert(folder, spec, sum(one.nbytes for one in weights.values()))
+        size = sum(one.nbytes for one in weights.values())
+        convert(folder, spec, size, partial(_write, weights, folder / WEIGHTS))
         # Mapped into memory, or read: valid when the folder has gone.
         return openvino().Core().read_model(folder / GRAPH)
 

@@ -32,6 +32,8 @@ REFUSED = 3
 _NO_MEMORY = ("bad_alloc", "can't allocate memory", "Cannot allocate memory")
 #: how often a child looks whether its parent lives, in seconds
 _LOOK_S = 0.5
+#: how often it tries to remove a folder that grows meanwhile
+_MOST_TRIES = 100
 _PLAIN = (str, int, float, bool, type(None))
 #: Larger collections are described by their length.
 _MOST = 64
@@ -160,10 +162,29 @@ def _end_with(parent: int, folder: Path) -> None:
     def watch() -> None:
         while os.getppid() == parent and not select.select([0], [], [], _LOOK_S)[0]:
             pass
-        shutil.rmtree(folder, ignore_errors=True)
+        _clear(folder)
         os._exit(REFUSED)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def await_start(parent: int, folder: Path) -> None:
+    """Wait until the parent has filled the folder; if it ends before, remove it and end, too."""
+    while os.getppid() == parent:
+        if select.select([0], [], [], _LOOK_S)[0]:
+            if os.read(0, 1):
+                return
+            break
+    _clear(folder)
+    os._exit(REFUSED)
+
+
+def _clear(folder: Path) -> None:
+    """Remove a folder, also while the main thread puts something into it."""
+    for _ in range(_MOST_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
 
 
 def _limit_memory(more_bytes: int) -> None:
@@ -287,4 +308,5 @@ def _from_embeddings(torch: Any, parts: Any, inputs: Sequence[str], outputs: Seq
 
 if __name__ == "__main__":
     # At once: libraries may crash where they are torn down, and what was made is saved.
+    await_start(int(sys.argv[2]), Path(sys.argv[1]))
     os._exit(main(Path(sys.argv[1])))

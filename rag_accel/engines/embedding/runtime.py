@@ -8,13 +8,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_accel.engines.embedding.compile_process import end_all
+from rag_accel.engines.embedding.compile_process import CompileError, end_all, turn_of
 
 # Live with threads of a library that neither the end of a process nor a fork knows of.
 
@@ -123,6 +124,9 @@ class Compiled(Protocol):
 class BackgroundRuntime:
     """The compiled form of one model, made in the background when first asked for.
 
+    Models are compiled one at a time. What waits for its turn is kept by its users only, and left
+    out once they are gone, as is a compilation that is under way.
+
     Args:
         build: compiles the model; raises if it cannot be.
         prove: says how near its vectors are; raises unless that is near enough.
@@ -197,28 +201,52 @@ class BackgroundRuntime:
                 return
             self.state = "building"
             self._builds += 1
-            self._task = BackgroundTask(self._run)
+            self._task = BackgroundTask(partial(_compile, ref(self)))
             try:
                 self._task.start()
             except RuntimeError as error:  # no thread to be had: no request fails for that
                 self._refuse(str(error))
 
-    def _run(self) -> None:
-        global _is_started
-        _is_started = True
-        try:
-            if _is_orphaned:
-                raise RuntimeError(_FORKED)
-            made = self._build()
-            found = self._prove(made)
-            if made.is_current():
-                self._ready = made
-                self.state, self.reason = "ready", found
-            else:
-                self.state = "new"
-        except Exception as error:
-            self._refuse(str(error))
+    def _settle(self, made: Compiled, found: str) -> None:
+        if made.is_current():
+            self._ready = made
+            self.state, self.reason = "ready", found
+        else:
+            self.state = "new"
 
     def _refuse(self, reason: str) -> None:
         self.state, self.reason = "refused", reason
         logger.info("a model is not compiled: %s", reason)
+
+
+def _compile(kept: ref[BackgroundRuntime]) -> None:
+    """Compile the model of a runtime, which this thread must not keep from going."""
+    global _is_started
+    _is_started = True
+    try:
+        if _is_orphaned:
+            raise RuntimeError(_FORKED)
+        made, found = _made(kept)
+        runtime = kept()
+        if runtime is not None:
+            runtime._settle(made, found)
+    except Exception as error:
+        runtime = kept()
+        if runtime is not None:
+            runtime._refuse(str(error))
+
+
+def _made(kept: ref[BackgroundRuntime]) -> tuple[Compiled, str]:
+    with turn_of(lambda: kept() is not None):
+        build, prove = _steps(kept)
+        made = build()
+    return made, prove(made)
+
+
+def _steps(
+    kept: ref[BackgroundRuntime],
+) -> tuple[Callable[[], Compiled], Callable[[Compiled], str]]:
+    runtime = kept()
+    if runtime is None:
+        raise CompileError("nobody uses it any more")
+    return runtime._build, runtime._prove

@@ -173,9 +173,9 @@ class SyncLeaf(_Leaf):
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def wait(self) -> None:
-        """Return once ``signal`` is set; Ctrl-C interrupts."""
-        self._lock.acquire()
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Return once ``signal`` is set, or False after a time; Ctrl-C interrupts."""
+        return self._lock.acquire(timeout=timeout_s)
 
     def _wake(self) -> None:
         self._lock.release()

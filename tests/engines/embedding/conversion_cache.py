@@ -38,7 +38,13 @@ def use(monkeypatch: pytest.MonkeyPatch, into: Any) -> None:
 
 
 def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
-    def cached(folder: Path, spec: Mapping[str, Any], weights_bytes: int) -> None:
+    def cached(
+        folder: Path,
+        spec: Mapping[str, Any],
+        weights_bytes: int,
+        write: Callable[[], None] = lambda: None,
+    ) -> None:
+        write()
         told = json.dumps(spec, sort_keys=True, default=str).encode()
         key = sha256(told + sha256((folder / WEIGHTS).read_bytes()).digest()).hexdigest()
         if key not in _kept:
@@ -53,10 +59,14 @@ def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
     return cached
 
 
-def _by_server(real: Callable[[Path], int]) -> Callable[[Path], int]:
-    def run(folder: Path) -> int:
+Run = Callable[[Path, Callable[[], None]], int]
+
+
+def _by_server(real: Run) -> Run:
+    def run(folder: Path, fill: Callable[[], None]) -> int:
         if rebuilt_network.__file__ != compile_process._PROGRAM:
-            return real(folder)  # a test has put another program there
+            return real(folder, fill)  # a test has put another program there
+        fill()
         if os.getpid() not in _servers:
             _servers[os.getpid()] = _started()
         server = _servers[os.getpid()]

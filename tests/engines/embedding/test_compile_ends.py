@@ -132,6 +132,34 @@ def test_an_interrupt_while_it_compiles_leaves_no_child_and_no_file(compiling: C
     assert list(compiling.temporary.iterdir()) == []
 
 
+#: Writes weights and never ends with it.
+WRITING = """
+import pathlib, time
+from rag_accel.engines.embedding import compile_process
+
+with compile_process.private_folder() as folder:
+    def write():
+        (folder / "weights.safetensors").write_bytes(bytes(1000))
+        time.sleep(600)
+    compile_process.convert(folder, {}, 0, write)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_killed_while_it_writes_weights_leaves_none(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITING], env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    try:
+        wait_for(lambda: list(tmp_path.glob("*/weights.safetensors")))
+    finally:
+        process.send_signal(how)
+        process.wait(PATIENCE_S)
+    wait_for(lambda: list(tmp_path.glob("rag-accel-compile-*")) == [])
+
+
 def embedded(engine: SentenceTransformerEngine) -> np.ndarray:
     work = EngineRequest(WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(TEXTS, "query"))
     engine.submit([work])

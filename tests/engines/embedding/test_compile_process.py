@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
     CompiledTransformer,
     NotCompilableError,
 )
+from rag_accel.engines.embedding.runtime import BackgroundRuntime  # noqa: E402
 
 PATIENCE_S = 120.0
 
@@ -91,6 +95,43 @@ def test_the_end_of_a_process_ends_its_child_at_once(tmp_path: Path) -> None:
     )
     assert (run.returncode, run.stderr) == (0, b"")
     assert not Path((tmp_path / "folder").read_text()).exists()
+
+
+def test_a_child_that_nobody_waits_for_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    program(
+        monkeypatch,
+        tmp_path,
+        f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(600)",
+    )
+
+    class Model:
+        """Something that can be seen going."""
+
+    def runtime_of(model: Model) -> BackgroundRuntime:
+        def build() -> Any:
+            with private_folder() as folder:
+                convert(folder, {}, 0)
+            return model
+
+        return BackgroundRuntime(build, str)
+
+    model = Model()
+    made, gone = runtime_of(model), weakref.ref(model)
+    made.current()
+    end = time.monotonic() + PATIENCE_S
+    while not begun.exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    task = made._task  # pyright: ignore[reportPrivateUsage]
+    del made, model
+    assert task is not None
+    task.wait(PATIENCE_S)
+    assert not compile_process._children.running  # pyright: ignore[reportPrivateUsage]
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")

@@ -214,3 +214,67 @@ def test_many_threads_that_notice_a_change_compile_it_once() -> None:
         thread.join(PATIENCE_S)
     made.wait(PATIENCE_S)
     assert len(builds) == 2
+
+
+class FakeModel:
+    """Something that can be seen going."""
+
+
+def waiting_for(model: FakeModel, builds: list[FakeModel]) -> BackgroundRuntime:
+    def build() -> FakeCompiled:
+        builds.append(model)
+        return FakeCompiled()
+
+    made = BackgroundRuntime(build, proven)
+    assert made.current() is None
+    return made
+
+
+def test_models_that_wait_go_with_their_users_and_are_not_compiled() -> None:
+    has_begun, release = threading.Event(), threading.Event()
+
+    def build() -> FakeCompiled:
+        has_begun.set()
+        assert release.wait(PATIENCE_S)
+        return FakeCompiled()
+
+    first = BackgroundRuntime(build, proven)
+    assert first.current() is None
+    assert has_begun.wait(PATIENCE_S)
+    builds: list[FakeModel] = []
+    kept, dropped = FakeModel(), [FakeModel() for _ in range(8)]
+    last = waiting_for(kept, builds)
+    others = [waiting_for(model, builds) for model in dropped]
+    gone = [weakref.ref(model) for model in dropped]
+    tasks = [one._task for one in others]  # pyright: ignore[reportPrivateUsage]
+    dropped.clear()
+    others.clear()
+    gc.collect()
+    assert [one() for one in gone] == [None] * 8
+    release.set()
+    for made in (first, last):
+        made.wait(PATIENCE_S)
+        assert made.state == "ready"
+    for task in tasks:
+        assert task is not None
+        task.wait(PATIENCE_S)
+    assert builds == [kept]
+
+
+def test_a_model_that_has_gone_before_it_was_proven_is_let_go() -> None:
+    has_begun, release = threading.Event(), threading.Event()
+
+    def build() -> FakeCompiled:
+        has_begun.set()
+        assert release.wait(PATIENCE_S)
+        return FakeCompiled()
+
+    made = BackgroundRuntime(build, proven)
+    assert made.current() is None
+    assert has_begun.wait(PATIENCE_S)
+    task, gone = made._task, weakref.ref(made)  # pyright: ignore[reportPrivateUsage]
+    del made
+    assert gone() is None
+    release.set()
+    assert task is not None
+    task.wait(PATIENCE_S)
