@@ -36,7 +36,8 @@ def thread_count(threads: int) -> Iterator[None]:
     Does nothing for 0 (the work is done elsewhere), where torch has not been imported, where torch
     was not built on OpenMP (its number is then one per process) or where the calling thread has
     that number already, which is free; a change costs two short-lived threads, about 0.3 ms.
-    Threads that exist and threads that are started meanwhile keep theirs.
+    Threads that exist and threads that are started meanwhile keep theirs. Where none can be
+    started, the calling thread keeps the number that it has.
     """
     if threads < 1 or "torch" not in sys.modules:
         yield
@@ -80,7 +81,10 @@ def _set_here_only(threads: int) -> None:
 
     with _CHANGING:
         keeper = threading.Thread(target=keep_number_for_newcomers, name="rag-accel-threads")
-        keeper.start()
+        try:
+            keeper.start()
+        except RuntimeError:  # the system has no thread left
+            return
         known.wait()
         try:
             torch.set_num_threads(threads)
