@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from asyncio import _get_running_loop
 from typing import Any
 
 from rag_accel.scheduler.driver import AsyncLeaf, Driver, KeptLeaf, SyncLeaf, error_for
-from rag_accel.scheduler.messages import EngineName, NodeCancelled, NodeKey
+from rag_accel.scheduler.messages import EngineName, LoopHeldUp, NodeCancelled, NodeKey
 
 
 class HandedOver:
@@ -26,7 +27,11 @@ class HandedOver:
 
     def value(self, at: int) -> Any:
         """Return the value of a work, by its place; raises what its engine raised."""
-        leaf, _, engine = self._leaves[at]
+        leaf, key, engine = self._leaves[at]
+        if not leaf.is_over and _get_running_loop() is not None:
+            # Neither the hand-over that this loop owes nor those it runs may be waited for.
+            self._driver.send_gathered()
+            self._driver.post(LoopHeldUp(key))
         leaf.wait()
         return value_of(leaf, engine)
 

@@ -169,3 +169,15 @@ def test_a_thread_whose_loop_is_closed_waits_for_its_turn() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     assert waits_beside(loop, 9) == [LOOK_S, -1]
+
+
+@pytest.mark.parametrize("max_requests", [1, 100])
+def test_work_that_a_task_handed_over_may_be_waited_for_on_its_loop(max_requests: int) -> None:
+    with opened(max_requests=max_requests) as acc:
+        engine, work = acc.borrow("chat", DECODING), own(acc, FakeEngine())("a")
+
+        def call() -> Any:
+            handed = acc.leaves.hand_over(acc.anonymous(), [work], together=True)
+            return handed.value(0).tolist()
+
+        assert ends(partial(held_beside, acc, engine, call)) == [vector_of("a").tolist()]

@@ -214,6 +214,10 @@ class Driver:
         self._require_usable()
         self._gathered.add(event, client)
 
+    def send_gathered(self) -> None:
+        """Bring in what tasks of this thread's loop have brought, which is to be blocked."""
+        self._gathered.flush()
+
     def begin_call(
         self,
         request: RequestId,
