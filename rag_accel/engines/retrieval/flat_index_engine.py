@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -190,10 +190,18 @@ def measured(
 
 def is_searchable(index: Any) -> bool:
     """Tell whether a ``FlatIndexEngine`` can search an index."""
-    faiss = load_faiss()
-    known = (faiss.IndexFlat, faiss.IndexFlatL2, faiss.IndexFlatIP)
-    metrics = (faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT)
+    known, metrics = _searchable()
     return type(index) in known and index.metric_type in metrics
+
+
+@cache
+def _searchable() -> tuple[frozenset[type], frozenset[int]]:
+    """Return the classes of indexes that can be searched, and the metrics."""
+    faiss = load_faiss()
+    return (
+        frozenset((faiss.IndexFlat, faiss.IndexFlatL2, faiss.IndexFlatIP)),
+        frozenset((faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT)),
+    )
 
 
 def _final(search: Search, scores: Any, places: Any) -> EngineOutput:
