@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from rag_accel.adoption.stand_ins import Ask, ClientWork
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, RerankBatch, SearchQuery
+from rag_accel.engines.retrieval.flat_index_engine import (
+    FlatIndexEngine,
+    is_searchable,
+    measured_scan,
+)
+from rag_accel.engines.retrieval.flat_products import sign
 from rag_accel.engines.retrieval.index.locks import ForkedAnew
 from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
 
@@ -25,8 +30,6 @@ _FARTHEST = float(np.finfo(np.float32).max)
 
 def is_large_and_flat(index: Any) -> bool:
     """Tell whether an owned engine can search a FAISS index, and a scan of it takes long enough."""
-    from rag_accel.engines.retrieval.flat_index_engine import is_searchable
-
     return is_searchable(index) and index.ntotal * index.d >= MIN_NUMBERS
 
 
@@ -36,22 +39,42 @@ class _UnderWay(ForkedAnew):
     def renew(self) -> None:
         """Begin anew: what other threads searched before a fork is not being searched here."""
         self._lock = threading.RLock()  # a signal's handler may search, too
-        self._counts: Counter[int] = Counter()
+        self._counts: dict[int, int] = {}
 
-    @contextmanager
-    def under_way(self, index: Any) -> Iterator[bool]:
-        """Count a search while the block runs; tell whether it began without another."""
-        key = id(index)
+    def under_way(self, index: Any) -> AbstractContextManager[bool]:
+        """Return a block that counts as a search; it is told whether it began without another."""
+        return _Counted(self, id(index))
+
+    def begin(self, key: int) -> bool:
+        """Count a search; return whether it began without another."""
         with self._lock:
-            is_alone = key not in self._counts
-            self._counts[key] += 1
-        try:
-            yield is_alone
-        finally:
-            with self._lock:
-                self._counts[key] -= 1
-                if self._counts[key] <= 0:
-                    del self._counts[key]
+            before = self._counts.get(key, 0)
+            self._counts[key] = before + 1
+        return before == 0
+
+    def end(self, key: int) -> None:
+        """Count a search no longer; nothing if a fork has made it another process's."""
+        with self._lock:
+            left = self._counts.get(key, 0) - 1
+            if left > 0:
+                self._counts[key] = left
+            else:
+                self._counts.pop(key, None)
+
+
+class _Counted:
+    """A block that is counted. A generator would take longer than all the rest."""
+
+    __slots__ = ("_key", "_under_way")
+
+    def __init__(self, under_way: _UnderWay, key: int) -> None:
+        self._under_way, self._key = under_way, key
+
+    def __enter__(self) -> bool:
+        return self._under_way.begin(self._key)
+
+    def __exit__(self, *raised: object) -> None:
+        self._under_way.end(self._key)
 
 
 _searches = _UnderWay()
@@ -74,17 +97,16 @@ class FlatIndexClient:
         def plain() -> tuple[Any, Any]:
             return self._index.search(x, k, **more)
 
-        is_usual = type(k) is int and 0 < k <= MAX_K and not more
-        if not is_usual or np.shape(x) != (1, self._index.d) or not np.isfinite(x).all():
+        is_one = type(x) is np.ndarray and x.ndim == 2 and len(x) == 1
+        if more or not is_one or type(k) is not int or not 0 < k <= MAX_K:
             return plain()
+        # What is done for a search alone is little: after a scan all of it has left the caches.
         with _searches.under_way(self._index) as is_alone:
-            return self._alone(x, k) if is_alone else self._asked(x, k, plain)
-
-    def _alone(self, x: Any, k: int) -> tuple[Any, Any]:
-        # Nothing is to be shared, and few searches are worth waking a second core.
-        from rag_accel.engines.retrieval.flat_index_engine import measured_scan
-
-        return measured_scan(self._index, x, k, _alone_threads)
+            if is_alone:  # nothing is to be shared, and few searches are worth a second core
+                return measured_scan(self._index, x, k, _alone_threads)
+            if x.shape[1] != self._index.d or not np.isfinite(x).all():
+                return plain()
+            return self._asked(x, k, plain)
 
     def _asked(self, x: Any, k: int, plain: Callable[[], Any]) -> tuple[Any, Any]:
         work = ClientWork(
@@ -97,13 +119,9 @@ class FlatIndexClient:
         return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
 
     def _engine(self) -> Engine:
-        from rag_accel.engines.retrieval.flat_index_engine import FlatIndexEngine
-
         return FlatIndexEngine(self._index)
 
     def _as_faiss(self, hits: Any, k: int) -> tuple[Any, Any]:
-        from rag_accel.engines.retrieval.flat_products import sign
-
         towards = sign(self._index)
         missing = k - len(hits)
         places = [*(int(hit.document.id) for hit in hits), *[-1] * missing]

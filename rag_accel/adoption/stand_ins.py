@@ -40,7 +40,13 @@ class ClientWork:
 
 
 class Ask(AskGenerate, Protocol):
-    """A function that brings work to the scheduler for the run that a stand-in is made for."""
+    """A function that brings work to the scheduler for the run that a stand-in is made for.
+
+    Attributes:
+        is_on_loop: whether the stand-in is made for a coroutine.
+    """
+
+    is_on_loop: bool
 
     def __call__(
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
@@ -106,11 +112,13 @@ class StandIns:
 
     def _find(self, cls: type, method: PlainMethod) -> KnownClass | None:
         """Return what is known of a class: it is a known one or does what that does."""
-        if cls not in self._of_classes:
+        try:
+            return self._of_classes[cls]
+        except KeyError:
             base = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
             found = None if base is None else self._unless_changed(cls, base, method)
             self._of_classes[cls] = found
-        return self._of_classes[cls]
+            return found
 
     def _unless_changed(self, cls: type, base: type, method: PlainMethod) -> KnownClass | None:
         known = self._known[full_name(base)]

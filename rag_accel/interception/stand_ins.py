@@ -48,19 +48,19 @@ class StandingIn:
             if not self.may_stand_in(type(obj)):
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return method(self._stand_in(identity, obj), *args, **kwargs)
+            return method(self._stand_in(identity, obj, False), *args, **kwargs)
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
             # Of a default, the sync method runs on a stand-in.
             if not self.may_stand_in(type(obj)) or is_default(type(obj), leaf):
                 return await borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return await method(self._stand_in(identity, obj), *args, **kwargs)
+            return await method(self._stand_in(identity, obj, True), *args, **kwargs)
 
         return coroutine if leaf.flavour == "coroutine" else sync
 
-    def _stand_in(self, identity: RequestIdentity, obj: Any) -> Any:
-        asking = _Asking(identity, obj)
+    def _stand_in(self, identity: RequestIdentity, obj: Any, is_on_loop: bool) -> Any:
+        asking = _Asking(identity, obj, is_on_loop)
         found = self.stand_ins.of(obj, plain_class(type(obj)), plain_method, asking)
         return obj if found is None else found
 
@@ -73,11 +73,12 @@ def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: 
 class _Asking:
     """A function that brings the work of one object's stand-in to the scheduler, for one run."""
 
-    __slots__ = ("_holder", "_identity")
+    __slots__ = ("_holder", "_identity", "is_on_loop")
 
-    def __init__(self, identity: RequestIdentity, holder: Any) -> None:
+    def __init__(self, identity: RequestIdentity, holder: Any, is_on_loop: bool) -> None:
         self._identity = identity
         self._holder = holder
+        self.is_on_loop = is_on_loop
 
     def __call__(
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]

@@ -25,9 +25,14 @@ def _has_large_index(store: Any) -> bool:
 
 def _faiss(store: Any, ask: Ask) -> Any:
     other = replaced(store, index=FlatIndexClient(store.index, ask))
-    for name in ("similarity_search_with_score_by_vector", _DIVERSE):
-        setattr(other, f"a{name}", partial(ask.in_pool, getattr(other, name)))
-    return other
+    if not ask.is_on_loop:
+        return other
+    off_loop = {
+        f"a{name}": partial(ask.in_pool, getattr(other, name))
+        for name in ("similarity_search_with_score_by_vector", _DIVERSE)
+    }
+    # Another one, so that none holds itself: only the garbage collector would end it.
+    return replaced(other, **off_loop)
 
 
 _CROSS_ENCODER = "langchain_community.cross_encoders.huggingface.HuggingFaceCrossEncoder"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,9 @@ from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss, thread_count
 from rag_accel.system.processor import usable_cores
 
-#: searches, and numbers in the index, from which one matrix product is faster than scans: of 8 over
-#: 20,000 vectors of 384 numbers it takes as long, of 16 half as long, of 64 less than a third
-MULTIPLY_FROM = 12
+#: searches, and numbers in the index, from which one matrix product is faster than scans: of 16 it
+#: takes as long over 4 million numbers, and two thirds over 8 million; of 64 less than a third
+MULTIPLY_FROM = 16
 MIN_NUMBERS = 1 << 22
 #: searches that FAISS makes in one call; releases before 1.15 multiply from 20 on, and round so
 SCANNED = 16
@@ -190,10 +190,18 @@ def measured(
 
 def is_searchable(index: Any) -> bool:
     """Tell whether a ``FlatIndexEngine`` can search an index."""
-    faiss = load_faiss()
-    known = (faiss.IndexFlat, faiss.IndexFlatL2, faiss.IndexFlatIP)
-    metrics = (faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT)
+    known, metrics = _searchable()
     return type(index) in known and index.metric_type in metrics
+
+
+@cache
+def _searchable() -> tuple[frozenset[type], frozenset[int]]:
+    """Return the classes of indexes that can be searched, and the metrics."""
+    faiss = load_faiss()
+    return (
+        frozenset((faiss.IndexFlat, faiss.IndexFlatL2, faiss.IndexFlatIP)),
+        frozenset((faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT)),
+    )
 
 
 def _final(search: Search, scores: Any, places: Any) -> EngineOutput:

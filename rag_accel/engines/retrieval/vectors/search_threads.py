@@ -66,4 +66,7 @@ class SearchThreads:
             kept.append(seconds / max(1, numbers))
 
     def _kept(self, size: int, width: Width) -> deque[float]:
-        return self._times.setdefault((size, width), deque(maxlen=KEPT))
+        kept = self._times.get((size, width))
+        if kept is None:
+            kept = self._times[size, width] = deque(maxlen=KEPT)
+        return kept
