@@ -29,6 +29,7 @@ LATE = 1.2
 """Answers within so many times the limit count as in it."""
 
 OVERLOAD = 3.0
+WARM_S, QUICK_S, FULL_S = 4.0, 5.0, 16.0  # seconds before, and of, what is measured
 _MAIN, _OTHER = (0.008, 0.02), (0.016, 0.02)  # seconds a text and a step
 _MOST_TEXTS = 64
 _DIMENSION = 8
@@ -68,15 +69,14 @@ class _Seen:
 
 def overload(quick: bool) -> Overload:
     """Return what clients get under three times overload, in about 20 seconds, or 45 in full."""
-    warm_s, measured_s = (4.0, 5.0) if quick else (4.0, 16.0)
-    until = warm_s + measured_s
-    free = _ask(None, warm_s, until)
-    limited = _ask(SLO_S, warm_s, until)
-    waits = [seconds for at, seconds in limited.answers if at >= warm_s]
+    until = WARM_S + (QUICK_S if quick else FULL_S)
+    free = _ask(None, until)
+    limited = _ask(SLO_S, until)
+    waits = [seconds for at, seconds in limited.answers if at >= WARM_S]
     retries = sorted(limited.retries)
     return Overload(
         sum(seconds <= LATE * SLO_S for seconds in waits) / max(1, len(waits)),
-        limited.a_second(warm_s, until) / free.a_second(warm_s, until),
+        limited.a_second(WARM_S, until) / free.a_second(WARM_S, until),
         len(waits),
         len(retries),
         max(waits, default=0.0),
@@ -90,7 +90,7 @@ def num_clients() -> int:
     return round(OVERLOAD * in_limit)
 
 
-def _ask(slo_s: float | None, warm_s: float, until_s: float) -> _Seen:
+def _ask(slo_s: float | None, until_s: float) -> _Seen:
     """Return what clients saw, with a limit or without one."""
     members = [
         EmulatedMember(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +15,14 @@ from accel_harness import PATIENCE_S, become_idle, opened
 from rag_accel import END, START, Accelerator, ConfigError, EngineLostError, RAGraph
 from rag_accel.accelerator import Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
-from rag_accel.engines import CallableEmbeddingEngine, DocumentIndex, IndexSpec
+from rag_accel.engines import (
+    CallableEmbeddingEngine,
+    DeviceGroup,
+    DocumentIndex,
+    IndexSpec,
+    MemberLimits,
+)
+from rag_accel.errors import RemoteEngineError
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.testing import FakeEngine
 from rag_accel.testing.members import FakeMember, plain_vectors
@@ -227,3 +235,14 @@ def test_engines_over_functions_are_members() -> None:
     with opened(embedder=engines) as acc:
         found = embed(acc, *texts)
     np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
+
+
+def test_a_group_made_by_hand_is_an_embedder_with_limits_of_its_own() -> None:
+    away, here = FakeMember("away"), FakeMember("here")
+    limits = MemberLimits(first_pause_s=3600.0, longest_pause_s=3600.0)
+    with opened(embedder=DeviceGroup([away, here], slo_s=60.0, limits=limits)) as acc:
+        away.error = RemoteEngineError("no connection")
+        for number in range(3):
+            found = embed(acc, f"text {number}")
+            np.testing.assert_array_equal(found, plain_vectors([f"text {number}"], "query"))
+        assert re.search(r"asked again in 3[56]\d\d\.", str(acc.health()))

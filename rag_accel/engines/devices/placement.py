@@ -133,7 +133,7 @@ class Placement(Returns):
             cores: as for ``bind``.
             beside: as for ``bind``.
         """
-        if self._slo_s is None or not self._members:
+        if self._slo_s is None:
             return 0.0
         return max(0.0, self.drained_s(tokens, now, cores, beside) - self._slo_s)
 

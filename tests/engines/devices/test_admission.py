@@ -106,6 +106,34 @@ def test_a_group_with_nothing_to_do_takes_any_request() -> None:
     assert Admission(placement, SLO_S).retry_after_s("r", set(), 0.0) == 0.0
 
 
+def test_while_all_members_are_away_no_more_is_admitted_than_they_could_compute() -> None:
+    placement, admission = overloaded()
+    before = admission.retry_after_s("r", LIVE, 0.0)
+    placement.suspend("a")
+    assert admission.retry_after_s("s", LIVE, 0.0) >= before > 0.0
+    placement.cancel(map(WorkId, LIVE))
+    assert admission.retry_after_s("t", set(), 0.0) == 0.0  # is told why nobody answers
+
+
+def test_a_request_whose_vectors_are_all_known_brings_nothing_more() -> None:
+    _, admission = overloaded()
+    _, other = overloaded()
+    admission.brought("known", WorkId("known"), [], 0.0)
+    live = {*LIVE, "known"}
+    assert admission.retry_after_s("r", live, 0.0) < other.retry_after_s("r", live, 0.0)
+
+
+def test_a_work_that_did_not_end_teaches_nothing_of_one_of_the_same_name() -> None:
+    lateness = Lateness(SLO_S)
+    for number in range(64):
+        work = WorkId(f"{number}")
+        lateness.came(work, 0.0)
+        lateness.forgotten(work)
+        lateness.ended(work, 1000.0)  # one cut into pieces, whose arrival is not noted
+    assert lateness.share == 1.0
+    assert lateness.num_came == 0
+
+
 def test_slots_behind_the_last_one_are_shared() -> None:
     slots = RetrySlots()
     waits = [slots.next_s(0.0, 0.5, 1.0) for _ in range(100)]

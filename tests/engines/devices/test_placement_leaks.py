@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from math import inf
 
 import pytest
 
 from rag_accel.engine_api import WorkId
+from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
 
@@ -23,6 +25,7 @@ class Play:
         self.names = [f"m{number}" for number in range(rng.randint(1, 5))]
         self.specs = {name: self._spec(name) for name in self.names}
         self.placement = Placement(list(self.specs.values()), self._maybe(0.5), hang_s=2.0)
+        self.admission = Admission(self.placement, 0.5)
         self.running: list[MemberBatch] = []
         self.open: dict[WorkId, int] = {}
         self.done: dict[WorkId, list[int]] = {}
@@ -57,6 +60,19 @@ class Play:
             self.num_shared += sum(piece.places > 1 for piece in batch.pieces)
         self.running += self.placement.bind(self.now, cores=self.rng.randint(1, 4))
         self.placement.check()
+        self.ask()
+        assert self.admission.num_measured <= len(self.open)
+
+    def ask(self) -> None:
+        """Ask for admission, which is refused for a while at most."""
+        live = {f"r{number}" for number in range(9)}
+        again_s = self.admission.retry_after_s("r0", live, self.now, cores=2)
+        assert 0.0 <= again_s < inf
+        if self.placement.members or self.placement.absent:
+            assert self.placement.tokens_a_second(50.0) > 0.0
+            drained_s = self.placement.drained_s(100, self.now)
+            assert 0.0 < drained_s < inf
+            assert drained_s <= self.placement.drained_s(200, self.now)
 
     def arrive(self) -> None:
         self.number += 1
@@ -66,9 +82,11 @@ class Play:
             return
         size = self.rng.choice((1, 1, 1, 2, 5, 200))
         self.open[work], self.done[work] = size, []
+        costs = [self.rng.randint(1, 300) for _ in range(size)]
+        self.admission.brought(f"r{self.number % 9}", work, costs, self.now)
         self.placement.add(
             work,
-            [self.rng.randint(1, 300) for _ in range(size)],
+            costs,
             self.now,
             request=f"r{self.number % 9}",
             depth=self.rng.randint(1, 6),
@@ -85,6 +103,7 @@ class Play:
                     self.close(piece.work)
 
     def close(self, work: WorkId) -> None:
+        self.admission.ended(work, self.now)
         size = self.open.pop(work)
         assert sorted(self.done.pop(work)) == list(range(size))
 
@@ -124,6 +143,7 @@ class Play:
         self.forget(set(self.placement.unanswered(self.now)))
 
     def forget(self, works: set[WorkId]) -> None:
+        self.admission.forgotten(works)
         for work in works:
             del self.open[work], self.done[work]
 
@@ -147,6 +167,7 @@ def test_every_text_of_every_work_comes_back_once_and_nothing_stays(seed: int) -
     play.finish()
     assert play.open == {}
     assert play.placement.num_works == play.placement.num_queued == 0
+    assert play.admission.num_measured == 0
     assert not any(play.placement.running(name) for name in play.placement.members)
 
 

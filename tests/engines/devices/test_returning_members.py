@@ -191,6 +191,44 @@ def test_while_all_members_are_silent_callers_are_told_and_the_group_goes_on_aft
             other.hangs = False
 
 
+def test_without_a_limit_too_silent_servers_are_given_up_and_asked_again() -> None:
+    limits = MemberLimits(0.01, 0.02, probe_s=0.2, silent_without_slo_s=0.2, absent_s=20.0)
+    with EmbeddingsServer() as server, EmbeddingsServer() as other:
+        members = [
+            RemoteMember(one.base_url, "m", name=name)
+            for name, one in (("first", server), ("second", other))
+        ]
+        with group(*members, limits=limits) as engine:
+            for turn in range(2):  # once more: nothing of the first silence may be left
+                server.hangs = other.hangs = True
+                works = [request(f"{turn} {at}", role="document") for at in range(3)]
+                engine.submit(works)
+                for error in outcomes(engine, *(work.id for work in works)):
+                    assert isinstance(error, RemoteEngineError)
+                    assert "did not answer in time" in str(error)
+                server.hangs = other.hangs = False
+                wait_until_ready(engine, "first")
+                wait_until_ready(engine, "second")
+                np.testing.assert_array_equal(
+                    ended(engine, request(f"back {turn}")),
+                    served_vectors([f"text back {turn}"], "query"),
+                )
+            assert engine.num_unfinished == 0
+
+
+def test_a_lone_silent_server_is_given_up_without_a_limit() -> None:
+    limits = MemberLimits(0.01, 0.02, probe_s=0.2, silent_without_slo_s=0.2, absent_s=20.0)
+    with (
+        EmbeddingsServer() as server,
+        group(RemoteMember(server.base_url, "m"), limits=limits) as engine,
+    ):
+        server.hangs = True
+        assert "did not answer in time" in str(ended(engine, request("w")))
+        server.hangs = False
+        wait_until_ready(engine, "remote")
+        assert isinstance(ended(engine, request("v")), np.ndarray)
+
+
 def test_a_call_that_is_interrupted_ends_and_later_ones_are_answered() -> None:
     with EmbeddingsServer() as server:
         member = RemoteMember(server.base_url, "m")

@@ -130,12 +130,11 @@ def test_where_all_are_silent_the_last_one_given_up_ends_the_work() -> None:
     assert works(placement.give_up(second)) == ["a"]
 
 
-def test_without_a_limit_only_the_hang_ends_a_silence() -> None:
-    placement = group(FIRST, slo_s=None, hang_s=50.0)
-    add(placement, "a")
-    batch = bind(placement, 0.0)["first"]
-    assert placement.silent(49.0) == []
-    assert placement.silent(50.0) == [batch]
+def test_a_hang_ends_a_silence_that_may_last_longer() -> None:
+    placement = group(FIRST, slo_s=None, hang_s=10.0)
+    batch = running(placement, "a")
+    assert placement.silent(9.0) == []
+    assert placement.silent(10.0) == [batch]
 
 
 def test_a_member_here_is_never_given_up() -> None:
@@ -166,6 +165,33 @@ def test_work_does_not_wait_for_ever() -> None:
     placement.unanswered(2.0)
     assert placement.unanswered(3.0) == ("a",)
     assert placement.unanswered(4.0) == ("later",)
+
+
+def test_work_that_waited_for_a_member_that_came_back_waits_anew_when_it_goes_again() -> None:
+    placement = group(FIRST, slo_s=None)
+    placement.failed(running(placement, "x"), has_changed=True)
+    add(placement, "a", now=1.0)
+    assert placement.unanswered(1.0) == ()
+    placement.rejoin(FIRST)
+    batch = bind(placement, 2.0)["first"]  # all that waited: x, which goes alone, or a
+    placement.unanswered(2.0)
+    placement.failed(batch, has_changed=True)
+    assert placement.unanswered(9.0) == ()
+    assert len(placement.unanswered(11.1)) == 2
+
+
+def test_what_else_a_member_computes_that_became_another_model_is_given_up() -> None:
+    placement = group(TWO_AT_ONCE, SECOND)
+    first = running(placement, "a")
+    other = running(placement, "b", 0.01)
+    assert (first.member, other.member) == ("first", "first")
+    placement.failed(first, has_changed=True)
+    assert placement.running("first") == ()
+    assert placement.ended(other, 0.2, 0.2) == ()
+    found = bind(placement, 0.2)["second"]
+    placement.ended(found, 0.4, 0.6)
+    placement.ended(bind(placement, 0.6)["second"], 0.4, 1.0)
+    assert placement.num_works == 0
 
 
 def test_without_any_member_that_may_return_work_ends_at_once() -> None:
@@ -226,7 +252,58 @@ def test_a_member_with_two_steps_in_flight_takes_a_second_while_the_first_runs()
     assert works(bind(placement, 0.4)["first"].pieces) == ["e"]
 
 
+TWO_AT_ONCE = MemberSpec("first", 0.001, 0.1, max_threads=0, in_flight=2)
+
+
+def running(placement: Placement, work: str, now: float = 0.0) -> MemberBatch:
+    """Return the step that a work alone begins."""
+    add(placement, work, now)
+    (batch,) = bind(placement, now).values()
+    return batch
+
+
+def test_each_step_in_flight_counts_for_what_members_compute_in_a_second() -> None:
+    one, two = group(FIRST, slo_s=None), group(TWO_AT_ONCE, slo_s=None)
+    assert two.tokens_a_second(100.0) == 2 * one.tokens_a_second(100.0)
+    assert two.full_step_s(100.0) == one.full_step_s(100.0)
+
+
+def test_what_is_queued_is_computed_in_all_steps_in_flight() -> None:
+    one, two = group(FIRST, slo_s=None), group(TWO_AT_ONCE, slo_s=None)
+    assert one.drained_s(1000, 0.0) == pytest.approx(1.1)
+    assert two.drained_s(1000, 0.0) == pytest.approx(0.6)  # 500 tokens each
+    running(two, "a")  # until 0.2
+    assert two.drained_s(1000, 0.0) == pytest.approx(0.7)
+    running(two, "b")
+    assert two.drained_s(1000, 0.0) == pytest.approx(0.8)
+
+
+def test_while_all_members_are_away_the_queue_is_as_long_as_if_they_came_back_now() -> None:
+    placement = group(FIRST)
+    before = placement.drained_s(1000, 0.0), placement.tokens_a_second(100.0)
+    placement.suspend("first")
+    assert (placement.drained_s(1000, 0.0), placement.tokens_a_second(100.0)) == before
+    assert placement.late_by_s(1000, 0.0) == pytest.approx(0.1)
+
+
+def test_a_group_without_any_member_has_nothing_to_predict() -> None:
+    placement = group(FIRST)
+    placement.lose("first")
+    assert placement.drained_s(1000, 0.0) == placement.late_by_s(1000, 0.0) == 0.0
+    assert placement.tokens_a_second(100.0) == placement.full_step_s(100.0) == 0.0
+
+
 # Limits.
+
+
+def test_a_silent_call_is_given_up_without_a_limit_too() -> None:
+    limits = MemberLimits(silent_without_slo_s=5.0)
+    placement = Placement((FIRST,), None, limits, hang_s=100.0)
+    batch = running(placement, "a")  # expected to take 0.2 s
+    assert placement.silent(5.7) == []
+    assert placement.silent(5.9) == [batch]
+    assert placement.look_again_at(1.0) == pytest.approx(5.8)
+    assert works(placement.give_up(batch)) == ["a"]
 
 
 def test_waits_for_a_probe_grow_up_to_a_bound() -> None:
@@ -237,5 +314,5 @@ def test_waits_for_a_probe_grow_up_to_a_bound() -> None:
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_limit_that_is_no_length_of_time_is_refused(value: float) -> None:
-    with pytest.raises(ConfigError, match="no length of time"):
+    with pytest.raises(ConfigError, match="no number from 0"):
         MemberLimits(silent_s=value)
