@@ -167,3 +167,16 @@ def test_any_edits_and_merges_find_what_a_new_graph_does(
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     EditedGraph.TestCase().runTest()
+
+
+def test_an_entity_of_a_text_alone_goes_with_it() -> None:
+    held = [("a", "r", str(number)) for number in range(9)]
+    graph, expected = MemoryGraph(held, {"c a b": "told"}), Expected()
+    expected.add(held, {"c a b": "told"})
+    graph.view()
+    graph.remove(entities=["c a b"])
+    expected.remove((), ["c a b"])
+    assert len(graph.view().base.texts) == 1, "nothing was merged"
+    for _ in range(2):
+        check(graph, expected, ["c a b", "a"], 2, {"relations": None, "fan_out": 32})
+        merge(graph)

@@ -63,6 +63,15 @@ def test_words_that_only_later_versions_have_are_not_found() -> None:
         assert later.find(text, 3, lambda ids: ids).tolist() == [2]
 
 
+def test_an_earlier_version_that_is_asked_after_a_later_one_has_its_own_names() -> None:
+    none = np.empty(0, np.int64)
+    words = NameWords.of(["a", "b"], np.ones(2, np.bool_))
+    later = words.edited(["c", "d"], none, np.ones(4, np.bool_))
+    earlier = words.edited(["c"], none, np.ones(3, np.bool_))
+    assert [one.find("c", 3, lambda ids: ids).tolist() for one in (later, earlier)] == [[2], [2]]
+    assert [one.find("d", 3, lambda ids: ids).tolist() for one in (later, earlier)] == [[3], []]
+
+
 def test_words_of_several_edits_after_each_other_are_those_of_one() -> None:
     source = random.Random(3)
     names = drawn_names(source, 120)
