@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -41,40 +40,23 @@ class _UnderWay(ForkedAnew):
         self._lock = threading.RLock()  # a signal's handler may search, too
         self._counts: dict[int, int] = {}
 
-    def under_way(self, index: Any) -> AbstractContextManager[bool]:
-        """Return a block that counts as a search; it is told whether it began without another."""
-        return _Counted(self, id(index))
-
-    def begin(self, key: int) -> bool:
-        """Count a search; return whether it began without another."""
+    def begin(self, index: Any) -> bool:
+        """Count a search, which ``end`` must follow; return whether it began without another."""
+        key = id(index)
         with self._lock:
             before = self._counts.get(key, 0)
             self._counts[key] = before + 1
         return before == 0
 
-    def end(self, key: int) -> None:
+    def end(self, index: Any) -> None:
         """Count a search no longer; nothing if a fork has made it another process's."""
+        key = id(index)
         with self._lock:
             left = self._counts.get(key, 0) - 1
             if left > 0:
                 self._counts[key] = left
             else:
                 self._counts.pop(key, None)
-
-
-class _Counted:
-    """A block that is counted. A generator would take longer than all the rest."""
-
-    __slots__ = ("_key", "_under_way")
-
-    def __init__(self, under_way: _UnderWay, key: int) -> None:
-        self._under_way, self._key = under_way, key
-
-    def __enter__(self) -> bool:
-        return self._under_way.begin(self._key)
-
-    def __exit__(self, *raised: object) -> None:
-        self._under_way.end(self._key)
 
 
 _searches = _UnderWay()
@@ -101,12 +83,15 @@ class FlatIndexClient:
         if more or not is_one or type(k) is not int or not 0 < k <= MAX_K:
             return plain()
         # What is done for a search alone is little: after a scan all of it has left the caches.
-        with _searches.under_way(self._index) as is_alone:
+        is_alone = _searches.begin(self._index)
+        try:
             if is_alone:  # nothing is to be shared, and few searches are worth a second core
                 return measured_scan(self._index, x, k, _alone_threads)
             if x.shape[1] != self._index.d or not np.isfinite(x).all():
                 return plain()
             return self._asked(x, k, plain)
+        finally:
+            _searches.end(self._index)
 
     def _asked(self, x: Any, k: int, plain: Callable[[], Any]) -> tuple[Any, Any]:
         work = ClientWork(

@@ -89,29 +89,24 @@ class StandIns:
         self._known = known
         self._of_classes: WeakKeyDictionary[type, KnownClass | None] = WeakKeyDictionary()
 
-    def of(self, obj: Any, cls: type, method: PlainMethod, ask: Ask) -> Any | None:
-        """Return what may replace ``obj``, a plain ``cls``, for one call; None if nothing."""
-        known = self._find(cls, method)
-        return known.make(obj, ask) if known is not None and known.fits(obj) else None
-
     def has(self, cls: type, method: PlainMethod) -> bool:
         """Tell whether objects of a class may have stand-ins."""
-        return self._find(cls, method) is not None
+        return self.find(cls, method) is not None
 
     def describe(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
         """Return how an object with stand-ins runs; None if it has none."""
-        known = self._find(cls, method)
+        known = self.find(cls, method)
         return known.says if known is not None and known.fits(obj) else None
 
     def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
         """Return the language model that an object with stand-ins calls; None if it has none."""
-        known = self._find(cls, method)
+        known = self.find(cls, method)
         if known is None or known.model is None or not known.fits(obj):
             return None
         return known.model(obj)
 
-    def _find(self, cls: type, method: PlainMethod) -> KnownClass | None:
-        """Return what is known of a class: it is a known one or does what that does."""
+    def find(self, cls: type, method: PlainMethod) -> KnownClass | None:
+        """Return what is known of a plain class: it is a known one or does what that does."""
         try:
             return self._of_classes[cls]
         except KeyError:

@@ -13,7 +13,7 @@ from rag_accel.adoption import local_llms
 from rag_accel.adoption.by_identity import ByClass
 from rag_accel.adoption.generation import GreedyCall
 from rag_accel.adoption.owned_or_plain import owned_or_plain, start_in_pool
-from rag_accel.adoption.stand_ins import ClientWork, StandIns
+from rag_accel.adoption.stand_ins import ClientWork, KnownClass, StandIns
 from rag_accel.interception.leaf_call import is_nested
 from rag_accel.interception.leaf_table import (
     LeafMethod,
@@ -30,13 +30,17 @@ class StandingIn:
     """The methods of a framework's objects that can run on stand-ins."""
 
     stand_ins: StandIns
-    #: tells whether objects of a class may have stand-ins
-    may_stand_in: ByClass[bool] = field(init=False, repr=False)
+    #: returns what is known of a class; None if its objects have no stand-ins
+    known: ByClass[KnownClass | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        has = self.stand_ins.has
-        looked = ByClass(lambda cls: has(plain_class(cls), plain_method))
-        object.__setattr__(self, "may_stand_in", looked)
+        find = self.stand_ins.find
+        looked = ByClass(lambda cls: find(plain_class(cls), plain_method))
+        object.__setattr__(self, "known", looked)
+
+    def may_stand_in(self, cls: type) -> bool:
+        """Tell whether objects of a class may have stand-ins."""
+        return self.known(cls) is not None
 
     def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
         """Return the scheduled version of a method that runs on a stand-in where there is one.
@@ -45,24 +49,26 @@ class StandingIn:
         """
 
         def sync(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.may_stand_in(type(obj)):
+            known = self.known(type(obj))
+            if known is None:
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return method(self._stand_in(identity, obj, False), *args, **kwargs)
+            return method(_stand_in(known, identity, obj, False), *args, **kwargs)
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
             # Of a default, the sync method runs on a stand-in.
-            if not self.may_stand_in(type(obj)) or is_default(type(obj), leaf):
+            known = self.known(type(obj))
+            if known is None or is_default(type(obj), leaf):
                 return await borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return await method(self._stand_in(identity, obj, True), *args, **kwargs)
+            return await method(_stand_in(known, identity, obj, True), *args, **kwargs)
 
         return coroutine if leaf.flavour == "coroutine" else sync
 
-    def _stand_in(self, identity: RequestIdentity, obj: Any, is_on_loop: bool) -> Any:
-        asking = _Asking(identity, obj, is_on_loop)
-        found = self.stand_ins.of(obj, plain_class(type(obj)), plain_method, asking)
-        return obj if found is None else found
+
+def _stand_in(known: KnownClass, identity: RequestIdentity, obj: Any, is_on_loop: bool) -> Any:
+    """Return what replaces an object for one call: itself where a stand-in is of no use."""
+    return known.make(obj, _Asking(identity, obj, is_on_loop)) if known.fits(obj) else obj
 
 
 def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:

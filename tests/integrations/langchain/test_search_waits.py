@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any
 
 import faiss
@@ -47,7 +46,7 @@ def store() -> FAISS:
 @pytest.fixture
 def never_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each search of an index be made as if others were under way."""
-    monkeypatch.setattr(clients._searches, "under_way", lambda index: nullcontext(False))
+    monkeypatch.setattr(clients._searches, "begin", lambda index: False)
 
 
 class Gate:

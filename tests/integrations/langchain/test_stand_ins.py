@@ -7,7 +7,6 @@ import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def store_of(index: Any, strategy: str = "L2", **settings: Any) -> FAISS:
 @pytest.fixture
 def never_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each search of an index be made as if others were under way."""
-    monkeypatch.setattr(clients._searches, "under_way", lambda index: nullcontext(False))
+    monkeypatch.setattr(clients._searches, "begin", lambda index: False)
 
 
 @pytest.fixture(scope="module", params=STRATEGIES)
