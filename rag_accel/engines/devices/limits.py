@@ -14,7 +14,7 @@ SILENT_TIMES = 4.0
 
 @dataclass(frozen=True, slots=True)
 class MemberLimits:
-    """Limits of the members of a device group: seconds where a name ends in ``_s``.
+    """Limits of the members of a device group; all but ``compare_every_texts`` in seconds.
 
     Args:
         first_pause_s: until a member elsewhere that failed is probed; each further wait doubles.
