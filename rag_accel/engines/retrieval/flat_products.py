@@ -87,8 +87,8 @@ def fetch_together(view: FlatView, queries: Vectors, count: int) -> tuple[Any, A
 class _Products:
     """Inner products with some queries, by FAISS's own BLAS.
 
-    It computes on as many threads as FAISS is set to in the calling thread. NumPy's has one setting
-    for the whole process, and between two products its threads keep a core from the callers.
+    It computes on as many threads as FAISS is set to in the calling thread; NumPy's has one setting
+    for the whole process, and takes the cores that the callers need.
     """
 
     def __init__(self, queries: Vectors) -> None:
