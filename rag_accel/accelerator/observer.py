@@ -53,9 +53,9 @@ class SchedulerObserver:
         # The others are kept only while somebody wants the events that need them.
         #: of each request, its nodes that run: where and since when
         self._running: dict[RequestId, dict[str, tuple[str, float]]] = {}
-        #: of each request, the first nodes that a condition has added, and that condition
-        #: begun and neither opened nor over
+        #: programs that have begun and are neither opened nor over
         self._programs: set[RequestId] = set()
+        #: of each request, the first nodes that a condition has added, and that condition
         self._grown: dict[RequestId, dict[str, str]] = {}
         #: when leaves came that may share another's run
         self._sharing: dict[NodeKey, float] = {}
