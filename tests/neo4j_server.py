@@ -74,6 +74,8 @@ def is_at_eof(connection: Any) -> bool:
     As it looks itself, it changes the time limit of the other's reading, which fails or never ends.
     """
     raw = connection._socket
+    if raw.fileno() < 0:  # closed
+        return True
     if connection._peeked or not select.select([raw], [], [], 0.0)[0]:
         return False
     return not raw.recv(1, socket.MSG_PEEK)

@@ -50,6 +50,16 @@ def accelerator() -> Iterator[Accelerator]:
 
 
 @pytest.fixture
+def two_torch_threads() -> Iterator[None]:
+    """Give threads that begin to use torch two of its own: with one, calls run side by side."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def default_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the model of objects that are given none."""
     from li_programs import EchoLLM

@@ -101,6 +101,7 @@ def test_prompts_are_those_of_the_object(accelerator: Accelerator) -> None:
     assert not np.allclose(found, other, atol=1e-3)
 
 
+@pytest.mark.usefixtures("two_torch_threads")
 def test_a_model_that_two_frameworks_share_has_one_engine(
     embedding: HuggingFaceEmbedding, accelerator: Accelerator
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_reranker_chooses_what_it_chose(
     assert engine["items"] == 7 * 12
 
 
+@pytest.mark.usefixtures("two_torch_threads")
 def test_concurrent_calls_share_steps(
     reranker: SentenceTransformerRerank, accelerator: Accelerator
 ) -> None:
