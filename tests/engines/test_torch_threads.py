@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from rag_accel.engines import torch_threads
 from rag_accel.engines.torch_threads import on_threads, thread_count
 
 torch = pytest.importorskip("torch")
+
+#: Looks again each time.
+DETECT = torch_threads._own_numbers_setter.__wrapped__
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +24,22 @@ def _two_threads() -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, params=["libraries", "torch"])
+def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the number in the libraries that this torch uses, and as other builds need it."""
+    if request.param == "torch":
+        monkeypatch.setattr(torch_threads, "_own_numbers_setter", lambda: None)
+
+
+class Library:
+    """An OpenMP and an MKL beside those that torch computes with."""
+
+    def omp_set_num_threads(self, threads: int) -> None:
+        pass
+
+    MKL_Set_Num_Threads_Local = omp_set_num_threads
 
 
 def numbers() -> tuple[int, ...]:
@@ -76,6 +96,40 @@ def test_the_users_change_during_the_block_stays() -> None:
         assert set(numbers()) == {1}
     assert set(numbers()) == {2}
     assert set(in_new_thread(numbers)) == {3}
+
+
+def test_the_users_change_at_the_same_moment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = torch_threads._own_numbers_setter()
+    if change is None:
+        pytest.skip("by torch's function the user's number may be put back, as its docstring says")
+
+    def change_beside_the_user(threads: int) -> None:
+        change(threads)
+        in_new_thread(lambda: torch.set_num_threads(3) or 0)
+
+    monkeypatch.setattr(torch_threads, "_own_numbers_setter", lambda: change_beside_the_user)
+    with thread_count(1):
+        assert set(numbers()) == {1}
+    assert set(in_new_thread(numbers)) == {3}
+
+
+def test_this_torch_needs_no_change_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch_threads._own_numbers_setter() is None:
+        pytest.skip("the other way is forced")
+    monkeypatch.setattr(torch, "set_num_threads", None)
+    with thread_count(1):
+        assert set(numbers()) == {1}
+    assert set(numbers()) == {2}
+
+
+def test_libraries_that_torch_does_not_use_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_threads.ctypes, "CDLL", lambda _: Library())
+    assert DETECT() is None
+
+
+def test_a_library_without_the_symbols_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_threads.ctypes, "CDLL", lambda _: object())
+    assert DETECT() is None
 
 
 def test_the_number_is_put_back_when_the_block_raises() -> None:
