@@ -72,16 +72,15 @@ def most_threads() -> int:
 def best_setting(
     model: PlainModel, asked: Sequence[Asked], callers: Sequence[int], tokens: int
 ) -> Setting:
-    """Return the callers and threads at which the plain chain answers soonest."""
-    chain = model.chain(tokens)
-    taken = {
-        setting: called(chain, setting)(asked).wall_s
-        for setting in (
-            Setting(each, threads)
-            for each in callers
-            for threads in thread_candidates(usable_cores())
-        )
-    }
+    """Return the callers and threads at which the plain chain answers soonest.
+
+    Settings that leave cores idle which more callers could use are not tried.
+    """
+    chain, cores = model.chain(tokens), usable_cores()
+    settings = [Setting(each, threads) for each in callers for threads in thread_candidates(cores)]
+    filled = min(cores, max(callers))
+    tried = [setting for setting in settings if setting.callers * setting.threads >= filled]
+    taken = {setting: called(chain, setting)(asked).wall_s for setting in tried}
     for setting, wall_s in taken.items():
         _logger.info("plain, %s: %.1f s", setting, wall_s)
     return min(taken, key=lambda setting: taken[setting])

@@ -92,7 +92,7 @@ class Sizes:
     beside_tokens: int = 16
 
 
-QUICK = Sizes(turns=3, alone_turns=3, tuning_tokens=16, streams=3, early_turns=3, beside_tokens=0)
+QUICK = Sizes(turns=3, alone_turns=3, tuning_tokens=8, streams=3, early_turns=3, beside_tokens=0)
 FULL = Sizes()
 
 
