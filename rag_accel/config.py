@@ -27,6 +27,7 @@ Mode = Literal["auto", "translate"]
 OnFull = Literal["wait", "raise"]
 AdoptLLM = Literal["exact", "batched", "off"]
 EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
+KvReuse = Literal["exact", "fused", "full"]
 Origin = Literal["argument", "environment", "default"]
 
 _SWITCH = {
@@ -180,6 +181,18 @@ class Options:
         "which of the program's Hugging Face language models share steps here: `exact` those in "
         "float32, whose greedy texts stay the same; `batched` those in bfloat16 too, whose texts "
         "then depend on what is computed beside them; `off`, or False, none",
+    )
+    kv_reuse: KvReuse = _option(  # noqa: RUF009 - a dataclass field, never shared
+        "exact",
+        "how local language models compute the retrieved texts of their prompts: `exact` anew in "
+        "each prompt; `full` takes the state that a text had in an earlier one, which is "
+        "approximate; `fused` computes a share of its tokens again, approximate, too. What a "
+        "`LocalLLM` or a component names goes before",
+    )
+    kv_folder: str | None = _option(
+        None,
+        "where local language models that reuse texts keep their state between processes of one "
+        "user; without it, in memory only",
     )
     trace_events: int = _option(
         8192,

@@ -17,9 +17,15 @@ from rag_accel.interception.explanation import (
     NO_LEAF,
     NOT_UNDERSTOOD,
     RECOGNISED_STORE,
+    component,
     headline,
 )
-from rag_accel.interception.leaf_table import leaf_base, plain_class, plain_method
+from rag_accel.interception.leaf_table import (
+    is_scheduled,
+    leaf_base,
+    plain_class,
+    plain_method,
+)
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.stand_ins import STAND_INS
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
@@ -57,6 +63,8 @@ def _say(found: Found, accelerator: Accelerator) -> str | None:
 
 def _how(leaf: Any, accelerator: Accelerator) -> str:
     cls = type(leaf)
+    if is_scheduled(plain_class(cls)):
+        return component(leaf, accelerator)
     is_embeddings = isinstance(leaf, Embeddings)
     adopted = EMBEDDINGS.adopt(leaf, plain_class(cls), plain_method) if is_embeddings else None
     if adopted is not None:

@@ -14,7 +14,13 @@ from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
 from llama_index_rag_accel.off_loop import reason_to_stay
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.explanation import BORROWED, NO_LEAF, RECOGNISED_STORE, headline
+from rag_accel.interception.explanation import (
+    BORROWED,
+    NO_LEAF,
+    RECOGNISED_STORE,
+    component,
+    headline,
+)
 from rag_accel.interception.leaf_table import (
     is_composite,
     is_scheduled,
@@ -60,7 +66,7 @@ def _say(found: FoundPart, accelerator: Accelerator) -> Iterator[str]:
 def _how(found: FoundPart, accelerator: Accelerator) -> str:
     obj, cls = found.obj, plain_class(type(found.obj))
     if is_scheduled(cls):
-        return "a component of this library: its own engine, requests share batches"
+        return component(obj, accelerator)
     if isinstance(obj, BaseEmbedding):
         adopted = EMBEDDINGS.adopt(obj, cls, plain_method)
         if adopted is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rag_accel.accelerator.device_groups import device_group
 from rag_accel.accelerator.engine_table import EngineTable
+from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
 from rag_accel.engine_api import (
@@ -82,7 +83,8 @@ class Accelerator:
     Args:
         llm, embedder, index, reranker, graph: engines of the stages that name no other; each an
             ``Engine``, a ``DocumentIndex``, a ``MemoryGraph`` or a callable, see
-            ``requests.engines``; ``embedder`` may list several engines of one model, each on a
+            ``requests.engines``; ``llm`` may be a ``LocalLLM``, or a model's folder or name on the
+            hub; ``embedder`` may list several engines of one model, each on a
             device of its own: engines, models, devices such as ``"cuda:0"``, or members.
         engines: more of them, by the names that stages use.
         options: an ``Options``; or give single options as keyword arguments.
@@ -118,6 +120,7 @@ class Accelerator:
         self.calls = CallPool(self.options.call_threads)
         self._lock = threading.Lock()
         self._table = EngineTable(self._driver)
+        self.local_llms = LocalLLMs(self.options)
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, NamedEngine] = {}
         self._driver.add_borrowed(
@@ -160,9 +163,9 @@ class Accelerator:
 
         Args:
             name: what stages call it.
-            engine: an ``Engine``, a ``DocumentIndex`` or a callable; a list of engines that embed,
-                models, devices or members, the most preferred first, is one embedder on several
-                devices.
+            engine: an ``Engine``, a ``DocumentIndex``, a ``LocalLLM`` or a callable; a list of
+                engines that embed, models, devices or members, the most preferred first, is one
+                embedder on several devices.
             kind: what a callable does; known from the name for the standard ones.
 
         Raises:
@@ -170,6 +173,12 @@ class Accelerator:
         """
         if isinstance(engine, list | tuple) and name != "graph":  # where it may be triples
             engine = device_group(name, engine, self.options, self.cores)
+        llm = as_local_llm(name, engine)
+        if llm is not None:
+            local = self.local_llms.add(llm)
+            make = partial(local.make, self.options)
+            self._keep_engine(name, NamedEngine(*self._table.add(local, name, make)))
+            return
         taken = role_engine(name, engine)
         if is_engine(taken):
             self._keep_engine(name, owned(self._driver.add_engine(name, taken), taken))
@@ -286,6 +295,10 @@ class Accelerator:
     def is_held(self, obj: Any, holder: Any, variant: str = "") -> bool:
         """Tell whether ``own`` for this holder returns at once: its engine lives as long as it."""
         return self._table.is_held(obj, variant, holder)
+
+    def engine_of(self, obj: Any) -> EngineName | None:
+        """Return the owned engine that runs ``obj``; None before its first use."""
+        return self._table.engine_of(obj)
 
     def borrow(
         self, name: str, kind: PrimitiveKind, max_concurrency: int | None = None

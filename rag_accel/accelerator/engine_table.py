@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from rag_accel.engine_api import BorrowedEngine, Engine, PrimitiveKind
+from rag_accel.engine_api import BorrowedEngine, Engine, EngineProfile, PrimitiveKind
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineLeft, EngineName
 
@@ -24,6 +24,7 @@ OTHERS = "others"
 @dataclass(slots=True)
 class _Adopted:
     engine: EngineName
+    profile: EngineProfile
     #: keeps an id from meaning another object after its own was collected
     alive: weakref.ref[Any] | None
     #: ids of those whose use this is
@@ -52,24 +53,41 @@ class EngineTable:
         while True:
             known = self._owned.get(key)
             if known is None or not known.stands_for(obj):
-                known = self._join(key, obj, name, make)
+                known = self._join(key, obj, lambda: f"{name}#{next(self._numbers)}", make)
             if id(holder) not in known.holders:
                 self._hold(key, known, holder)
             # The last holder before this one may have gone meanwhile, and the engine with it.
             if self._owned.get(key) is known:
                 return known.engine
 
+    def add(
+        self, obj: Any, name: str, make: Callable[[], Engine]
+    ) -> tuple[EngineName, EngineProfile]:
+        """Return the engine that runs ``obj``; one made for it has this very name, and stays."""
+        key = (id(obj), "")
+        known = self._join(key, obj, lambda: name, make)
+        self._hold(key, known, None)
+        return known.engine, known.profile
+
     def is_held(self, obj: Any, variant: str, holder: Any) -> bool:
         """Tell whether a holder has an engine of ``obj``; see ``Accelerator.is_held``."""
         known = self._owned.get((id(obj), variant))
         return known is not None and known.stands_for(obj) and id(holder) in known.holders
 
-    def _join(self, key: _Key, obj: Any, name: str, make: Callable[[], Engine]) -> _Adopted:
+    def engine_of(self, obj: Any) -> EngineName | None:
+        """Return the engine that runs ``obj``, if there is one."""
+        known = self._owned.get((id(obj), ""))
+        return None if known is None or not known.stands_for(obj) else known.engine
+
+    def _join(
+        self, key: _Key, obj: Any, name: Callable[[], str], make: Callable[[], Engine]
+    ) -> _Adopted:
         with self._lock:
             known = self._owned.get(key)
             if known is None or not known.stands_for(obj):
-                joined = self._driver.add_engine(f"{name}#{next(self._numbers)}", make())
-                known = self._owned[key] = _Adopted(joined, _weak(obj))
+                engine = make()
+                joined = self._driver.add_engine(name(), engine)
+                known = self._owned[key] = _Adopted(joined, engine.profile, _weak(obj))
             return known
 
     def _hold(self, key: _Key, known: _Adopted, holder: Any) -> None:

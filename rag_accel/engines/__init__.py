@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.emulated.engine import EmulatedEngine
     from rag_accel.engines.llm.emulated.table import DeviceTable
     from rag_accel.engines.llm.extractive.engine import ExtractiveEngine
+    from rag_accel.engines.llm.local.engine import LocalLLMEngine
+    from rag_accel.engines.llm.local.local_llm import LocalLLM
+    from rag_accel.engines.llm.local.options import LocalOptions
     from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
     from rag_accel.engines.llm.remote.options import RemoteOptions
     from rag_accel.engines.rerank.engine import RerankEngine
@@ -57,6 +60,9 @@ __all__ = [
     "IndexKind",
     "IndexSpec",
     "KnowledgeEngine",
+    "LocalLLM",
+    "LocalLLMEngine",
+    "LocalOptions",
     "MaxSimScorer",
     "MemberLimits",
     "MemoryGraph",
@@ -86,6 +92,9 @@ _HOMES = {
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.fusion",
     "KnowledgeEngine": "knowledge.engine",
+    "LocalLLM": "llm.local.local_llm",
+    "LocalLLMEngine": "llm.local.engine",
+    "LocalOptions": "llm.local.options",
     "MemberLimits": "devices.limits",
     "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",

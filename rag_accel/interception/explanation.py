@@ -8,6 +8,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import why_no_twin
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
+COMPONENT = "a component of this library: its own engine, requests share batches"
 NOT_UNDERSTOOD = "not understood: runs plainly"
 RECOGNISED_STORE = (
     "recognised store: where it is large and seldom changed, an owned engine looks for its"
@@ -18,6 +19,12 @@ NO_LEAF = (
     "  no leaf is visible from outside; the models, retrievers, stores and embeddings",
     "  that this code calls when it runs are scheduled all the same",
 )
+
+
+def component(obj: Any, accelerator: Accelerator) -> str:
+    """Return how a component of this library runs."""
+    explain = getattr(type(obj), "explain_on", None)
+    return COMPONENT if explain is None else explain(obj, accelerator)
 
 
 def headline(obj: Any, framework: str, accelerator: Accelerator) -> list[str]:

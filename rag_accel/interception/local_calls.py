@@ -12,6 +12,7 @@ from typing import Any, cast
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKind
 from rag_accel.engines.llm.local.choice import LocalModel
+from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
 from rag_accel.leaves.handed_over import HandedOver
@@ -26,14 +27,28 @@ class LocalCalls:
     """The calls of one component.
 
     Args:
-        local: its model; components that hold the same share an engine.
+        llm: its model; components that come to the same on an accelerator share an engine.
         holder: the component; the engine lives as long as one that has called it.
         accelerator: schedules the work; None for the current run's, or the process default.
     """
 
-    local: LocalModel
+    llm: LocalLLM
     holder: Any
     accelerator: Accelerator | None
+
+    @property
+    def model(self) -> LocalModel:
+        """Return what a call here is run with."""
+        identity = identity_for(self.accelerator)
+        accelerator = self.accelerator if identity is None else identity.accelerator
+        return (accelerator or default_accelerator()).local_llms.model(self.llm)
+
+    def describe(self, accelerator: Accelerator) -> str:
+        """Return which engine runs the calls on an accelerator."""
+        local = accelerator.local_llms.model(self.llm)
+        engine = accelerator.engine_of(local) or "of its own, made with its first call"
+        shared = "all that name this model and these bounds share its steps"
+        return f"engine {engine}; kv_reuse is {local.bounds.kv_reuse}; {shared}"
 
     def generate(self, asked: GenerationInput) -> GenerationOutput:
         """Return a completion."""
@@ -73,17 +88,19 @@ class LocalCalls:
 
     def _work(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
         accelerator = identity.accelerator
-        make = partial(self.local.make, accelerator.options)
-        engine = accelerator.own(self.local, "llm", make, holder=self.holder)
-        if self.local.bounds.kv_reuse != "exact":
+        local = accelerator.local_llms.model(self.llm)
+        make = partial(local.make, accelerator.options)
+        engine = accelerator.own(local, "llm", make, holder=self.holder)
+        if local.reuses_texts:
             asked = with_passages(asked, identity.seen.texts(), identity.seen.asked)
         return Work(engine, PrimitiveKind.DECODING, asked)
 
     async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
         """Do as ``_work``; where the model has to be loaded first, off the loop."""
-        if identity.accelerator.is_held(self.local, self.holder):
+        accelerator = identity.accelerator
+        if accelerator.is_held(accelerator.local_llms.model(self.llm), self.holder):
             return self._work(identity, asked)
-        return await identity.accelerator.calls.start(partial(self._work, identity, asked))
+        return await accelerator.calls.start(partial(self._work, identity, asked))
 
 
 class CallsAhead:

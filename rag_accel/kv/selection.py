@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 #: Which rows of a prompt are asked how much they look at each token of its texts.
@@ -32,21 +33,16 @@ class TokenSelector(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class QuestionGuided:
     """The tokens that the question looks at most.
 
     Args:
-        asked: ``last``, the prompt's last token, the better measured; ``question``, all behind the
-            last text, the paper's.
+        asked: whose attention is looked at: ``last``, the prompt's last token, the better measured;
+            ``question``, all behind the last text, the paper's.
     """
 
-    def __init__(self, asked: Literal["last", "question"] = "last") -> None:
-        self._asked: Asked = asked
-
-    @property
-    def asked(self) -> Asked:
-        """Return whose attention is looked at."""
-        return self._asked
+    asked: Literal["last", "question"] = "last"
 
     def choose(
         self, scores: Sequence[float], candidates: Sequence[range], count: int

@@ -73,7 +73,7 @@ def role_engine(name: str, given: Any) -> Engine | Callable[..., Any]:
     if is_engine(given):
         return given
     if isinstance(given, str):
-        return _local(given) if name == "llm" and _is_model(given) else _registered(name, given)
+        return _registered(name, given)
     # Of the class, so that an object which answers to any name is still a callable.
     as_engine = getattr(type(given), "as_engine", None)
     if as_engine is not None:
@@ -97,20 +97,14 @@ _HINTS = {
 }
 
 
-def _is_model(given: str) -> bool:
-    """Tell whether a name that no engine has is a folder, or looks like one on the hub."""
-    if given in engine_registry().names():
+def is_model_name(given: Any) -> TypeIs[str]:
+    """Tell whether this is a folder, or looks like a name on the hub, and no engine has it."""
+    if not isinstance(given, str) or given in engine_registry().names():
         return False
     return Path(given).is_dir() or _HUB_NAME.fullmatch(given) is not None
 
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-
-
-def _local(given: str) -> Engine:
-    from rag_accel.engines.llm.local.choice import local_engine
-
-    return local_engine(given)
 
 
 def _registered(name: str, plugin: str) -> Engine:

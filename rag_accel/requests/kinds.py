@@ -205,7 +205,7 @@ def _generation(primitive: Primitive, values: Values) -> GenerationInput:
         return generation_input(primitive, values.read)
     begun: GenerationInput = values.read(primitive.inputs[0])
     stop, max_tokens = primitive.attribute("stop", ()), primitive.attribute("max_tokens")
-    return GenerationInput(begun.messages, stop, max_tokens)
+    return replace(begun, stop=stop, max_tokens=max_tokens)
 
 
 def _options(primitive: Primitive) -> dict[str, Any]:

@@ -2,58 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-from rag_accel.engine_api import KINDS, Document, GenerationInput, Handle, Message, ScoredDocument
+from rag_accel.engine_api import (
+    KINDS,
+    Document,
+    GenerationInput,
+    Handle,
+    Message,
+    Passage,
+    Role,
+    ScoredDocument,
+)
 from rag_accel.graph.primitives import Primitive
 from rag_accel.graph.prompt import split_prompt
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName
 
 
-def render(template: str, read: Callable[[str], Any]) -> str:
-    """Return a template with its placeholders replaced by values."""
-    return "".join(
-        piece.literal + ("" if piece.value is None else as_text(read(piece.value)))
-        for piece in split_prompt(template)
-    )
-
-
 def as_text(value: Any) -> str:
     """Return a value as it stands in a prompt."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list | tuple):
-        return _listed(cast("list[Any]", value))
-    return str(value)
-
-
-def _listed(items: list[Any]) -> str:
-    """Return documents with their numbers, whatever else as it is, one under the other."""
-    passages: list[str] = []
-    for number, one in enumerate(items, start=1):
-        document = one.document if isinstance(one, ScoredDocument) else one
-        if not isinstance(document, Document):
-            return "\n".join(map(as_text, items))
-        passages.append(f"[{number}] {document.text}")
-    return "\n\n".join(passages)
+    return _written(value).text
 
 
 def generation_input(primitive: Primitive, read: Callable[[str], Any]) -> GenerationInput:
     """Return the prompt of a generation's first primitive, with what else that one knows.
 
-    A partial prefilling knows the beginning: perhaps only the system prompt, or a part of that.
+    It says where the documents and paths stand that its values hold. A partial prefilling knows the
+    beginning: perhaps only the system prompt, or a part of that.
     """
     messages: list[Message] = []
-    system, prompt = primitive.attribute("system"), primitive.attribute("prompt")
-    if system is not None:
-        messages.append(Message("system", render(system, read)))
-    if prompt is not None:
-        messages.append(Message("user", render(prompt, read)))
+    passages: list[Passage] = []
+    roles: tuple[tuple[Role, str], ...] = (("system", "system"), ("user", "prompt"))
+    for role, attribute in roles:
+        template = primitive.attribute(attribute)
+        if template is None:
+            continue
+        filled = _filled(template, read)
+        passages += (Passage(len(messages), *span) for span in filled.spans)
+        messages.append(Message(role, filled.text))
     return GenerationInput(
-        tuple(messages), primitive.attribute("stop", ()), primitive.attribute("max_tokens")
+        tuple(messages),
+        primitive.attribute("stop", ()),
+        primitive.attribute("max_tokens"),
+        passages=tuple(passages),
     )
+
+
+#: where a document's text stands: first character, behind the last one, the document's id
+_Span = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A text, and where documents stand in it."""
+
+    text: str
+    spans: tuple[_Span, ...] = ()
+
+
+def _filled(template: str, read: Callable[[str], Any]) -> _Text:
+    """Return a template with its placeholders replaced by values."""
+    pieces: list[_Text] = []
+    for piece in split_prompt(template):
+        pieces.append(_Text(piece.literal))
+        if piece.value is not None:
+            pieces.append(_written(read(piece.value)))
+    return _joined(pieces)
+
+
+def _written(value: Any) -> _Text:
+    if isinstance(value, str):
+        return _Text(value)
+    if isinstance(value, list | tuple):
+        return _listed(cast("list[Any]", value))
+    return _Text(str(value))
+
+
+def _listed(items: list[Any]) -> _Text:
+    """Return documents with their numbers, whatever else as it is, one under the other."""
+    pieces: list[_Text] = []
+    for number, one in enumerate(items, start=1):
+        document = one.document if isinstance(one, ScoredDocument) else one
+        if not isinstance(document, Document):
+            return _joined([_written(item) for item in items], "\n")
+        label = f"[{number}] "
+        span = (len(label), len(label) + len(document.text), document.id)
+        pieces.append(_Text(label + document.text, (span,)))
+    return _joined(pieces, "\n\n")
+
+
+def _joined(pieces: Sequence[_Text], separator: str = "") -> _Text:
+    spans: list[_Span] = []
+    at = 0
+    for piece in pieces:
+        spans += ((at + start, at + stop, document) for start, stop, document in piece.spans)
+        at += len(piece.text) + len(separator)
+    return _Text(separator.join(piece.text for piece in pieces), tuple(spans))
 
 
 # Keep the prompts that engines have prefilled for one request, until they are resumed.

@@ -18,7 +18,7 @@ from rag_accel.config import Options
 from rag_accel.engines.llm.local import unchecked
 from rag_accel.engines.llm.local.choice import local_model
 from rag_accel.engines.llm.local.loading import load
-from rag_accel.engines.llm.local.options import LocalBounds
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity import ReuseCheck, TextPrompt, check_reuse
 from rag_accel.kv.verdict import default_folder, read_verdict
@@ -156,7 +156,7 @@ def test_what_it_kept_ends_the_warning(
     kept = str(tmp_path / "kept")
     line = ["cache", "check", str(checkpoint), "--prompts", str(prompts), "--target", "0"]
     assert main([*line, "--folder", kept]) == 0
-    bounds = LocalBounds(kv_reuse="fused", kv_folder=kept)
+    bounds = LocalOptions(kv_reuse="fused", kv_folder=kept)
     local_model(str(checkpoint), bounds=bounds).make(Options()).close()
     assert not recwarn.list
 

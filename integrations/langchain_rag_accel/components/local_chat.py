@@ -23,9 +23,10 @@ from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_vali
 
 from langchain_rag_accel.components.local_messages import generation_input, named_documents
 from rag_accel.accelerator import Accelerator
+from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput
-from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds, number, whole_number
+from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
+from rag_accel.engines.llm.local.options import KvRecipe, number, whole_number
 from rag_accel.interception.local_calls import CallsAhead, LocalCalls
 from rag_accel.leaves.passages import with_passages
 
@@ -59,7 +60,8 @@ class ChatRagAccel(BaseChatModel):
 
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers, which stays
-            as it is. Only safetensors are read, and no code that comes with a model is run.
+            as it is. Only safetensors are read, and no code that comes with a model is run. Or a
+            ``LocalLLM`` with its bounds, over which those named here go.
         tokenizer: the tokenizer of a model object.
         dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
         max_tokens: most tokens of an answer. A call may name its own, and each option below.
@@ -70,7 +72,9 @@ class ChatRagAccel(BaseChatModel):
         chat_template: a template in place of the tokenizer's.
         pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
         prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
-            that ask for other bounds of one model have an engine each.
+            that ask for other bounds of one model have an engine each. Bounds that are not named
+            are the accelerator's: those of its ``LocalLLM`` of the same model, if it has one, and
+            its options ``kv_reuse`` and ``kv_folder``.
         kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: retrieved texts take
             the state they had behind the system's turn, wherever they stand (FusionRAG section
             3.1); ``fused``, approximate, too: the tokens of them that the question looks at most
@@ -108,25 +112,24 @@ class ChatRagAccel(BaseChatModel):
     chat_template: str | None = None
     pool_bytes: Whole | None = Field(default=None, gt=0)
     prefix_lanes: Whole | None = Field(default=None, ge=0)
-    kv_reuse: KvReuse = "exact"
+    kv_reuse: KvReuse | None = None
     recompute_ratio: Number | None = Field(default=None, ge=0, le=1)
     chunk_bytes: Whole | None = Field(default=None, ge=0)
     kv_folder: str | None = None
     kv_disk_bytes: Whole | None = Field(default=None, ge=0)
     kv_max_age_s: Number | None = Field(default=None, ge=0)
-    kv_recipe: KvRecipe = "alone"
+    kv_recipe: KvRecipe | None = None
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
-    _local: LocalModel = PrivateAttr()
+    _llm: LocalLLM = PrivateAttr()
 
     @model_validator(mode="after")
     def _choose(self) -> ChatRagAccel:
-        self._local = local_model(
-            self.model,
-            self.tokenizer,
+        self._llm = LocalLLM.of(
+            *(self.model, self.tokenizer),
             dtype=self.dtype,
-            template=self.chat_template,
-            bounds=LocalBounds.named_by(self),
+            chat_template=self.chat_template,
+            **named_bounds(self),
         )
         return self
 
@@ -136,16 +139,20 @@ class ChatRagAccel(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {"model_name": self._local.name, "max_tokens": self.max_tokens, **self._sampling({})}
+        return {"model_name": self._llm.name, "max_tokens": self.max_tokens, **self._sampling({})}
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
-        name = str(kwargs.get("model", self._local.name))
+        name = str(kwargs.get("model", self._llm.name))
         return {**params, "ls_provider": "rag_accel", "ls_model_name": name}
 
     def scheduled_by(self, accelerator: Accelerator) -> ChatRagAccel:
         """Return the same model on another accelerator."""
         return self.model_copy(update={"accelerator": accelerator})
+
+    def explain_on(self, accelerator: Accelerator) -> str:
+        """Return how an accelerator runs its calls."""
+        return self._calls.describe(self.accelerator or accelerator)
 
     def batch(
         self,
@@ -253,7 +260,7 @@ class ChatRagAccel(BaseChatModel):
 
     @property
     def _calls(self) -> LocalCalls:
-        return LocalCalls(self._local, self, self.accelerator)
+        return LocalCalls(self._llm, self, self.accelerator)
 
     def _asked(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
@@ -263,7 +270,7 @@ class ChatRagAccel(BaseChatModel):
             messages, stop, kwargs.pop("max_tokens", self.max_tokens), self._sampling(kwargs)
         )
         # Computed exactly, a prompt has no use for where they stand.
-        return asked if self.kv_reuse == "exact" else with_passages(asked, documents)
+        return with_passages(asked, documents) if self._calls.model.reuses_texts else asked
 
     def _sampling(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a call: its own, known or not, before those of the model."""
@@ -288,10 +295,10 @@ class ChatRagAccel(BaseChatModel):
 
     def _metadata(self, output: GenerationOutput) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "model_name": self._local.name,
+            "model_name": self._llm.name,
             "finish_reason": output.finish_reason,
         }
-        report = LocalBounds.named_by(self).report(output)
+        report = self._calls.model.bounds.report(output)
         if report is not None:
             found["kv_reuse"] = report
         if output.logprobs:

@@ -33,9 +33,10 @@ from pydantic import BeforeValidator
 
 from llama_index_rag_accel.components.named_documents import named_documents
 from rag_accel.accelerator import Accelerator
+from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
-from rag_accel.engines.llm.local.choice import LocalModel, local_model
-from rag_accel.engines.llm.local.options import KvRecipe, KvReuse, LocalBounds, number, whole_number
+from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
+from rag_accel.engines.llm.local.options import KvRecipe, number, whole_number
 from rag_accel.engines.llm.local.stopping import stop_strings
 from rag_accel.errors import ConfigError
 from rag_accel.interception.local_calls import LocalCalls
@@ -64,7 +65,8 @@ class RagAccelLLM(LLM):
 
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers, which stays
-            as it is. Only safetensors are read, and no code that comes with a model is run.
+            as it is. Only safetensors are read, and no code that comes with a model is run. Or a
+            ``LocalLLM`` with its bounds, over which those named here go.
         tokenizer: the tokenizer of a model object.
         dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
         max_tokens: most tokens of an answer. A call may name its own, and each option below.
@@ -76,7 +78,9 @@ class RagAccelLLM(LLM):
         chat_template: a template in place of the tokenizer's.
         pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
         prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
-            that ask for other bounds of one model have an engine each.
+            that ask for other bounds of one model have an engine each. Bounds that are not named
+            are the accelerator's: those of its ``LocalLLM`` of the same model, if it has one, and
+            its options ``kv_reuse`` and ``kv_folder``.
         kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: retrieved texts take
             the state they had behind the system's turn, wherever they stand (FusionRAG section
             3.1); ``fused``, approximate, too: the tokens of them that the question looks at most
@@ -110,7 +114,7 @@ class RagAccelLLM(LLM):
     seed: Whole | None = Field(default=None, description="Seed of each call.")
     pool_bytes: Whole | None = Field(default=None, description="Bytes of keys and values.", gt=0)
     prefix_lanes: Whole | None = Field(default=None, description="Prompts kept.", ge=0)
-    kv_reuse: KvReuse = Field(default="exact", description="How retrieved texts are computed.")
+    kv_reuse: KvReuse | None = Field(default=None, description="How retrieved texts are computed.")
     recompute_ratio: Number | None = Field(
         default=None, description="Share of them computed again.", ge=0, le=1
     )
@@ -118,10 +122,10 @@ class RagAccelLLM(LLM):
     kv_folder: str | None = Field(default=None, description="Where texts are kept.")
     kv_disk_bytes: Whole | None = Field(default=None, description="Bytes of files.", ge=0)
     kv_max_age_s: Number | None = Field(default=None, description="Seconds kept.", ge=0)
-    kv_recipe: KvRecipe = Field(default="alone", description="Which state of a text is read.")
+    kv_recipe: KvRecipe | None = Field(default=None, description="Which state of a text is read.")
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
-    _local: LocalModel = PrivateAttr()
+    _llm: LocalLLM = PrivateAttr()
     _accelerator: Accelerator | None = PrivateAttr(default=None)
 
     def __init__(
@@ -137,12 +141,8 @@ class RagAccelLLM(LLM):
         if isinstance(arguments.get("stop"), str):
             arguments["stop"] = [arguments["stop"]]
         super().__init__(**{"dtype": dtype, **arguments})
-        self._local = local_model(
-            model,
-            tokenizer,
-            dtype=dtype,
-            template=chat_template,
-            bounds=LocalBounds.named_by(self),
+        self._llm = LocalLLM.of(
+            *(model, tokenizer), dtype=dtype, chat_template=chat_template, **named_bounds(self)
         )
         self._accelerator = accelerator
 
@@ -155,17 +155,21 @@ class RagAccelLLM(LLM):
     def metadata(self) -> LLMMetadata:
         """Return the limits of the model."""
         return LLMMetadata(
-            context_window=self._local.context,
+            context_window=self._llm.context,
             num_output=self.max_tokens,
             is_chat_model=True,
-            model_name=self._local.name,
+            model_name=self._llm.name,
         )
 
     def scheduled_by(self, accelerator: Accelerator) -> RagAccelLLM:
         """Return the same model on another accelerator."""
         made = self.model_copy()
-        made._local, made._accelerator = self._local, accelerator
+        made._llm, made._accelerator = self._llm, accelerator
         return made
+
+    def explain_on(self, accelerator: Accelerator) -> str:
+        """Return how an accelerator runs its calls."""
+        return self._calls.describe(self._accelerator or accelerator)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
@@ -219,7 +223,7 @@ class RagAccelLLM(LLM):
 
     @property
     def _calls(self) -> LocalCalls:
-        return LocalCalls(self._local, self, self._accelerator)
+        return LocalCalls(self._llm, self, self._accelerator)
 
     def _prompted(self, prompt: str, kwargs: Mapping[str, Any]) -> GenerationInput:
         return self._asked([ChatMessage(role=MessageRole.USER, content=prompt)], kwargs)
@@ -243,7 +247,7 @@ class RagAccelLLM(LLM):
             {name: value for name, value in options.items() if value is not None},
         )
         # Computed exactly, a prompt has no use for where they stand.
-        return asked if self.kv_reuse == "exact" else with_passages(asked, documents)
+        return with_passages(asked, documents) if self._calls.model.reuses_texts else asked
 
     def _chat_response(self, output: GenerationOutput) -> ChatResponse:
         message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)
@@ -269,7 +273,7 @@ class RagAccelLLM(LLM):
     def _notes(self, output: GenerationOutput) -> dict[str, Any]:
         """Return token counts as LlamaIndex's own models name them, and how texts were reused."""
         prompt, completion = output.prompt_tokens, output.completion_tokens
-        report = LocalBounds.named_by(self).report(output)
+        report = self._calls.model.bounds.report(output)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,

@@ -293,7 +293,8 @@ def test_it_is_pickled_by_the_name_of_its_model() -> None:
     chat = ChatRagAccel(model="some/model", max_tokens=3, pool_bytes=1 << 20)
     again = pickle.loads(pickle.dumps(chat))
     assert (again.model, again.max_tokens) == ("some/model", 3)
-    assert again._local is chat._local
+    assert again._llm.is_same_model(chat._llm)
+    assert again._llm.named == chat._llm.named
 
 
 def test_a_model_that_was_changed_since_is_refused_by_name(accelerator: Accelerator) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
-from rag_accel.engines.llm.local.options import LocalBounds
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.errors import ConfigError
 
-DEFAULT_BOUNDS = LocalBounds()
+DEFAULT_BOUNDS = LocalOptions()
 
 
 class LocalModel:
@@ -37,7 +35,7 @@ class LocalModel:
         tokenizer: Any,
         dtype: str | None,
         template: str | None,
-        bounds: LocalBounds,
+        bounds: LocalOptions,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -57,14 +55,10 @@ class LocalModel:
         config = getattr(self.model, "config", None)
         return str(self.model) if named else getattr(config, "name_or_path", "") or "model"
 
-    @cached_property
-    def context(self) -> int:
-        """Return the most tokens of a prompt and its completion; the weights are not loaded."""
-        config = getattr(self.model, "config", None)
-        if config is None:
-            auto = importlib.import_module("transformers").AutoConfig
-            config = auto.from_pretrained(str(self.model), trust_remote_code=False)
-        return int(config.max_position_embeddings)
+    @property
+    def reuses_texts(self) -> bool:
+        """Tell whether it has a use for where retrieved texts stand in a prompt."""
+        return self.bounds.kv_reuse != "exact"
 
     def make(self, options: Options) -> Engine:
         """Load the model and return its engine. Takes long.
@@ -101,7 +95,7 @@ class LocalModel:
             eos=loaded.ends,
             template=self.template,
             sampling=loaded.sampling,
-            options=self.bounds.options,
+            options=self.bounds,
             check=self.check,
         )
 
@@ -170,7 +164,7 @@ def local_model(
     *,
     dtype: str | None = None,
     template: str | None = None,
-    bounds: LocalBounds = DEFAULT_BOUNDS,
+    bounds: LocalOptions = DEFAULT_BOUNDS,
 ) -> LocalModel:
     """Return the model; the same for all that ask for the same while one of them lives.
 
@@ -198,6 +192,6 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _again(
-    model: Any, tokenizer: Any, dtype: str | None, template: str | None, bounds: LocalBounds
+    model: Any, tokenizer: Any, dtype: str | None, template: str | None, bounds: LocalOptions
 ) -> LocalModel:
     return local_model(model, tokenizer, dtype=dtype, template=template, bounds=bounds)

@@ -1,16 +1,16 @@
-"""The bounds of a local language model."""
+"""The bounds of a local language model, each named once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationOutput
 from rag_accel.errors import ConfigError
 from rag_accel.kv.selection import QuestionGuided, TokenSelector
 
-KvReuse = Literal["exact", "fused", "full"]
 KvRecipe = Literal["alone", "neighbours"]
 #: The bytes of keys and values, if none are given.
 POOL_BYTES = 1 << 30
@@ -26,10 +26,11 @@ PREFIX_LANES = 16
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """Bounds of what a local language model does.
+    """Bounds of what a local language model does and holds; others share no engine with these.
 
     Args:
         max_tokens_default: most tokens of a completion whose request does not say.
+        pool_bytes: most bytes of keys and values, of prompts under way and kept.
         step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
             computed in pieces of what is left. An interrupt is obeyed between forwards.
         stall_s: seconds that decoding may be held up by a forward, about, by those before it.
@@ -60,6 +61,7 @@ class LocalOptions:
     """
 
     max_tokens_default: int = 512
+    pool_bytes: int = POOL_BYTES
     step_tokens: int = 512
     stall_s: float = 0.25
     max_works: int = 64
@@ -68,7 +70,7 @@ class LocalOptions:
     kv_reuse: KvReuse = "exact"
     recompute_ratio: float = RECOMPUTE_RATIO
     recompute_layer: int | None = None
-    selector: TokenSelector = field(default_factory=QuestionGuided)
+    selector: TokenSelector = field(default=QuestionGuided(), hash=False)
     reuse_always: bool = False
     chunk_bytes: int = CHUNK_BYTES
     kv_folder: str | None = None
@@ -78,7 +80,7 @@ class LocalOptions:
     least_chunk_tokens: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens_default", "step_tokens", "max_works", "max_threads"):
+        for name in ("max_tokens_default", "pool_bytes", "step_tokens", "max_works", "max_threads"):
             check_whole(f"LocalOptions.{name}", getattr(self, name), 1)
         check_least("LocalOptions.stall_s", self.stall_s, 0.001)
         for name in ("prefix_lanes", "chunk_bytes"):
@@ -96,68 +98,10 @@ class LocalOptions:
         """Tell whether states of texts may be where reading them takes long."""
         return self.kv_reuse != "exact" and self.kv_folder is not None
 
-
-@dataclass(frozen=True, slots=True)
-class LocalBounds:
-    """What a model may hold beside its weights; those who ask for other bounds share no engine.
-
-    Args:
-        pool_bytes: most bytes of keys and values.
-        prefix_lanes: most lanes kept of ended sequences, see ``LocalOptions``.
-        kv_reuse: how retrieved texts are computed, see ``LocalOptions``.
-        recompute_ratio: of ``fused``, the share of their tokens that are computed again.
-        chunk_bytes: most bytes kept of them.
-        kv_folder: where they are kept between processes, see ``LocalOptions``.
-        kv_disk_bytes: most bytes of its files.
-        kv_max_age_s: how old they become, in seconds.
-        kv_recipe: which state of a text is read from there, see ``LocalOptions``.
-
-    Raises ConfigError on a value out of range.
-    """
-
-    pool_bytes: int = POOL_BYTES
-    prefix_lanes: int = PREFIX_LANES
-    kv_reuse: KvReuse = "exact"
-    recompute_ratio: float = RECOMPUTE_RATIO
-    chunk_bytes: int = CHUNK_BYTES
-    kv_folder: str | None = None
-    kv_disk_bytes: int = DISK_BYTES
-    kv_max_age_s: float | None = None
-    kv_recipe: KvRecipe = "alone"
-
-    def __post_init__(self) -> None:
-        check_whole("pool_bytes", self.pool_bytes, 1)
-        for name in ("prefix_lanes", "chunk_bytes"):
-            check_whole(name, getattr(self, name), 0)
-        check_whole("kv_disk_bytes", self.kv_disk_bytes, 0)
-        check_least("kv_max_age_s", self.kv_max_age_s, 0)
-        check_reuse("kv_reuse", self.kv_reuse)
-        check_recipe("kv_recipe", self.kv_recipe)
-        check_share("recompute_ratio", self.recompute_ratio)
-
     @classmethod
-    def of(cls, **given: Any) -> LocalBounds:
-        """Return bounds by name; None stands for the default."""
+    def of(cls, **given: Any) -> LocalOptions:
+        """Return options by name; None stands for the default."""
         return cls(**{name: value for name, value in given.items() if value is not None})
-
-    @classmethod
-    def named_by(cls, component: Any) -> LocalBounds:
-        """Return the bounds that a component has as attributes of the same names."""
-        return cls.of(**{one.name: getattr(component, one.name) for one in fields(cls)})
-
-    @property
-    def options(self) -> LocalOptions:
-        """Return the options of an engine within these bounds."""
-        return LocalOptions(
-            prefix_lanes=self.prefix_lanes,
-            kv_reuse=self.kv_reuse,
-            recompute_ratio=self.recompute_ratio,
-            chunk_bytes=self.chunk_bytes,
-            kv_folder=self.kv_folder,
-            kv_disk_bytes=self.kv_disk_bytes,
-            kv_max_age_s=self.kv_max_age_s,
-            kv_recipe=self.kv_recipe,
-        )
 
     def report(self, output: GenerationOutput) -> dict[str, Any] | None:
         """Return how the texts of an answer's prompt were computed; None without reuse.

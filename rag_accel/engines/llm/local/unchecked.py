@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rag_accel.engines.llm.local.options import LocalBounds
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import UncheckedReuseWarning
 from rag_accel.kv.verdict import ReuseVerdict, default_folder, find_verdict
 
@@ -24,7 +24,7 @@ def warn_if_unchecked(
     *,
     dtype: str | None,
     template: str | None,
-    bounds: LocalBounds,
+    bounds: LocalOptions,
 ) -> None:
     """Warn if prompts are fused at a ratio that no check of the model has found to be enough.
 
@@ -53,7 +53,7 @@ def warn_if_unchecked(
     warnings.warn(UncheckedReuseWarning(f"{name}: {found} Run: {how}"), stacklevel=2)
 
 
-def _folders(bounds: LocalBounds) -> Iterator[Path]:
+def _folders(bounds: LocalOptions) -> Iterator[Path]:
     if bounds.kv_folder is not None:
         yield Path(bounds.kv_folder).expanduser()
     yield default_folder()
@@ -70,7 +70,7 @@ def _found(verdict: ReuseVerdict | None, ratio: float) -> str:
     )
 
 
-def _command(name: str, dtype: str | None, template: str | None, bounds: LocalBounds) -> str:
+def _command(name: str, dtype: str | None, template: str | None, bounds: LocalOptions) -> str:
     words = ["rag-accel", "cache", "check", name]
     for option, value in (("--folder", bounds.kv_folder), ("--dtype", dtype)):
         words += [option, value] if value is not None else []
@@ -78,6 +78,6 @@ def _command(name: str, dtype: str | None, template: str | None, bounds: LocalBo
     return said if template is None else f"{said} --template FILE"
 
 
-def _call(bounds: LocalBounds) -> str:
+def _call(bounds: LocalOptions) -> str:
     folder = "" if bounds.kv_folder is None else f", folder={bounds.kv_folder!r}"
     return f"rag_accel.fidelity.check_reuse(model, tokenizer{folder})"

@@ -27,7 +27,7 @@ from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.fill_prompt import prompt_of
 from rag_accel.engines.llm.local.filling import FillOptions, FillReport, fill_folder
 from rag_accel.engines.llm.local.loading import load
-from rag_accel.engines.llm.local.options import LocalBounds, LocalOptions
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError, EngineError, RagAccelError
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import KeyValues
@@ -352,9 +352,9 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_the_recipe_is_one_of_the_bounds() -> None:
-    assert LocalBounds.of(kv_recipe="neighbours").options.kv_recipe == "neighbours"
+    assert LocalOptions.of(kv_recipe="neighbours").kv_recipe == "neighbours"
     with pytest.raises(ConfigError, match="kv_recipe"):
-        LocalBounds.of(kv_recipe="any")
+        LocalOptions.of(kv_recipe="any")
 
 
 def test_another_model_finds_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from tiny_chat import model
 
 from rag_accel.engine_api import GenerationOutput, StepBudget, WorkId
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
+from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.lookups import PATIENCE_S
-from rag_accel.engines.llm.local.options import LocalBounds, LocalOptions
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
 from rag_accel.testing import ManualClock
@@ -194,16 +196,10 @@ def test_a_disk_that_answers_again_is_asked_again(make: Make, gate: threading.Ev
 
 
 @pytest.mark.parametrize("name", ["kv_disk_bytes", "kv_max_age_s"])
-@pytest.mark.parametrize("kind", [LocalOptions, LocalBounds])
+@pytest.mark.parametrize("kind", [LocalOptions, partial(LocalLLM, "folder")])
 def test_bounds_below_zero_are_refused(kind: Any, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         kind(**{name: -1})
-
-
-def test_bounds_reach_the_options() -> None:
-    bounds = LocalBounds.of(kv_folder="here", kv_disk_bytes=7, kv_max_age_s=8.0)
-    options = bounds.options
-    assert (options.kv_folder, options.kv_disk_bytes, options.kv_max_age_s) == ("here", 7, 8.0)
 
 
 def test_state_in_bfloat16_comes_back(make: Make) -> None:

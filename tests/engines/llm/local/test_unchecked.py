@@ -19,7 +19,7 @@ from rag_accel.config import Options
 from rag_accel.engines.llm.local import unchecked
 from rag_accel.engines.llm.local.choice import local_model
 from rag_accel.engines.llm.local.loading import load
-from rag_accel.engines.llm.local.options import LocalBounds
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.kv.verdict import ReuseVerdict, default_folder, write_verdict
 
 pytestmark = pytest.mark.filterwarnings("error::rag_accel.UncheckedReuseWarning")
@@ -42,7 +42,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def use(
     source: Any, *, template: str | None = None, dtype: str | None = None, **given: Any
 ) -> None:
-    bounds = LocalBounds.of(**{"kv_reuse": "fused", "pool_bytes": 1 << 24, **given})
+    bounds = LocalOptions.of(**{"kv_reuse": "fused", "pool_bytes": 1 << 24, **given})
     given_tokenizer = None if isinstance(source, Path) else tokenizer()
     made = local_model(source, given_tokenizer, template=template, dtype=dtype, bounds=bounds)
     made.make(Options()).close()

@@ -1,0 +1,69 @@
+"""The local language models of one accelerator: what each is run with, and which are one."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from rag_accel.config import Options
+from rag_accel.requests.engines import is_model_name
+
+if TYPE_CHECKING:
+    from rag_accel.engines.llm.local.choice import LocalModel
+    from rag_accel.engines.llm.local.local_llm import LocalLLM
+
+
+def as_local_llm(name: str, given: Any) -> LocalLLM | None:
+    """Return what was given as a local language model; None for anything else.
+
+    Args:
+        name: what stages call it; a language model may be given by its folder or name alone.
+        given: what the user gave.
+    """
+    is_named = name == "llm" and is_model_name(given)
+    if not is_named and "rag_accel.engines.llm.local.local_llm" not in sys.modules:
+        return None
+    from rag_accel.engines.llm.local.local_llm import LocalLLM
+
+    if is_named:
+        return LocalLLM(given)
+    return given if isinstance(given, LocalLLM) else None
+
+
+class LocalLLMs:
+    """Local language models by how users name them. Thread-safe.
+
+    Args:
+        options: ``kv_reuse`` and ``kv_folder`` of models that name none.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        #: those that were given to the accelerator, whose bounds hold for others of the same model
+        self._given: list[LocalLLM] = []
+        self._models: WeakKeyDictionary[LocalLLM, LocalModel] = WeakKeyDictionary()
+
+    def add(self, llm: LocalLLM) -> LocalModel:
+        """Take a model that was given to the accelerator; the first one of a model counts."""
+        model = self.model(llm)
+        self._given.append(llm)
+        self._models = WeakKeyDictionary({llm: model})
+        return model
+
+    def model(self, llm: LocalLLM) -> LocalModel:
+        """Return what is run for a component's model, the same for all that come to the same.
+
+        Raises:
+            ConfigError: a bound is out of range.
+        """
+        models = self._models
+        found = models.get(llm)
+        if found is None:
+            found = models[llm] = llm.resolved(self._defaults(llm))
+        return found
+
+    def _defaults(self, llm: LocalLLM) -> dict[str, Any]:
+        own = {"kv_reuse": self._options.kv_reuse, "kv_folder": self._options.kv_folder}
+        given = next((one for one in self._given if one.is_same_model(llm)), None)
+        return own if given is None else {**own, **given.named}

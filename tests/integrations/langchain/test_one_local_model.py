@@ -1,0 +1,106 @@
+"""A graph's stages and a chain's model are one engine: what one computed of a text both take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import tiny_chat
+from fake_runner import tokenizer
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document as LangChainDocument
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnablePassthrough
+
+from langchain_rag_accel import ChatRagAccel, accelerate
+from rag_accel import Accelerator
+from rag_accel.engine_api import Document
+from rag_accel.engines import LocalLLM
+from rag_accel.graph import END, START, RAGraph
+
+SYSTEM = "Answer by the documents."
+TEXTS = {
+    "a": "The height of Mount Fuji is 3776 metres.",
+    "b": "A lane holds keys and values of one sequence.",
+    "c": "The guide said which of the documents it is.",
+}
+
+
+def tokens() -> int:
+    return sum(
+        len(tokenizer()(text, add_special_tokens=False)["input_ids"]) for text in TEXTS.values()
+    )
+
+
+def search(query: str, k: int) -> list[Document]:
+    return [Document(name, TEXTS[name]) for name in query]
+
+
+def rerank(query: str, texts: Sequence[str]) -> list[float]:
+    """Prefer the documents that the query names first."""
+    return [-float(query.index(name)) for text in texts for name in TEXTS if TEXTS[name] == text]
+
+
+def graph() -> RAGraph:
+    """Search, rerank, generate."""
+    made = RAGraph(("input",))
+    made.add_retrieval("search", query="input", top_k=3, output="found")
+    made.add_rerank("rank", query="input", documents="found", top_n=3, output="docs")
+    made.add_generation(
+        "answer",
+        system=SYSTEM,
+        prompt="{docs}\n\nWhich document says {input}?",
+        output="answer",
+        max_tokens=4,
+    )
+    made.add_edge(START, "search").add_edge("search", "rank").add_edge("rank", "answer")
+    return made.add_edge("answer", END)
+
+
+class Orders(BaseRetriever):
+    """Returns the documents that a query names, in its order."""
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[LangChainDocument]:
+        return [LangChainDocument(id=name, page_content=TEXTS[name]) for name in query]
+
+
+def chain(accelerator: Accelerator) -> Any:
+    prompt = ChatPromptTemplate.from_messages(
+        [("system", SYSTEM), ("user", "{context}\n\nWhich document says {question}?")]
+    )
+    model = ChatRagAccel(model=tiny_chat.model(), tokenizer=tokenizer(), max_tokens=4)
+    texts = Orders() | (lambda found: "\n\n".join(one.page_content for one in found))
+    made = {"context": texts, "question": RunnablePassthrough()} | prompt | model
+    return accelerate(made, accelerator=accelerator)
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    llm = LocalLLM(tiny_chat.model(), tokenizer(), kv_reuse="full")
+    with Accelerator(llm=llm, index=search, reranker=rerank, strict=True) as made:
+        yield made
+
+
+def test_the_second_prompt_of_a_graph_takes_its_documents_from_chunks(
+    accelerator: Accelerator,
+) -> None:
+    first = accelerator.submit(graph(), input="abc")
+    first.result(30)
+    assert first.usage.prompt.from_chunks == 0
+    second = accelerator.submit(graph(), input="cab")
+    second.result(30)
+    assert second.usage.prompt.from_chunks == tokens()
+
+
+def test_a_chain_takes_a_graphs_chunks_on_the_same_engine(accelerator: Accelerator) -> None:
+    accelerator.run(graph(), input="abc")
+    asked = chain(accelerator)
+    answer = asked.invoke("cab")
+    assert answer.response_metadata["kv_reuse"]["reused_tokens"] == tokens()
+    assert [one.name for one in accelerator.health().parts].count("llm") == 1
+    assert "ChatRagAccel: engine llm" in asked.explain()
+    assert "llm: owned" in accelerator.explain(graph())
