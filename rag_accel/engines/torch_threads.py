@@ -46,8 +46,9 @@ def thread_count(threads: int) -> Iterator[None]:
     import torch
 
     # Asking also makes torch initialise this thread; otherwise its first operation would do so
-    # later and overwrite what is set here.
-    own = torch.get_num_threads()
+    # later and overwrite what is set here. Not while a change of the process is under way.
+    with _CHANGING:
+        own = torch.get_num_threads()
     if own == threads or not _is_built_on_openmp():
         yield
         return
