@@ -250,7 +250,7 @@ class LocalLLMEngine(EngineBase):
         if isinstance(payload, EncodingInput):
             work = self._reader.encoding(request, payload)
         elif KINDS[request.kind].prefills:
-            work = self._reader.prompt(request, payload)
+            work = self._reader.prompt(request, payload, self._pays)
         else:
             work = self._reader.generation(request, payload)
             if work.segments is not None and not self._pays(work.segments):
