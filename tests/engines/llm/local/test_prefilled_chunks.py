@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_runner import FakeRunner
+from fake_runner import FakeRunner, tokenizer
 from graph_texts import (
     DOCUMENTS,
     TEXTS,
@@ -18,6 +18,7 @@ from graph_texts import (
     tokens,
     use_of,
 )
+from tiny_chat import model
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import (
@@ -28,6 +29,7 @@ from rag_accel.engine_api import (
     SearchQuery,
     StepBudget,
 )
+from rag_accel.engines.llm.local.loading import load
 from rag_accel.testing import FakeEngine
 from rag_accel.testing.fakes import FAKE_PROFILE
 
@@ -56,8 +58,8 @@ PATIENCE_S = 20.0
 class HeldEngine(WatchedEngine):
     """An engine that says when it has prefilled a beginning."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, runner: Any = None, **options: Any) -> None:
+        super().__init__(runner, **options)
         self.has_begun = threading.Event()
 
     def step(self, budget: StepBudget) -> Any:
@@ -174,6 +176,25 @@ def test_an_engine_without_reuse_prefills_as_before() -> None:
     assert exact.runner.computed - done.prompt_tokens - done.completion_tokens <= 2
 
 
+@pytest.mark.parametrize("kv_reuse", ["full", "fused"])
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_real_model_answers_as_without_passes(kv_reuse: str, drafted: bool) -> None:
+    prompt = LONG + "{docs}\n\n{input}"
+    graph = drafting(prompt + " {draft}") if drafted else answering(prompt)
+    answers: list[Any] = []
+    for ahead in (True, False):
+        loaded = load(model(), tokenizer(), pool_bytes=1 << 24)
+        engine = HeldEngine(loaded.runner, kv_reuse=kv_reuse)
+        if ahead:
+            answers += run_ahead(engine, graph, drafted=drafted)
+        else:
+            answers.append(run_plainly(engine, graph))
+        uses = [use_of(done) for _, done in engine.answers()]
+        assert all(one.approximate > 0 for one in uses)
+        assert all((one.recomputed > 0) == (kv_reuse == "fused") for one in uses)
+    assert len(set(answers)) == 1
+
+
 def test_lists_and_items_hand_on_exact_spans() -> None:
     """What slices of a reranking and of a union join is what the prompt's spans are of."""
     from rag_accel import workflows
@@ -181,7 +202,7 @@ def test_lists_and_items_hand_on_exact_spans() -> None:
     graph = workflows.advanced_document_qa(top_k=3, top_n=2, max_tokens=6, synthesis="stuff")
     answers: list[Any] = []
     for passes in ("none", "all"):
-        engine = WatchedEngine(FakeRunner(peak=None))
+        engine = WatchedEngine(FakeRunner())
         ranking = FakeEngine(replace(FAKE_PROFILE, max_batch=1), compute=scores)
         with Accelerator(llm=engine, index=search, passes=passes, reranker=ranking) as accelerator:
             answers.append(accelerator.run(graph, input="How high is it?"))

@@ -86,10 +86,13 @@ def test_these_are_all_workflows() -> None:
     assert made == graphs
 
 
-@pytest.mark.parametrize("passes", ["none", "default", "all"])
+@pytest.mark.parametrize("kv_reuse", ["full", "fused"])
+@pytest.mark.parametrize("passes", ["default", "all"])
 @pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS)
 @pytest.mark.cross_product(keep=20)
-def test_answers_are_those_without_passes(make: Callable[..., RAGraph], passes: str) -> None:
-    graph, plain = make(max_tokens=6), WatchedEngine()
-    engine = WatchedEngine()
+def test_answers_are_those_without_passes(
+    make: Callable[..., RAGraph], passes: str, kv_reuse: str
+) -> None:
+    graph = make(max_tokens=6)
+    plain, engine = (WatchedEngine(kv_reuse=kv_reuse) for _ in range(2))
     assert run_all(graph, engine, passes=passes) == run_all(graph, plain, passes="none")
