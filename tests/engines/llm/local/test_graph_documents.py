@@ -218,6 +218,25 @@ def test_tenants_over_one_folder_share_no_text(tmp_path: Path) -> None:
     assert used == [0, 0, tokens(*TEXTS), tokens(*TEXTS)]
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_named_model_reads_ahead_for_a_graph_only_from_a_folder(
+    folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hints: list[tuple[Sequence[str], str]] = []
+    take = LocalLLMEngine.hint
+
+    def hint(engine: LocalLLMEngine, documents: Sequence[str], namespace: str = "") -> None:
+        hints.append((documents, namespace))
+        take(engine, documents, namespace)
+
+    monkeypatch.setattr(LocalLLMEngine, "hint", hint)
+    llm = named(kv_folder=str(tmp_path / "kept") if folder else None)
+    with Accelerator(llm=llm, namespace="tenant", **searching()) as accelerator:
+        accelerator.run(answering(), input=QUESTION)
+        accelerator.run(answering("{input}"), input=QUESTION)
+    assert hints == ([(TEXTS, "tenant")] if folder else [])
+
+
 # A real model, from its option to its answer
 
 

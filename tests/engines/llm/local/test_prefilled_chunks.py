@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_runner import FakeRunner, tokenizer
+from chunk_prompts import answer, asked
+from fake_runner import FakeRunner, error, finish, tokenizer
 from graph_texts import (
     DOCUMENTS,
     TEXTS,
@@ -22,14 +23,22 @@ from tiny_chat import model
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import (
+    EngineRequest,
+    GenerationInput,
     GenerationOutput,
+    Message,
+    Passage,
     PrimitiveKind,
     PromptUse,
     ScoredDocument,
     SearchQuery,
     StepBudget,
+    WorkId,
 )
+from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.errors import EngineError
 from rag_accel.testing import FakeEngine
 from rag_accel.testing.fakes import FAKE_PROFILE
 
@@ -104,12 +113,12 @@ def end(payload: Any) -> Any:
 
 def test_a_beginning_before_the_texts_is_computed_once() -> None:
     engine, graph = HeldEngine(), answering(LONG + "{docs}\n\n{input}")
-    (answer,) = run_ahead(engine, graph, drafted=False, runs=1)
+    (text,) = run_ahead(engine, graph, drafted=False, runs=1)
     assert [one.kind for one in engine.asked] == [KINDS.PARTIAL_PREFILLING, KINDS.DECODING]
-    ((asked, done),) = engine.answers()
-    assert passage_texts(asked) == list(TEXTS[:2])
+    ((prompt, done),) = engine.answers()
+    assert passage_texts(prompt) == list(TEXTS[:2])
     alone = WatchedEngine()
-    assert run_plainly(alone, graph, passes="join_prefill") == answer
+    assert run_plainly(alone, graph, passes="join_prefill") == text
     # Texts that are encoded at the same time each compute their short head.
     assert engine.runner.computed <= alone.runner.computed
     assert use_of(done) == use_of(alone.answers()[0][1])
@@ -208,9 +217,9 @@ def test_lists_and_items_hand_on_exact_spans() -> None:
             answers.append(accelerator.run(graph, input="How high is it?"))
             start = len(engine.asked)
             answers.append(accelerator.run(graph, input="How high is it?"))
-        ((_, _), (asked, done)) = engine.answers(start)
-        assert len(passage_texts(asked)) == 2
-        assert use_of(done).from_chunks == tokens(*passage_texts(asked))
+        ((_, _), (prompt, done)) = engine.answers(start)
+        assert len(passage_texts(prompt)) == 2
+        assert use_of(done).from_chunks == tokens(*passage_texts(prompt))
     assert len(set(answers)) == 1
 
 
@@ -221,3 +230,59 @@ def scores(payload: Any) -> Any:
     ]
     found.sort(key=lambda one: -one.score)
     return tuple(found[: payload.top_n])
+
+
+# The engine alone
+
+
+def prefilling(id: str, **fields: Any) -> Any:
+    whole = asked(id, *TEXTS[:2], **fields)
+    return replace(whole, kind=KINDS.PREFILLING)
+
+
+def test_a_cancelled_prefilling_before_texts_leaves_nothing() -> None:
+    engine = WatchedEngine(prefix_lanes=0)
+    engine.submit([prefilling("one")])
+    engine.cancel([WorkId("one")])
+    assert engine.held_bytes == 0
+
+
+def test_a_released_prefilling_before_texts_is_no_loss_to_the_answer() -> None:
+    engine = WatchedEngine(prefix_lanes=0)
+    engine.submit([prefilling("one")])
+    (prefilled,) = finish(engine, "one")
+    assert prefilled.handle is not None
+    engine.release([prefilled.handle])
+    assert engine.held_bytes == 0
+    apart = answer(engine, asked("two", *TEXTS[:2]))
+    assert apart.text == answer(WatchedEngine(), asked("two", *TEXTS[:2])).text
+
+
+def test_a_handle_of_another_tenant_is_refused() -> None:
+    engine = WatchedEngine()
+    engine.submit([prefilling("one", namespace="one")])
+    (prefilled,) = finish(engine, "one")
+    engine.submit([asked("two", *TEXTS[:2], namespace="two", handle=prefilled.handle)])
+    assert isinstance(error(finish(engine, "two"), "two"), EngineError)
+
+
+def test_a_prompt_that_begins_with_a_text_has_nothing_to_prefill() -> None:
+    bare = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    engine = LocalLLMEngine(
+        FakeRunner(),
+        tokenizer(),
+        template=bare,
+        options=LocalOptions(kv_reuse="full", reuse_always=True),
+    )
+    content = f"{TEXTS[0]}\n\nHow high is it?"
+    payload = GenerationInput(
+        (Message("user", content),), max_tokens=6, passages=(Passage(0, 0, len(TEXTS[0])),)
+    )
+    engine.submit([EngineRequest(WorkId("one"), "one", KINDS.PREFILLING, payload)])
+    (prefilled,) = finish(engine, "one")
+    assert prefilled.handle is not None
+    resumed = EngineRequest(WorkId("two"), "two", KINDS.DECODING, payload, handle=prefilled.handle)
+    done = answer(engine, resumed)
+    assert done.use == PromptUse(computed=done.prompt_tokens, approximate=tokens(TEXTS[0]))
+    engine.close()
+    assert engine.held_bytes == 0
