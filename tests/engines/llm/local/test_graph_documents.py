@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,23 @@ def test_a_template_that_names_the_documents_twice_uses_them_at_both_places() ->
     asked, _ = engine.answers()[-1]
     assert passage_texts(asked) == [*TEXTS[:2], *TEXTS[:2]]
     assert last_use(engine).from_chunks == 2 * tokens(*TEXTS[:2])
+
+
+@pytest.mark.parametrize("join", [operator.add, lambda one, other: [one, other]])
+def test_what_a_reducer_joins_keeps_its_spans(join: Any) -> None:
+    """Lists one after the other, and a list of lists, are documents still."""
+    graph = RAGraph().add_retrieval("one", top_k=1, output="docs")
+    graph.add_retrieval("two", top_k=2, output="docs").add_reducer("docs", join)
+    graph.add_generation("answer", "{docs}\n\n{input}", max_tokens=6)
+    graph.add_edge(START, ["one", "two"]).add_edge(["one", "two"], "answer")
+    graph.add_edge("answer", END)
+    engine = WatchedEngine()
+    with Accelerator(llm=engine, **searching()) as accelerator:
+        for _ in range(2):
+            accelerator.run(graph, input=QUESTION)
+    asked, _ = engine.answers()[-1]
+    assert passage_texts(asked) == [TEXTS[0], *TEXTS[:2]]
+    assert last_use(engine).from_chunks == tokens(TEXTS[0], *TEXTS[:2])
 
 
 def test_a_text_beyond_the_context_is_refused_by_its_reason() -> None:
