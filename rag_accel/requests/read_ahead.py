@@ -8,6 +8,7 @@ from typing import Any, cast
 from rag_accel.engine_api import Capability, Document, EngineProfile, ScoredDocument
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.item_lists import ItemFunction, UnionFunction
+from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages import Function, Generation, Rerank
 from rag_accel.requests.engines import Engines
 from rag_accel.scheduler.messages import EngineName
@@ -31,7 +32,7 @@ def hinted_values(graph: FrozenRAGraph, engines: Engines) -> Mapping[str, frozen
     while changes:
         changes = False
         for stage in graph.stages:
-            readers = takers.get(str(stage.output), _NONE)
+            readers = takers.get(stage.output or "", _NONE)
             if isinstance(stage, Rerank):
                 changes |= _add(takers, (stage.documents,), readers)
             elif isinstance(stage, Function) and _hands_on(stage.fn):
@@ -39,8 +40,9 @@ def hinted_values(graph: FrozenRAGraph, engines: Engines) -> Mapping[str, frozen
     found: dict[str, frozenset[EngineName]] = {}
     for stage in graph.stages:
         hands_on = isinstance(stage, Function) and _hands_on(stage.fn)
-        if str(stage.output) in takers and not (hands_on or isinstance(stage, Generation)):
-            found[str(stage.output)] = takers[str(stage.output)]
+        readers = takers.get(stage.output or "", _NONE)
+        if readers and not (hands_on or isinstance(stage, Generation)):
+            found[str(stage.output)] = readers
     return found
 
 
@@ -65,12 +67,12 @@ def _hands_on(function: Callable[..., Any]) -> bool:
 
 def _add(
     takers: dict[str, frozenset[EngineName]],
-    values: tuple[Any, ...],
+    values: tuple[ValueName, ...],
     engines: frozenset[EngineName],
 ) -> bool:
     """Add readers to values; tell whether any of them is new."""
     is_new = False
-    for value in map(str, values):
+    for value in values:
         known = takers.get(value, _NONE)
         if not engines <= known:
             takers[value], is_new = known | engines, True
