@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from rag_accel.scheduler.commands import (
@@ -144,7 +145,7 @@ class SchedulerObserver:
         if failed:
             cells.failures.add()
         elif isinstance(event, StepEnded):
-            self._count_tokens(event)
+            self._count_tokens(event, now)
             self._metrics.record_counts(event.engine, event.counts)
         started = self._steps.pop(event.engine, None)
         if isinstance(event, StepEnded) and trace.FirstOutput in self._tracer.wanted:
@@ -162,17 +163,23 @@ class SchedulerObserver:
                 )
             )
 
-    def _count_tokens(self, event: StepEnded) -> None:
+    def _count_tokens(self, event: StepEnded, now: float) -> None:
         for report in event.reports:
-            if report.used is not None:
-                used = report.used
-                self._metrics.record_tokens(
-                    event.engine,
-                    prompt_tokens_computed=used.prompt.computed,
-                    prompt_tokens_from_prefix=used.prompt.from_prefix,
-                    prompt_tokens_from_chunks=used.prompt.from_chunks,
-                    completion_tokens=used.completion_tokens,
-                )
+            if report.used is None:
+                continue
+            prompt, completed = report.used.prompt, report.used.completion_tokens
+            self._metrics.record_tokens(
+                event.engine,
+                prompt_tokens_computed=prompt.computed,
+                prompt_tokens_from_prefix=prompt.from_prefix,
+                prompt_tokens_from_chunks=prompt.from_chunks,
+                prompt_tokens_recomputed=prompt.recomputed,
+                prompt_tokens_approximate=prompt.approximate,
+                completion_tokens=completed,
+            )
+            if trace.TokensUsed in self._tracer.wanted:
+                counts = {**asdict(prompt), "completion_tokens": completed}
+                self._tracer.emit(trace.TokensUsed(now, *report.node, event.engine, **counts))
 
     def _first_outputs(self, event: StepEnded, now: float) -> None:
         for report in event.reports:

@@ -57,6 +57,11 @@ class SegmentedPrompt:
         return first.ids if first.kind == "head" else ()
 
     @property
+    def before_chunks(self) -> tuple[int, ...]:
+        """Return the tokens that no retrieved text stands before."""
+        return self.ids[: self.chunks[0].start] if self.chunks else self.ids
+
+    @property
     def chunks(self) -> tuple[Segment, ...]:
         """Return the retrieved texts in their order."""
         return tuple(segment for segment in self.segments if segment.kind == "chunk")

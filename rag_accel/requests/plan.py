@@ -25,6 +25,7 @@ from rag_accel.profile.recording import Recording
 from rag_accel.profile.replay import PassSaving, saved_ms
 from rag_accel.requests.engines import Engines
 from rag_accel.requests.graph_checks import check_engines, check_fields, filters
+from rag_accel.requests.read_ahead import hinted_values
 from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.messages import EngineName, NodeSpec
 
@@ -91,6 +92,8 @@ class GraphPlan:
         self._start: Region | None = None
         self._num_regions = 0
         self._filters = filters(graph, engines)
+        #: values whose documents are hinted at as soon as they are there, and to which engines
+        self.hinted = hinted_values(graph, engines)
 
     def check(self) -> None:
         """Verify the graph against the engines.

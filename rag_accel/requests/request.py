@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 from rag_accel.engine_api import (
-    Document,
     EngineOutput,
     EngineRequest,
     GenerationOutput,
@@ -27,6 +26,7 @@ from rag_accel.requests.hosts import Host
 from rag_accel.requests.kinds import checked, payload, stored, user_call
 from rag_accel.requests.plan import FOLD, USER_CODE, GraphPlan, Progress, Region
 from rag_accel.requests.prompts import Prefilled, as_text
+from rag_accel.requests.read_ahead import texts_of
 from rag_accel.requests.streams import LIST_ITEMS, Due, ItemForwarding
 from rag_accel.requests.values import Values
 from rag_accel.scheduler.driver import Driver, Result, TextStream, error_for
@@ -38,8 +38,6 @@ from rag_accel.scheduler.messages import (
     RequestCancelled,
     RequestId,
 )
-
-_FINDING = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
 
 # Run a stage in slices: give each its part of the stage's work, and join what they produced.
 #
@@ -272,10 +270,10 @@ class GraphRequest:
 
     def _store(self, primitive: Primitive, result: Result) -> None:
         self._prefilled.ended(primitive, self._plan.engine_of(primitive), result.handle)
-        if primitive.kind in _FINDING and self._driver.hinted:
-            self._driver.hinted.send(_texts_of(result.value), self._namespace)
         if primitive.output is None:
             return
+        if (engines := self._plan.hinted.get(primitive.output)) is not None:
+            self._driver.hinted.send(texts_of(result.value), self._namespace, engines)
         value = self._prefilled.prompt(primitive) or stored(primitive, result.value)
         self._values.write(primitive.output, primitive.instance, value)
 
@@ -329,14 +327,6 @@ class GraphRequest:
     def _where(self, node: NodeKey) -> str:
         primitive = self._primitives.get(node.node)
         return f"stage {primitive.stage}" if primitive else f"request {node.request}"
-
-
-def _texts_of(found: Any) -> Iterator[str]:
-    """Yield the texts of documents that a search or a reranking has found."""
-    for one in found:
-        document = one.document if isinstance(one, ScoredDocument) else one
-        if isinstance(document, Document):
-            yield document.text
 
 
 def _is_fold(node: NodeKey) -> bool:

@@ -6,7 +6,8 @@ error's text, so a trace may leave the process without carrying any user's data.
 A request lives between ``RequestStarted`` and ``RequestEnded``. Each of its nodes goes through
 ``NodeDispatched`` (its engine took it or its first part, or its caller got a permit; it says since
 when the node was ready) and ``NodeFinished``, with ``FirstOutput`` in between where it streams; a
-node that shares an equal one's run has ``SingleFlightJoined`` in place of ``NodeDispatched``. Owned
+node that shares an equal one's run has ``SingleFlightJoined`` in place of ``NodeDispatched``. A
+generation on an owned engine that has ended has ``TokensUsed`` before its ``NodeFinished``. Owned
 engines add ``StepStarted``, which names the step's members, and ``StepEnded``.
 ``EngineJoined`` holds for as long as its engine does, and is readable however much follows it.
 """
@@ -99,6 +100,26 @@ class FirstOutput(TraceEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class TokensUsed(TraceEvent):
+    """A generation ended; its tokens, those of the prompt by where their state came from.
+
+    ``computed``, ``from_prefix`` and ``from_chunks`` are together the whole prompt; for the others
+    see ``PromptUse``.
+    """
+
+    request_id: RequestId
+    node: str
+    engine: str
+    computed: int
+    from_prefix: int = 0
+    from_chunks: int = 0
+    recomputed: int = 0
+    preprocessed: int = 0
+    approximate: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFinished(TraceEvent):
     """A node ended ``duration_s`` seconds after it had been dispatched.
 
@@ -159,6 +180,7 @@ EVENT_TYPES: tuple[type[TraceEvent], ...] = (
     RequestEnded,
     NodeDispatched,
     FirstOutput,
+    TokensUsed,
     NodeFinished,
     SingleFlightJoined,
     StepStarted,

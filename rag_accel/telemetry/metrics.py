@@ -30,9 +30,15 @@ TOKENS = (
     "prompt_tokens_computed",
     "prompt_tokens_from_prefix",
     "prompt_tokens_from_chunks",
+    "prompt_tokens_recomputed",
+    "prompt_tokens_approximate",
     "completion_tokens",
 )
-"""Counters of an engine that generates: its prompts' tokens by where their state came from."""
+"""Counters of an engine that generates: its prompts' tokens by where their state came from.
+
+Those recomputed are among those computed, and those of texts that were reused or encoded for their
+prompt are approximate, see ``PromptUse``.
+"""
 
 HELD = "_bytes"
 """What the names of counters end in that are held now: these may fall, too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rag_accel.accelerator.observer import SchedulerObserver
+from rag_accel.engine_api import PromptUse, TokenUsage
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.messages import (
     EngineName,
@@ -28,6 +29,7 @@ from rag_accel.telemetry.events import (
     FirstOutput,
     NodeDispatched,
     NodeFinished,
+    TokensUsed,
 )
 from rag_accel.telemetry.events import (
     StepEnded as StepEndedEvent,
@@ -54,10 +56,12 @@ class Watched:
         self.tell(LeafArrived(RequestId(request), node, at), at)
         return NodeKey(RequestId(request), "n")
 
-    def end_step(self, at: float, *reports: tuple[NodeKey, Any]) -> None:
+    def end_step(
+        self, at: float, *reports: tuple[NodeKey, Any], used: TokenUsage | None = None
+    ) -> None:
         step = self.state.engines[ENGINE].step
         assert step is not None
-        told = tuple(NodeReport(key, kind) for key, kind in reports)
+        told = tuple(NodeReport(key, kind, used) for key, kind in reports)
         self.tell(StepEnded(ENGINE, step, told, 0.5), at)
 
 
@@ -67,7 +71,7 @@ def test_every_kind_of_event_is_emitted_somewhere() -> None:
     for request in (1, 2):
         watched.tell(RequestArrived(RequestId(request), (node,), 0.0))
     key = NodeKey(RequestId(1), "n")
-    watched.end_step(1.0, (key, "partial"), (key, "final"))
+    watched.end_step(1.0, (key, "partial"), (key, "final"), used=TokenUsage())
     watched.leaf(3, 2.0)
     watched.tell(Tick(), 12.0)
     told = {type(event) for event in watched.sink.events}
@@ -83,6 +87,15 @@ def test_a_first_output_is_told_with_the_step_that_brought_it() -> None:
         FirstOutput(1.0, 1, "n", "llm"),
         FirstOutput(2.0, 2, "n", "llm"),
     )
+
+
+def test_the_tokens_of_a_generation_are_told_when_it_ends() -> None:
+    watched = Watched(TokensUsed, NodeFinished)
+    key = watched.leaf(1)
+    watched.end_step(1.0, (key, "final"), used=TokenUsage(PromptUse(1, 2, 3, 4, 5, 6), 7, 1))
+    used, finished = watched.sink.events
+    assert used == TokensUsed(1.0, 1, "n", "llm", 1, 2, 3, 4, 5, 6, completion_tokens=7)
+    assert isinstance(finished, NodeFinished)
 
 
 def test_what_was_cancelled_meanwhile_has_no_first_output() -> None:

@@ -216,7 +216,7 @@ def test_tokens_of_an_engine_that_left_are_kept_with_its_kind() -> None:
         metrics.record_tokens(name, **dict.fromkeys(TOKENS, 3))
         metrics.retire_engine(name)
     left = metrics.snapshot()["engines"]["llm#left"]
-    assert [left[name] for name in TOKENS] == [6, 6, 6, 6]
+    assert [left[name] for name in TOKENS] == [6] * len(TOKENS)
     assert "llm#1" not in metrics.snapshot()["engines"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from itertools import islice
 
 from rag_accel.engine_api import Capability, Engine, ForgettingEngine
@@ -50,8 +50,16 @@ class HintedEngines:
             self._keeping = tuple(one for one in self._keeping if one[0] != name)
             self._engines = tuple(one for one in self._engines if one[0] != name)
 
-    def send(self, texts: Iterable[str], namespace: str) -> None:
-        """Tell every engine of texts likely to stand in a prompt soon; never raises."""
+    def send(
+        self, texts: Iterable[str], namespace: str, to: Container[EngineName] | None = None
+    ) -> None:
+        """Tell engines of texts likely to stand in a prompt soon; never raises.
+
+        Args:
+            texts: of documents, of which the first ``MOST_TEXTS`` count.
+            namespace: tenant.
+            to: the engines that are told; None for all.
+        """
         try:
             documents = tuple(islice(texts, MOST_TEXTS))
         except Exception:  # of the caller's own documents; the request goes on without a hint
@@ -59,6 +67,8 @@ class HintedEngines:
             self._failed(None)
             return
         for name, engine in self._engines if documents else ():
+            if to is not None and name not in to:
+                continue
             try:
                 engine.hint(documents, namespace)
             except Exception:  # a hint is never needed

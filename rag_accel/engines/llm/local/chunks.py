@@ -167,7 +167,8 @@ class ChunkReuse:
         chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
         found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
         self._store.hold(found.keys)
-        sequence.exact = len(prompt.head)
+        # What stands before the first text is computed as in any prompt that begins alike.
+        sequence.exact = len(prompt.before_chunks)
         sequence.skipped = found.places
         for key, segment in chunks:
             if key in found.states or key in found.missing:
@@ -247,7 +248,9 @@ class ChunkReuse:
         for key, segment in found.chunks:
             self._pool.write(sequence.lane.number, segment.start, found.states[key])
         # What encoding its texts has computed of the head was computed for this prompt.
-        sequence.from_prefix = int(min(sequence.from_prefix, found.left_head))
+        head, exact = len(found.prompt.head), sequence.exact or 0
+        behind = max(0, min(sequence.computed, exact) - head)
+        sequence.from_prefix = int(min(sequence.from_prefix, found.left_head + behind))
         sequence.from_chunks = found.num_reused()
         sequence.preprocessed = found.num_preprocessed
         if self._recompute is not None and not self.is_encoding(sequence):

@@ -69,7 +69,8 @@ class LocalLLMEngine(EngineBase):
     Works are batched continuously and prompts computed in pieces between decoded tokens. What an
     earlier prompt of the same namespace has computed of a prompt's beginning is copied. A
     PREFILLING kind computes a prompt and ends with a handle; its state is given up only if a
-    sequence needs the room, and is then computed again.
+    sequence needs the room, and is then computed again. Of a prompt whose retrieved texts are
+    reused it computes what stands before the first of them.
 
     With a folder of retrieved texts' states, those of texts that are hinted at are read into memory
     before a prompt asks for them.
@@ -250,7 +251,7 @@ class LocalLLMEngine(EngineBase):
         if isinstance(payload, EncodingInput):
             work = self._reader.encoding(request, payload)
         elif KINDS[request.kind].prefills:
-            work = self._reader.prompt(request, payload)
+            work = self._reader.prompt(request, payload, self._pays)
         else:
             work = self._reader.generation(request, payload)
             if work.segments is not None and not self._pays(work.segments):

@@ -135,15 +135,26 @@ class WorkReader:
         self._options = options
         self._sampling = sampling
 
-    def prompt(self, request: EngineRequest, payload: GenerationInput) -> LocalWork | None:
+    def prompt(
+        self,
+        request: EngineRequest,
+        payload: GenerationInput,
+        pays: Callable[[SegmentedPrompt], bool],
+    ) -> LocalWork | None:
         """Read a request to compute a prompt or its beginning; None if there is nothing to compute.
+
+        A prompt whose retrieved texts will take their kept state is computed up to the first text:
+        what follows has to see that state. ``pays`` tells whether they will.
 
         Raises EngineError where it has no room or the template refuses it.
         """
-        prompting = self._of_messages()
+        prompting, segments = self._of_messages(), self._segments(payload)
         is_part = request.kind is PrimitiveKind.PARTIAL_PREFILLING
         read = prompting.beginning if is_part else prompting.whole
-        prompt = read(payload.messages)
+        if segments is not None and pays(segments):
+            prompt = segments.before_chunks
+        else:
+            prompt = read(payload.messages)
         if not prompt:
             return None
         check_room(len(prompt), 1, self._runner.context)
@@ -163,11 +174,7 @@ class WorkReader:
         if wanted is None:
             wanted = self._options.max_tokens_default
         check_whole("GenerationInput.max_tokens", wanted, 1)
-        prompting, segments = self._of_messages(), None
-        if self._options.kv_reuse != "exact" and payload.passages:
-            segments = prompting.segmented(
-                payload.messages, payload.passages, self._options.least_chunk_tokens
-            )
+        prompting, segments = self._of_messages(), self._segments(payload)
         prompt = segments.ids if segments else prompting.whole(payload.messages)
         max_new = check_room(len(prompt), wanted, self._runner.context)
         cleans_up = bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False))
@@ -198,6 +205,14 @@ class WorkReader:
         max_new = check_room(len(payload.ids), payload.most, self._runner.context)
         completion = CompletionTokens(payload.ends, max_new)
         return self._work(request, payload.ids, max_new, Sampler(read_options({})), completion)
+
+    def _segments(self, payload: GenerationInput) -> SegmentedPrompt | None:
+        """Return the segments of a prompt whose retrieved texts may be reused; None of others."""
+        if self._options.kv_reuse == "exact" or not payload.passages:
+            return None
+        return self._of_messages().segmented(
+            payload.messages, payload.passages, self._options.least_chunk_tokens
+        )
 
     def _of_messages(self) -> Prompting:
         if self._prompting is None:

@@ -57,6 +57,8 @@ def test_an_engine_sums_the_tokens_of_all_requests() -> None:
             "prompt_tokens_computed": used.prompt.computed,
             "prompt_tokens_from_prefix": used.prompt.from_prefix,
             "prompt_tokens_from_chunks": 0,
+            "prompt_tokens_recomputed": 0,
+            "prompt_tokens_approximate": 0,
             "completion_tokens": 8 * TOKENS,
         }
         assert accelerator.is_idle
