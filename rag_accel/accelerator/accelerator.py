@@ -181,7 +181,10 @@ class Accelerator:
             return
         taken = role_engine(name, engine)
         if is_engine(taken):
-            self._keep_engine(name, owned(self._driver.add_engine(name, taken), taken))
+            joined = self._driver.add_engine(name, taken)
+            if PrimitiveKind.EXPANDING in taken.profile.kinds:
+                self._table.note(engine, joined, taken.profile)
+            self._keep_engine(name, owned(joined, taken))
             return
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))
