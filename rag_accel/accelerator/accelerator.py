@@ -299,9 +299,9 @@ class Accelerator:
         """Tell whether ``own`` for this holder returns at once: its engine lives as long as it."""
         return self._table.is_held(obj, variant, holder)
 
-    def engine_of(self, obj: Any) -> EngineName | None:
+    def engine_of(self, obj: Any, variant: str = "") -> EngineName | None:
         """Return the owned engine that runs ``obj``; None before its first use."""
-        return self._table.engine_of(obj)
+        return self._table.engine_of(obj, variant)
 
     def borrow(
         self, name: str, kind: PrimitiveKind, max_concurrency: int | None = None

@@ -83,9 +83,9 @@ class EngineTable:
         known = self._owned.get((id(obj), variant))
         return known is not None and known.stands_for(obj) and id(holder) in known.holders
 
-    def engine_of(self, obj: Any) -> EngineName | None:
+    def engine_of(self, obj: Any, variant: str = "") -> EngineName | None:
         """Return the engine that runs ``obj``, if there is one."""
-        known = self._owned.get((id(obj), ""))
+        known = self._owned.get((id(obj), variant))
         return None if known is None or not known.stands_for(obj) else known.engine
 
     def _join(
