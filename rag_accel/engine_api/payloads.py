@@ -72,9 +72,17 @@ class HybridQuery(SearchQuery):
     A search query that also says its text: an engine that searches by vector alone runs it as one,
     with the same ``vector: [dim], float32``, ``k``, ``where`` and ``nprobe``. The final value is
     ``tuple[ScoredDocument, ...]``, best first; its scores are those of the fusion.
+
+    Args:
+        text: whose words are looked for.
+        weights: how much the rankings by vector and by words count; by default as the engine says.
+        depths: how many documents are taken from each of them, at least ``k``; None for either
+            leaves it to the engine.
     """
 
     text: str = field(kw_only=True)
+    weights: tuple[float, float] | None = field(default=None, kw_only=True)
+    depths: tuple[int | None, int | None] = field(default=(None, None), kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

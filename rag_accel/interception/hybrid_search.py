@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
-from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
-from rag_accel.engine_api import Engine, HybridQuery, PrimitiveKind
-from rag_accel.engines.retrieval import DocumentIndex
+from rag_accel.accelerator import Accelerator, RequestIdentity, Work
+from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
+from rag_accel.engine_api import (
+    Document,
+    Engine,
+    EngineRequest,
+    HybridQuery,
+    PrimitiveKind,
+    SearchQuery,
+    StepBudget,
+    WorkId,
+)
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
-from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
+from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec, fuse_rankings
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, check_text, living
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.shared_index import Hits, SharedIndex
 
@@ -21,25 +34,75 @@ def hybrid_search(
     Args:
         shared: the index; one without documents finds nothing.
         query: with the vector as the store's embeddings made it.
-        spec: how the rankings are made and fused; indexes of equal ones share an engine.
+        spec: how the rankings are made and fused; searches of equal ones share an engine.
         own: schedules the search; None for the current run's, or the process default.
 
     Raises:
-        ConfigError: a ``k`` out of range, or a wrong filter, text or vector.
+        ConfigError: a ``k``, weight or depth out of range, or a wrong filter, text or vector.
         EngineOutputError: a vector with NaN.
     """
-    identity = _identity(own)
-    work = _work(shared, query, spec, identity)
-    return () if work is None else identity.accelerator.leaves.compute(identity, work)
+    lexical = shared.lexical(spec.lexical)
+    if lexical is None:
+        return ()
+    query = _scaled(shared, query)
+    identity = identity_for(own)
+    plain = partial(_search_alone, lexical, spec, query)
+    if identity is None:
+        return plain()
+    leaves = identity.accelerator.leaves
+    return owned_or_plain(
+        identity.accelerator,
+        lambda: leaves.compute(identity, _work(shared, lexical, spec, query, identity)),
+        plain,
+        "retrieval",
+    )
 
 
 async def ahybrid_search(
     shared: SharedIndex, query: HybridQuery, spec: HybridSpec, own: Accelerator | None
 ) -> Hits:
     """Do as ``hybrid_search`` without blocking the loop."""
-    identity = _identity(own)
-    work = _work(shared, query, spec, identity)
-    return () if work is None else await identity.accelerator.leaves.acompute(identity, work)
+    lexical = shared.lexical(spec.lexical)
+    if lexical is None:
+        return ()
+    query = _scaled(shared, query)
+    identity = identity_for(own)
+
+    async def plain() -> Hits:
+        # Not on the loop: after a change, all documents are read.
+        return await asyncio.to_thread(_search_alone, lexical, spec, query)
+
+    if identity is None:
+        return await plain()
+    leaves = identity.accelerator.leaves
+    return await aowned_or_plain(
+        identity.accelerator,
+        lambda: leaves.acompute(identity, _work(shared, lexical, spec, query, identity)),
+        plain,
+        "retrieval",
+    )
+
+
+def hybrid_search_among(
+    shared: SharedIndex, query: HybridQuery, spec: HybridSpec, is_wanted: Callable[[Document], bool]
+) -> Hits:
+    """Return the best of the documents that a condition holds for; raises as ``hybrid_search``.
+
+    They are compared one by one, here. Terms weigh as in a search of all documents.
+    """
+    lexical = shared.lexical(spec.lexical)
+    if lexical is None:
+        return ()
+    spec = spec.of_query(query)
+    spec.check_k(query.k)
+    check_text(query.text, "text")
+    snapshot, k = lexical.current(), max(0, query.k)
+    known = snapshot.search(query.text, len(snapshot.documents), query.where)
+    worded = [hit for hit in known if is_wanted(hit.document)]
+    depth = max(spec.dense_depth, k)
+    dense = shared.search_among(SearchQuery(query.vector, depth), is_wanted)
+    hits = fuse_rankings(dense, worded[: max(spec.lexical_depth, k)], spec)
+    return tuple(living(lexical.index, snapshot.version, hits)[:k])
 
 
 def variant_of(spec: HybridSpec) -> str:
@@ -47,24 +110,31 @@ def variant_of(spec: HybridSpec) -> str:
     return f"hybrid {spec}"
 
 
-def _identity(own: Accelerator | None) -> RequestIdentity:
-    # The ranking by words is kept by an engine, so that is asked even if nothing else is scheduled.
-    return identity_for(own) or (own or default_accelerator()).anonymous()
+def _scaled(shared: SharedIndex, query: HybridQuery) -> HybridQuery:
+    return replace(query, vector=shared.scaled([query.vector])[0])
+
+
+def _search_alone(lexical: LexicalIndex, spec: HybridSpec, query: HybridQuery) -> Hits:
+    engine = _engine(lexical, spec)
+    engine.submit([EngineRequest(WorkId("alone"), "alone", PrimitiveKind.SEARCHING, query)])
+    (output,) = engine.step(StepBudget())
+    if output.error is not None:
+        raise output.error
+    return output.value
 
 
 def _work(
-    shared: SharedIndex, query: HybridQuery, spec: HybridSpec, identity: RequestIdentity
-) -> Work | None:
-    index = shared.index
-    if index is None:
-        return None
-    vector = shared.scaled([query.vector])[0]
-    scaled = HybridQuery(vector, query.k, query.where, query.nprobe, text=query.text)
-    # Never shared, as a search by vector alone.
-    make, variant = partial(_engine, index, spec), variant_of(spec)
-    engine = identity.accelerator.own(index, "hybrid", make, variant, holder=shared)
-    return Work(engine, PrimitiveKind.SEARCHING, scaled)
+    shared: SharedIndex,
+    lexical: LexicalIndex,
+    spec: HybridSpec,
+    query: HybridQuery,
+    identity: RequestIdentity,
+) -> Work:
+    # Never shared: an equal search that began before a change must not answer one after it.
+    make, variant = partial(_engine, lexical, spec), variant_of(spec)
+    engine = identity.accelerator.own(lexical.index, "hybrid", make, variant, holder=shared)
+    return Work(engine, PrimitiveKind.SEARCHING, query)
 
 
-def _engine(index: DocumentIndex, spec: HybridSpec) -> Engine:
-    return HybridEngine(index, spec)
+def _engine(lexical: LexicalIndex, spec: HybridSpec) -> Engine:
+    return HybridEngine(lexical.index, spec, lexical=lexical)

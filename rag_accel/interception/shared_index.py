@@ -18,6 +18,8 @@ from rag_accel.accelerator import (
 from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, ScoredDocument, SearchQuery
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, RetrievalEngine
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
+from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec
 from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.engines.retrieval.vectors.spec import checked_ids, checked_query, copy_document
 from rag_accel.interception.identity import identity_for
@@ -37,6 +39,7 @@ class SharedIndex:
         self.index = index
         self.normalize = normalize
         self._making = RenewedLock()
+        self._lexical: dict[LexicalSpec, LexicalIndex] = {}
 
     def of_dimension(self, dimension: int) -> DocumentIndex:
         """Return the index; a flat one for cosine or inner product is made if there is none."""
@@ -44,6 +47,17 @@ class SharedIndex:
             if self.index is None:
                 self.index = DocumentIndex(IndexSpec(dimension))
             return self.index
+
+    def lexical(self, spec: LexicalSpec) -> LexicalIndex | None:
+        """Return the ranking by words, one for all accelerators; None if there is no index."""
+        index = self.index
+        if index is None:
+            return None
+        with self._making.lock:
+            known = self._lexical.get(spec)
+            if known is None or known.index is not index:
+                known = self._lexical[spec] = LexicalIndex(index, spec)
+            return known
 
     def add(self, documents: Sequence[Document], vectors: Sequence[Sequence[float]]) -> None:
         """Take documents, replacing those whose ids are present; all or none."""

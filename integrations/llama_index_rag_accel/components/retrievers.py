@@ -12,10 +12,12 @@ from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
     VectorStoreQuery,
+    VectorStoreQueryMode,
     VectorStoreQueryResult,
 )
 
 from llama_index_rag_accel.accelerate import accelerate
+from llama_index_rag_accel.components.query_modes import query_mode
 from rag_accel.errors import ConfigError
 
 
@@ -30,10 +32,16 @@ class RagAccelRetriever(BaseRetriever):
         filters: what their metadata must be.
         node_ids: only these nodes, if given.
         doc_ids: only nodes of these source documents, if given.
+        vector_store_query_mode: how the store searches; ``RagAccelVectorStore`` knows ``default``
+            and ``hybrid``.
+        alpha: in hybrid mode, what vectors weigh against words: 0 for words, 1 for vectors alone.
+        sparse_top_k: in hybrid mode, how many nodes are taken of the ranking by words.
+        hybrid_top_k: in hybrid mode, how many nodes to return; ``similarity_top_k`` are then taken
+            of the ranking by vectors.
         arguments: those of ``BaseRetriever``.
 
     Raises:
-        ConfigError: the store keeps vectors only.
+        ConfigError: the store keeps vectors only, or there is no such mode.
     """
 
     __rag_accel_scheduled__ = True
@@ -47,6 +55,10 @@ class RagAccelRetriever(BaseRetriever):
         filters: MetadataFilters | None = None,
         node_ids: Sequence[str] | None = None,
         doc_ids: Sequence[str] | None = None,
+        vector_store_query_mode: VectorStoreQueryMode | str = VectorStoreQueryMode.DEFAULT,
+        alpha: float | None = None,
+        sparse_top_k: int | None = None,
+        hybrid_top_k: int | None = None,
         **arguments: Any,
     ) -> None:
         if not store.stores_text:
@@ -60,6 +72,8 @@ class RagAccelRetriever(BaseRetriever):
         self.store, self.embed_model = store, embed_model
         self.similarity_top_k = similarity_top_k
         self.filters, self.node_ids, self.doc_ids = filters, node_ids, doc_ids
+        self.vector_store_query_mode = query_mode(vector_store_query_mode)
+        self.alpha, self.sparse_top_k, self.hybrid_top_k = alpha, sparse_top_k, hybrid_top_k
         self._scheduled = accelerate(store), accelerate(embed_model)
         super().__init__(**arguments)
 
@@ -85,6 +99,10 @@ class RagAccelRetriever(BaseRetriever):
             doc_ids=None if self.doc_ids is None else list(self.doc_ids),
             query_str=bundle.query_str,
             filters=self.filters,
+            mode=self.vector_store_query_mode,
+            alpha=self.alpha,
+            sparse_top_k=self.sparse_top_k,
+            hybrid_top_k=self.hybrid_top_k,
         )
 
 

@@ -18,7 +18,6 @@ from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
     VectorStoreQuery,
-    VectorStoreQueryMode,
     VectorStoreQueryResult,
 )
 
@@ -31,10 +30,11 @@ from llama_index_rag_accel.components.node_documents import (
     equal_values,
     texts_in,
 )
+from llama_index_rag_accel.components.query_modes import check_query, search_query
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.owned_or_plain import start_in_pool
 from rag_accel.config import is_enabled
-from rag_accel.engine_api import SearchQuery
+from rag_accel.engine_api import HybridQuery, SearchQuery
 from rag_accel.engines.retrieval import (
     DocumentIndex,
     IndexSpec,
@@ -42,24 +42,40 @@ from rag_accel.engines.retrieval import (
     load_index,
     save_index,
 )
+from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
 from rag_accel.errors import ConfigError
+from rag_accel.interception.hybrid_search import (
+    ahybrid_search,
+    hybrid_search,
+    hybrid_search_among,
+    variant_of,
+)
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import is_nested, note_leaf
 from rag_accel.interception.shared_index import Hits, SharedIndex
 
 T = TypeVar("T")
 
+_EVEN = HybridSpec(dense_weight=0.5, lexical_weight=0.5)
+
 
 class RagAccelVectorStore(BasePydanticVectorStore):
     """A store of nodes with vectors; searches of all requests run in shared steps.
 
-    A score is the cosine, and equal scores are ordered by insertion. Filters that only ask for
-    equal values are searched in shared steps, too; with other filters, ``node_ids`` or ``doc_ids``
-    the nodes are compared one by one in the caller's thread, or in one of the accelerator's for an
-    async call. An empty ``node_ids`` or ``doc_ids`` of a query stands for all nodes.
+    A score is the cosine, and equal scores are ordered by insertion. In hybrid mode it is that of
+    the fusion of two rankings, by cosine and by the words of the question (BM25 of the texts of
+    the nodes, without their metadata); ``alpha`` weighs them, 0 for words and 1 for vectors alone,
+    and ``hybrid_top_k``, by default ``similarity_top_k``, nodes are found.
+
+    Filters that only ask for equal values are searched in shared steps, too; with other filters,
+    ``node_ids`` or ``doc_ids`` the nodes are compared one by one in the caller's thread, or in one
+    of the accelerator's for an async call. An empty ``node_ids`` or ``doc_ids`` of a query stands
+    for all nodes.
 
     Args:
         index: holds the nodes; by default a flat one, made with the first node.
+        hybrid: how deep the rankings of hybrid mode are looked into, how words are told apart, and
+            what weighs where ``alpha`` is None; by default both rankings weigh 0.5.
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
@@ -71,10 +87,15 @@ class RagAccelVectorStore(BasePydanticVectorStore):
 
     __rag_accel_scheduled__: ClassVar[bool] = True
     _shared: SharedIndex = PrivateAttr()
+    _hybrid: HybridSpec = PrivateAttr()
     _accelerator: Accelerator | None = PrivateAttr(default=None)
 
     def __init__(
-        self, index: DocumentIndex | None = None, *, accelerator: Accelerator | None = None
+        self,
+        index: DocumentIndex | None = None,
+        *,
+        hybrid: HybridSpec | None = None,
+        accelerator: Accelerator | None = None,
     ) -> None:
         super().__init__(stores_text=True)
         if index is not None and index.spec.metric is Metric.L2:
@@ -85,6 +106,7 @@ class RagAccelVectorStore(BasePydanticVectorStore):
                 valid=Metric.INNER_PRODUCT.name,
             )
         self._shared = SharedIndex(index, normalize=True)
+        self._hybrid = _EVEN if hybrid is None else hybrid
         self._accelerator = accelerator
 
     @classmethod
@@ -102,6 +124,19 @@ class RagAccelVectorStore(BasePydanticVectorStore):
         made = self.model_copy()
         made._accelerator = accelerator
         return made
+
+    def explain_on(self, accelerator: Accelerator) -> str:
+        """Return how an accelerator runs its searches."""
+        runs_on, index = self._accelerator or accelerator, self._shared.index
+        unmade = "of its own, made with the first of them"
+        by_vector = by_both = None
+        if index is not None:
+            by_vector = runs_on.engine_of(index)
+            by_both = runs_on.engine_of(index, variant_of(self._hybrid))
+        return (
+            f"a component of this library: engine {by_vector or unmade}, for searches by vector;"
+            f" engine {by_both or unmade}, for hybrid ones; all callers share their steps"
+        )
 
     # Changing ---------------------------------------------------------------------------------
 
@@ -185,43 +220,42 @@ class RagAccelVectorStore(BasePydanticVectorStore):
         """Return the nodes nearest to a vector with their scores, best first.
 
         Raises:
-            ConfigError: another mode than the default one, no vector or one of another dimension,
-                nested filters or an operator that is not supported.
+            ConfigError: another mode than default and hybrid, no vector or one of another
+                dimension, nested filters or an operator that is not supported; in hybrid mode no
+                text, or a number out of range.
         """
         asked, is_meant = self._checked(query)
         if is_meant is not None:
-            return _result(self._shared.search_among(asked, is_meant))
+            return _result(self._search_among(asked, is_meant))
+        if isinstance(asked, HybridQuery):
+            hits = hybrid_search(self._shared, asked, self._hybrid, self._accelerator)
+            return _result(hits)
         return _result(self._shared.search(asked, self._accelerator))
 
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Do as ``query`` without blocking the loop."""
         asked, is_meant = self._checked(query)
         if is_meant is not None:
-            return _result(await self._off_loop(self._shared.search_among, asked, is_meant))
+            return _result(await self._off_loop(self._search_among, asked, is_meant))
+        if isinstance(asked, HybridQuery):
+            hits = await ahybrid_search(self._shared, asked, self._hybrid, self._accelerator)
+            return _result(hits)
         return _result(await self._shared.asearch(asked, self._accelerator))
+
+    def _search_among(self, asked: SearchQuery, is_meant: Condition) -> Hits:
+        if isinstance(asked, HybridQuery):
+            return hybrid_search_among(self._shared, asked, self._hybrid, is_meant)
+        return self._shared.search_among(asked, is_meant)
 
     def _checked(self, query: VectorStoreQuery) -> tuple[SearchQuery, Condition | None]:
         """Return what to search for, and the condition where it is no equality of values."""
-        if query.mode != VectorStoreQueryMode.DEFAULT:
-            raise ConfigError(
-                "a query mode that this store does not know",
-                where="query.mode",
-                found=repr(query.mode),
-                valid=repr(VectorStoreQueryMode.DEFAULT),
-            )
-        if query.query_embedding is None:
-            raise ConfigError(
-                "a query without a vector",
-                where="query.query_embedding",
-                found="None",
-                valid="the embedding of the question",
-            )
+        check_query(query)
         check_filters(query.filters)
-        if not is_nested(self):
-            note_leaf(self, (), "queued" if is_enabled() else None)
         where = equal_values(query.filters)
         nodes, sources = query.node_ids or None, query.doc_ids or None
-        asked = SearchQuery(query.query_embedding, query.similarity_top_k, where or None)
+        asked = search_query(query, where or None)
+        if not is_nested(self):
+            note_leaf(self, (), "queued" if is_enabled() else None)
         if where is not None and nodes is None and sources is None:
             return asked, None
         return asked, condition(query.filters, nodes, sources)
@@ -287,12 +321,15 @@ class RagAccelVectorStore(BasePydanticVectorStore):
     def __getstate__(self) -> dict[Any, Any]:
         index = self._shared.index
         snapshot = None if index is None else index.snapshot()
-        return {"snapshot": snapshot, "accelerator": self._accelerator}
+        own = {"hybrid": self._hybrid, "accelerator": self._accelerator}
+        return {"snapshot": snapshot, **own}
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         snapshot = state["snapshot"]
         index = None if snapshot is None else DocumentIndex.from_snapshot(snapshot)
-        self.__init__(index, accelerator=state["accelerator"])  # type: ignore[misc]
+        hybrid = state.get("hybrid")  # a pickle of before hybrid mode has none
+        accelerator = state["accelerator"]
+        self.__init__(index, hybrid=hybrid, accelerator=accelerator)  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> RagAccelVectorStore:
         made = object.__new__(type(self))

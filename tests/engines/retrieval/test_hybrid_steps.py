@@ -24,6 +24,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
+from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
 from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, TermScores
 from rag_accel.errors import ConfigError, EngineOutputError
@@ -44,6 +45,41 @@ def engine(index: DocumentIndex) -> HybridEngine:
     return HybridEngine(index)
 
 
+def test_queries_of_one_step_have_weights_and_depths_of_their_own(index: DocumentIndex) -> None:
+    vector = np.arange(6.0)
+    settings: list[dict[str, Any]] = [
+        {},
+        {"dense_weight": 0.0},
+        {"lexical_weight": 0.0},
+        {"dense_weight": 0.3, "lexical_weight": 0.7},
+        {"dense_depth": 2, "lexical_depth": 9},
+        {"lexical_depth": 1},
+    ]
+    own = [
+        _search(
+            str(at),
+            "ant bee",
+            vector,
+            5,
+            weights=(one.get("dense_weight", 1.0), one.get("lexical_weight", 1.0)),
+            depths=(one.get("dense_depth"), one.get("lexical_depth")),
+        )
+        for at, one in enumerate(settings)
+    ]
+    outputs = _step(HybridEngine(index), *own)
+    for at, one in enumerate(settings):
+        engine = HybridEngine(index, HybridSpec(**one))
+        assert outputs[str(at)] == _step(engine, _search(str(at), "ant bee", vector, 5))[str(at)]
+
+
+def test_a_ranking_by_words_is_shared_by_engines_of_its_index_alone(index: DocumentIndex) -> None:
+    ranking = LexicalIndex(index)
+    assert HybridEngine(index, lexical=ranking).lexical is ranking
+    for other, spec in ((DocumentIndex(IndexSpec(6)), None), (index, LexicalSpec(k1=2.0))):
+        with pytest.raises(ConfigError, match="ranking by words of another index"):
+            HybridEngine(other, HybridSpec(lexical=spec or LexicalSpec()), lexical=ranking)
+
+
 BAD: list[tuple[object, type[Exception]]] = [
     (HybridQuery(np.ones(6), 3, text=None), ConfigError),  # type: ignore[arg-type]
     (HybridQuery(np.ones(6), 3, text=b"ant"), ConfigError),  # type: ignore[arg-type]
@@ -55,6 +91,13 @@ BAD: list[tuple[object, type[Exception]]] = [
     (HybridQuery(np.ones(6), 3, None, 0, text="ant"), ConfigError),
     (HybridQuery(np.ones(5), 3, text="ant"), ConfigError),
     (HybridQuery("vector", 3, text="ant"), ConfigError),
+    (HybridQuery(np.ones(6), 3, text="ant", weights=(0, 0)), ConfigError),
+    (HybridQuery(np.ones(6), 3, text="ant", weights=(-1, 1)), ConfigError),
+    (HybridQuery(np.ones(6), 3, text="ant", weights=(1,)), ConfigError),  # type: ignore[arg-type]
+    (HybridQuery(np.ones(6), 3, text="ant", weights=()), ConfigError),  # type: ignore[arg-type]
+    (HybridQuery(np.ones(6), 3, text="ant", depths=(0, None)), ConfigError),
+    (HybridQuery(np.ones(6), 3, text="ant", depths=(None, 1001)), ConfigError),
+    (HybridQuery(np.ones(6), 3, text="ant", depths=None), ConfigError),  # type: ignore[arg-type]
     (HybridQuery(np.full(6, np.nan), 3, text="ant"), EngineOutputError),
     (SearchQuery(np.ones(6), 3), ConfigError),
     (TextBatch(("ant",)), ConfigError),

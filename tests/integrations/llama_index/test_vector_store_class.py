@@ -389,7 +389,7 @@ def test_a_store_on_another_accelerator_shares_the_index(accelerator: Accelerato
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"mode": VectorStoreQueryMode.HYBRID}, "mode"),
+        ({"mode": VectorStoreQueryMode.SPARSE}, "mode"),
         ({"mode": VectorStoreQueryMode.MMR}, "mode"),
         ({"query_embedding": None}, "without a vector"),
         ({"query_embedding": [1.0, 2.0]}, "shape"),

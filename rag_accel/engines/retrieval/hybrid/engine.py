@@ -22,7 +22,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.retrieval.hybrid.fusion import (
     HybridSpec,
-    reciprocal_rank_fusion,
+    fuse_rankings,
 )
 from rag_accel.engines.retrieval.hybrid.lexical import (
     LexicalIndex,
@@ -39,6 +39,7 @@ from rag_accel.engines.retrieval.search_request import (
 )
 from rag_accel.engines.retrieval.vectors.spec import Vectors, check_filter, checked_query
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
+from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
 
 VALID_WORK = "SEARCHING with HybridQuery, or INGESTION with IngestBatch"
@@ -68,7 +69,8 @@ class HybridEngine(EngineBase):
 
     Args:
         index: what to search; may also be used and changed from other threads.
-        spec: depths, weights and tokenising.
+        spec: depths, weights and tokenising; a query may have weights and depths of its own.
+        lexical: the ranking by words of the same index, to share it; by default one is made.
         max_batch: queries worth putting into one step.
         max_threads: most threads of a step; by default the cores this process may use. Ranking by
             words takes one.
@@ -80,13 +82,15 @@ class HybridEngine(EngineBase):
         index: DocumentIndex,
         spec: HybridSpec | None = None,
         *,
+        lexical: LexicalIndex | None = None,
         max_batch: int = 64,
         max_threads: int | None = None,
         latency: LatencyModel = _FIRST_GUESS,
     ) -> None:
         self._spec = HybridSpec() if spec is None else spec
         self._index = index
-        self._lexical = LexicalIndex(index, self._spec.lexical)
+        self._lexical = LexicalIndex(index, self._spec.lexical) if lexical is None else lexical
+        self._check_lexical()
         self._profile = EngineProfile(
             kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
             max_batch=max_batch,
@@ -96,6 +100,15 @@ class HybridEngine(EngineBase):
             capabilities=frozenset({Capability.READS_TEXT}),
         )
         self._pending: dict[WorkId, EngineRequest] = {}
+
+    def _check_lexical(self) -> None:
+        if self._lexical.index is not self._index or self._lexical.spec != self._spec.lexical:
+            raise ConfigError(
+                "a ranking by words of another index, or made in another way",
+                where="lexical",
+                found=repr(self._lexical.spec),
+                valid="a LexicalIndex of the index of the engine with its spec.lexical",
+            )
 
     @property
     def profile(self) -> EngineProfile:
@@ -154,7 +167,7 @@ class HybridEngine(EngineBase):
         good: list[_Search] = []
         for search in searches:
             try:
-                search.worded = self._worded(snapshot, search.query)
+                search.worded = search.ranked_by_words(snapshot)
             except Exception as error:
                 outputs.append(_failed(search, error))
             else:
@@ -175,10 +188,6 @@ class HybridEngine(EngineBase):
         pairs = zip(group, values, strict=True)
         return [EngineOutput(search.id, "final", value=value) for search, value in pairs]
 
-    def _worded(self, snapshot: LexicalSnapshot, query: HybridQuery) -> list[ScoredDocument]:
-        depth = max(self._spec.lexical_depth, query.k)
-        return snapshot.search(query.text, depth, query.where)
-
     def _dense(self, group: list[_Search]) -> list[list[ScoredDocument]]:
         vectors = np.stack([search.vector for search in group])
         depths = [search.depth for search in group]
@@ -189,13 +198,7 @@ class HybridEngine(EngineBase):
         self, version: int, search: _Search, dense: list[ScoredDocument]
     ) -> tuple[ScoredDocument, ...]:
         # Of a document in both rankings the dense one is taken: that search was the later one.
-        documents = {hit.document.id: hit.document for hit in (*search.worded, *dense)}
-        fused = reciprocal_rank_fusion(
-            [[hit.document.id for hit in ranking] for ranking in (dense, search.worded)],
-            (self._spec.dense_weight, self._spec.lexical_weight),
-            self._spec.rank_constant,
-        )
-        hits = [ScoredDocument(documents[one.item], one.score) for one in fused]
+        hits = fuse_rankings(dense, search.worded, search.spec)
         return tuple(living(self._index, version, hits)[: max(0, search.query.k)])
 
     def _checked(self, request: EngineRequest) -> _Search:
@@ -204,9 +207,10 @@ class HybridEngine(EngineBase):
             raise wrong_payload(request, VALID_WORK)
         check_text(query.text, f"text of work {request.id!r}")
         check_filter(query.where, query.nprobe)
-        self._spec.check_k(query.k)
+        spec = self._spec.of_query(query)
+        spec.check_k(query.k)
         vector = checked_query(query.vector, self._index.spec.dimension)
-        return _Search(request.id, query, vector, max(self._spec.dense_depth, query.k))
+        return _Search(request.id, query, spec, vector)
 
 
 @dataclass(slots=True)
@@ -215,9 +219,19 @@ class _Search:
 
     id: WorkId
     query: HybridQuery
+    spec: HybridSpec
     vector: Vectors
-    depth: int
     worded: list[ScoredDocument] = field(default_factory=list[ScoredDocument])
+
+    @property
+    def depth(self) -> int:
+        """Return how many documents are wanted of the ranking by vector."""
+        return max(self.spec.dense_depth, self.query.k)
+
+    def ranked_by_words(self, snapshot: LexicalSnapshot) -> list[ScoredDocument]:
+        """Return the ranking by words, as deep as wanted."""
+        depth = max(self.spec.lexical_depth, self.query.k)
+        return snapshot.search(self.query.text, depth, self.query.where)
 
     def group_key(self) -> Hashable:
         """Return what searches of one call by vector have in common.

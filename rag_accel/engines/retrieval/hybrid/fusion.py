@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from rag_accel.engine_api import HybridQuery, ScoredDocument
 from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec
 from rag_accel.engines.retrieval.vectors.spec import check_count, check_positive
 from rag_accel.errors import ConfigError
@@ -157,10 +158,57 @@ class HybridSpec:
                 valid="one of them above 0",
             )
 
+    def of_query(self, query: HybridQuery) -> HybridSpec:
+        """Return these settings with the weights and depths that a query has of its own.
+
+        Raises:
+            ConfigError: one of them is outside its range, or they are no pair.
+        """
+        if query.weights is None and query.depths == (None, None):
+            return self
+        weights = self.dense_weight, self.lexical_weight
+        if query.weights is not None:
+            weights = _pair("weights", query.weights)
+        dense_depth, lexical_depth = _pair("depths", query.depths)
+        return replace(
+            self,
+            dense_weight=weights[0],
+            lexical_weight=weights[1],
+            dense_depth=self.dense_depth if dense_depth is None else dense_depth,
+            lexical_depth=self.lexical_depth if lexical_depth is None else lexical_depth,
+        )
+
     def check_k(self, k: Any) -> None:
         """Raise ConfigError unless ``k`` is an integer of at most ``max_depth``."""
         check_count(k)
         _check_depth("k", k, self.max_depth)
+
+
+def fuse_rankings(
+    dense: Sequence[ScoredDocument], worded: Sequence[ScoredDocument], spec: HybridSpec
+) -> list[ScoredDocument]:
+    """Return all documents of two rankings with the scores of their fusion, best first.
+
+    Of a document in both rankings the one of ``dense`` is taken.
+    """
+    documents = {hit.document.id: hit.document for hit in (*worded, *dense)}
+    fused = reciprocal_rank_fusion(
+        [[hit.document.id for hit in ranking] for ranking in (dense, worded)],
+        (spec.dense_weight, spec.lexical_weight),
+        spec.rank_constant,
+    )
+    return [ScoredDocument(documents[one.item], one.score) for one in fused]
+
+
+def _pair(name: str, value: Any) -> tuple[Any, Any]:
+    if isinstance(value, tuple) and len(value) == 2:  # type: ignore[arg-type]
+        return value  # type: ignore[return-value]
+    raise ConfigError(
+        "a hybrid query with a bad pair",
+        where=name,
+        found=repr(value),
+        valid="a tuple of two: for the ranking by vector, and for that by words",
+    )
 
 
 def _check_depth(name: str, value: Any, max_depth: int) -> None:
