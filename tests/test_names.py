@@ -23,6 +23,7 @@ SOURCES = [
 #: Classes of one name, and why: the second says of the first, or the two never meet.
 SAME_NAME = {
     "StepEnded": "the event of the scheduler, and the event of the trace that records it",
+    "RagAccelGraphRetriever": "a component for LangChain, and one for LlamaIndex",
     "RagAccelRetriever": "a component for LangChain, and one for LlamaIndex",
     "RagAccelVectorStore": "a component for LangChain, and one for LlamaIndex",
 }

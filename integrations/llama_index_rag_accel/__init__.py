@@ -26,12 +26,14 @@ else:
 
 if TYPE_CHECKING:
     from llama_index_rag_accel.components.embeddings import RagAccelEmbedding
+    from llama_index_rag_accel.components.graph_retriever import RagAccelGraphRetriever
     from llama_index_rag_accel.components.llms import RagAccelLLM
     from llama_index_rag_accel.components.retrievers import RagAccelRetriever
     from llama_index_rag_accel.components.vector_stores import RagAccelVectorStore
 
 __all__ = [
     "RagAccelEmbedding",
+    "RagAccelGraphRetriever",
     "RagAccelLLM",
     "RagAccelRetriever",
     "RagAccelVectorStore",
@@ -44,6 +46,7 @@ __all__ = [
 #: What needs NumPy or a model, by the module that defines it; imported when first asked for.
 _LAZY = {
     "RagAccelEmbedding": "components.embeddings",
+    "RagAccelGraphRetriever": "components.graph_retriever",
     "RagAccelLLM": "components.llms",
     "RagAccelRetriever": "components.retrievers",
     "RagAccelVectorStore": "components.vector_stores",

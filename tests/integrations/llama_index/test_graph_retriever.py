@@ -1,0 +1,315 @@
+"""The retriever of a knowledge graph's paths finds what a stage of a graph finds."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from li_knowledge import (
+    CHAIN,
+    QUESTION,
+    TRIPLES,
+    Gathering,
+    WordEmbedding,
+    assert_equal,
+    by_stage,
+    embed,
+    facts,
+    soon,
+)
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+
+from llama_index_rag_accel import RagAccelGraphRetriever, accelerate, explain
+from rag_accel import Accelerator, ConfigError
+from rag_accel.accelerator import current_request
+from rag_accel.engines import KnowledgeEngine, MemoryGraph
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
+from rag_accel.errors import EngineError, GraphLinkError
+
+NUM_CALLERS = 16
+
+
+def retriever(accelerator: Accelerator | None = None, **options: Any) -> RagAccelGraphRetriever:
+    given = {"graph": facts(), "embed_model": WordEmbedding(), **options}
+    return RagAccelGraphRetriever(accelerator=accelerator, **given)
+
+
+def texts(found: list[NodeWithScore]) -> list[str]:
+    return [one.text for one in found]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"link": "words"},
+        {"link": "words", "hops": 1, "similarity_top_k": 2},
+        {"hops": 3, "direction": "out", "seeds": 1},
+        {"direction": "in", "hops": 2},
+        {"relations": ["wrote to", "designed"]},
+        {"relations": "taught"},
+        {"relations": []},
+        {"fan_out": 1, "max_paths": 2, "hops": 3},
+        {"hops": 0},
+        {"similarity_top_k": 0},
+        {"seeds": 0, "link": "words"},
+        {"hops": 6, "similarity_top_k": 200},
+    ],
+    ids=str,
+)
+async def test_it_finds_what_a_stage_finds(
+    options: dict[str, Any], accelerator: Accelerator
+) -> None:
+    asked = {name.removeprefix("similarity_"): value for name, value in options.items()}
+    made = retriever(accelerator, **options)
+    expected = by_stage(made.graph, QUESTION, **asked)
+    assert_equal(made.retrieve(QUESTION), expected)
+    assert_equal(await made.aretrieve(QUESTION), expected)
+    set_later = retriever(accelerator)
+    for name, value in options.items():
+        setattr(set_later, name, value)
+    assert_equal(set_later.retrieve(QUESTION), expected)
+
+
+def test_a_prompt_and_an_embedding_hold_the_path_alone(accelerator: Accelerator) -> None:
+    (found,) = retriever(accelerator, similarity_top_k=1).retrieve(QUESTION)
+    assert found.node.get_content(MetadataMode.LLM) == CHAIN
+    assert found.node.get_content(MetadataMode.EMBED) == CHAIN
+
+
+async def test_a_vector_or_texts_of_the_callers_own_stand_for_the_question(
+    accelerator: Accelerator,
+) -> None:
+    made = retriever(accelerator)
+    other = "Who taught Ada Lovelace?"
+    expected = by_stage(made.graph, other)
+    assert texts(made.retrieve(QUESTION)) != [hit.document.text for hit in expected]
+    for bundle in (
+        QueryBundle(QUESTION, embedding=embed([other])[0].tolist()),
+        QueryBundle(QUESTION, custom_embedding_strs=[other]),
+    ):
+        assert_equal(made.retrieve(bundle), expected)
+        assert_equal(await made.aretrieve(bundle), expected)
+
+
+def test_the_engine_of_the_accelerator_is_the_only_one_of_its_graph() -> None:
+    graph = facts()
+    with Accelerator(graph=graph, strict=True) as accelerator:
+        made = retriever(accelerator, graph=graph, similarity_top_k=1)
+        assert texts(made.retrieve(QUESTION)) == [CHAIN]
+        engines: Any = accelerator.metrics.snapshot()["engines"]
+        assert [name for name in engines if name.startswith("graph")] == ["graph"]
+
+
+async def test_concurrent_callers_share_every_hop() -> None:
+    engine = Gathering(facts(), NUM_CALLERS)
+    with Accelerator(graph=engine, strict=True) as accelerator:
+        made = retriever(accelerator, graph=engine, similarity_top_k=1)
+        questions = [f"{QUESTION} {number}" for number in range(NUM_CALLERS)]
+        found = await asyncio.gather(*map(made.aretrieve, questions))
+    assert [texts(one) for one in found] == [[CHAIN]] * NUM_CALLERS
+    assert engine.counts["hop_requests"] == 2 * NUM_CALLERS
+    assert engine.counts["hop_calls"] == 2
+
+
+# Misuse ---------------------------------------------------------------------------------------
+
+BAD_GRAPHS = {
+    "none": None,
+    "triples": TRIPLES,
+    "a name": "facts",
+    "an index": DocumentIndex(IndexSpec(4)),
+    "a callable": lambda query, k: [],
+}
+
+
+@pytest.mark.parametrize("graph", BAD_GRAPHS.values(), ids=BAD_GRAPHS)
+def test_what_is_no_knowledge_graph_is_refused_by_name(
+    graph: Any, accelerator: Accelerator
+) -> None:
+    with pytest.raises(ConfigError, match="MemoryGraph, a BoltGraph or a KnowledgeEngine"):
+        RagAccelGraphRetriever(graph, WordEmbedding())
+    made = retriever(accelerator)
+    made.graph = graph
+    with pytest.raises(ConfigError, match="MemoryGraph, a BoltGraph or a KnowledgeEngine"):
+        made.retrieve(QUESTION)
+
+
+def test_a_retriever_without_a_graph_or_embeddings_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="knowledge graph"):
+        RagAccelGraphRetriever(embed_model=WordEmbedding())
+    models: list[dict[str, Any]] = [{}, {"embed_model": None}, {"embed_model": "local"}]
+    for model in models:
+        with pytest.raises(ConfigError, match="needs embeddings"):
+            RagAccelGraphRetriever(facts(), **model)
+
+
+BAD_OPTIONS = [
+    ("similarity_top_k", -1),
+    ("similarity_top_k", True),
+    ("similarity_top_k", 1.5),
+    ("hops", "2"),
+    ("seeds", None),
+    ("fan_out", 2**64),
+    ("max_paths", -5),
+    ("link", "hybrid"),
+    ("direction", "up"),
+    ("relations", 7),
+    ("relations", ["r", None]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_OPTIONS, ids=str)
+async def test_bad_options_are_refused_by_name(
+    name: str, value: Any, accelerator: Accelerator
+) -> None:
+    with pytest.raises(ConfigError, match=name):
+        retriever(accelerator, **{name: value})
+    made = retriever(accelerator)
+    setattr(made, name, value)
+    with pytest.raises(ConfigError, match=name) as refused:
+        made.retrieve(QUESTION)
+    assert refused.value.valid
+    with pytest.raises(ConfigError, match=name):
+        await made.aretrieve(QUESTION)
+
+
+async def test_a_graph_without_vectors_says_so(accelerator: Accelerator) -> None:
+    made = retriever(accelerator, graph=MemoryGraph(TRIPLES), similarity_top_k=1)
+    with pytest.raises(GraphLinkError):
+        made.retrieve(QUESTION)
+    with pytest.raises(GraphLinkError):
+        await made.aretrieve(QUESTION)
+    made.link = "words"
+    assert texts(made.retrieve(QUESTION)) == [CHAIN]
+
+
+def test_errors_of_the_embedding_are_the_callers_own(accelerator: Accelerator) -> None:
+    class Failing(WordEmbedding):
+        def _get_text_embedding(self, text: str) -> list[float]:
+            raise error
+
+    error = RuntimeError("no model")
+    for link in ("vector", "words"):
+        with pytest.raises(RuntimeError) as raised:
+            retriever(accelerator, embed_model=Failing(), link=link).retrieve(QUESTION)
+        assert raised.value is error
+
+
+# Runs, tenants, loops -------------------------------------------------------------------------
+
+
+class Remembering(BaseRetriever):
+    """A retriever of the user's around another one, which notes the run it is in."""
+
+    def __init__(self, inner: BaseRetriever) -> None:
+        self.inner, self.seen = inner, []
+        super().__init__()
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        found = self.inner.retrieve(query_bundle)
+        run = current_request.get()
+        assert run is not None
+        self.seen.append((run.accelerator, [text for _, text in run.seen.texts()]))
+        return found
+
+
+def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Accelerator) -> None:
+    made = retriever(similarity_top_k=1)
+    program = Remembering(made)
+    fast = accelerate(program, accelerator=accelerator)
+    assert texts(fast.retrieve(QUESTION)) == [CHAIN]
+    assert program.seen == [(accelerator, [CHAIN])]
+    assert accelerator.engine_of(made.graph) is not None
+
+
+async def test_an_explanation_names_the_component_and_its_engine() -> None:
+    graph = facts()
+    with Accelerator(graph=graph, strict=True) as accelerator:
+        fast = accelerate(Remembering(retriever(graph=graph)), accelerator=accelerator)
+        (line,) = [one for one in explain(fast).splitlines() if "GraphRetriever" in one]
+        assert "RagAccelGraphRetriever: engine graph: paths of a MemoryGraph" in line
+        own = accelerate(retriever(), accelerator=accelerator)
+        (line,) = [one for one in explain(own).splitlines() if "GraphRetriever: " in one]
+        assert "of its own" in line
+        own.retrieve(QUESTION)
+        assert "RagAccelGraphRetriever: engine graph#" in explain(own)
+
+
+def test_each_tenant_reads_a_graph_of_its_own() -> None:
+    mine = MemoryGraph([("a", "r", "mine")])
+    theirs = MemoryGraph([("a", "r", "theirs")])
+    engine = KnowledgeEngine({"x": mine, "y": theirs})
+    made = retriever(graph=engine, link="words")
+    for name, expected in (("x", "a -> r -> mine"), ("y", "a -> r -> theirs")):
+        with Accelerator(namespace=name, strict=True) as accelerator:
+            assert texts(accelerate(made, accelerator=accelerator).retrieve("a")) == [expected]
+            own = retriever(accelerator, graph=engine, link="words")
+            assert texts(own.retrieve("a")) == [expected]
+    with (
+        Accelerator(namespace="z", strict=True) as nobody,
+        pytest.raises(EngineError, match="tenant"),
+    ):
+        accelerate(made, accelerator=nobody).retrieve("a")
+
+
+def test_loops_that_begin_and_end_share_one_retriever(accelerator: Accelerator) -> None:
+    made = retriever(accelerator, similarity_top_k=1)
+
+    async def several() -> list[list[NodeWithScore]]:
+        return await asyncio.gather(*(made.aretrieve(QUESTION) for _ in range(4)))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: asyncio.run(several()), range(8)))
+    assert [texts(one) for four in found for one in four] == [[CHAIN]] * 32
+
+
+@pytest.mark.parametrize("link", ["vector", "words"])
+async def test_a_cancelled_caller_leaves_the_others_their_paths(
+    link: str, accelerator: Accelerator
+) -> None:
+    model = WordEmbedding(is_open=False)
+    made = retriever(accelerator, embed_model=model, similarity_top_k=1, link=link)
+    gone, kept = (asyncio.create_task(made.aretrieve(QUESTION)) for _ in range(2))
+    await soon(lambda: len(model._queries) == 2)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    model._opened.set()
+    assert texts(await kept) == [CHAIN]
+
+
+async def test_an_edit_between_two_questions_is_seen_by_the_second(
+    accelerator: Accelerator,
+) -> None:
+    graph = MemoryGraph([("a", "r", "b")])
+    made = retriever(accelerator, graph=graph, link="words", hops=1)
+    assert texts(made.retrieve("a")) == ["a -> r -> b"]
+    graph.remove([("a", "r", "b")])
+    graph.add([("a", "s", "c")])
+    assert texts(await made.aretrieve("a")) == ["a -> s -> c"]
+
+
+def test_another_model_that_is_set_later_makes_the_vectors(accelerator: Accelerator) -> None:
+    class Reversed(WordEmbedding):
+        def _get_text_embedding(self, text: str) -> list[float]:
+            return super()._get_text_embedding(text)[::-1]
+
+    made = retriever(accelerator)
+    before = made.retrieve(QUESTION)
+    made.graph.embed(lambda texts: np.ascontiguousarray(embed(texts)[:, ::-1]), model="reversed")
+    made.embed_model = other = Reversed()
+    assert [one.text for one in made.retrieve(QUESTION)] == [one.text for one in before]
+    assert other._queries == [QUESTION]
+
+
+async def test_the_switch_turns_the_scheduler_off_but_no_retriever(
+    monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator
+) -> None:
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    made = retriever(accelerator, similarity_top_k=1)
+    assert texts(made.retrieve(QUESTION)) == texts(await made.aretrieve(QUESTION)) == [CHAIN]
