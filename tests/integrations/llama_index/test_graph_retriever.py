@@ -24,9 +24,10 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
 from llama_index_rag_accel import RagAccelGraphRetriever, accelerate, explain
+from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator, ConfigError
 from rag_accel.accelerator import current_request
-from rag_accel.engines import KnowledgeEngine, MemoryGraph
+from rag_accel.engines import BoltGraph, KnowledgeEngine, MemoryGraph
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.errors import EngineError, GraphLinkError
 
@@ -73,6 +74,23 @@ async def test_it_finds_what_a_stage_finds(
     for name, value in options.items():
         setattr(set_later, name, value)
     assert_equal(set_later.retrieve(QUESTION), expected)
+
+
+@pytest.mark.parametrize("link", ["vector", "words"])
+async def test_paths_of_a_database_are_those_of_a_stage(
+    link: str, accelerator: Accelerator
+) -> None:
+    bolt_fakes: Any = pytest.importorskip("bolt_fakes")  # without neo4j there is no driver
+    names = sorted({name for head, _, tail in TRIPLES for name in (head, tail)})
+    vectors = dict(zip(names, embed(names).tolist(), strict=True))
+    driver = bolt_fakes.FakeDriver(TRIPLES, vectors)
+    graph = BoltGraph(driver, text_index="texts", vector_index="vectors")
+    made = retriever(accelerator, graph=graph, link=link, seeds=2)
+    expected = by_stage(graph, QUESTION, link=link, seeds=2)
+    assert expected
+    assert_equal(made.retrieve(QUESTION), expected)
+    assert_equal(await made.aretrieve(QUESTION), expected)
+    assert driver.open_sessions == 0
 
 
 def test_a_prompt_and_an_embedding_hold_the_path_alone(accelerator: Accelerator) -> None:
@@ -222,7 +240,9 @@ def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Accelerato
     made = retriever(similarity_top_k=1)
     program = Remembering(made)
     fast = accelerate(program, accelerator=accelerator)
-    assert texts(fast.retrieve(QUESTION)) == [CHAIN]
+    with coverage() as meter:
+        assert texts(fast.retrieve(QUESTION)) == [CHAIN]
+    assert meter.passed_by == 0
     assert program.seen == [(accelerator, [CHAIN])]
     assert accelerator.engine_of(made.graph) is not None
 
