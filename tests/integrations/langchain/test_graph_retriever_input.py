@@ -63,6 +63,11 @@ BAD_OPTIONS = [
 ]
 
 
+def test_keywords_belong_to_a_question_and_not_to_a_retriever() -> None:
+    with pytest.raises(ConfigError, match="each call may also name"):
+        retriever(keywords=["Ada Lovelace"])
+
+
 @pytest.mark.parametrize(("name", "value"), BAD_OPTIONS, ids=str)
 async def test_bad_options_are_refused_by_name(
     name: str, value: Any, accelerator: Accelerator

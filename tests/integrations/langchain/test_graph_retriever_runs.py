@@ -131,6 +131,19 @@ def test_loops_that_begin_and_end_share_one_retriever(accelerator: Accelerator) 
 
 
 @pytest.mark.parametrize("link", ["vector", "words"])
+async def test_callers_wait_for_each_other_where_one_request_may_live(link: str) -> None:
+    with Accelerator(strict=True, max_requests=1) as accelerator:
+        made = retriever(accelerator, embedding=AwaitedEmbeddings(), k=1, link=link)
+        fast = accelerate(made | RunnableLambda(texts), accelerator=accelerator)
+        alone = (made.ainvoke(QUESTION) for _ in range(8))
+        async with asyncio.timeout(60):
+            found: list[Any] = await asyncio.gather(
+                *alone, *(fast.ainvoke(QUESTION) for _ in range(8))
+            )
+    assert [texts(one) for one in found[:8]] + found[8:] == [[CHAIN]] * 16
+
+
+@pytest.mark.parametrize("link", ["vector", "words"])
 async def test_a_cancelled_caller_leaves_the_others_their_paths(
     link: str, accelerator: Accelerator
 ) -> None:
