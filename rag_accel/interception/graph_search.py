@@ -75,12 +75,12 @@ class GraphSearchOptions:
         names = {top_k if one.name == "top_k" else one.name: one.name for one in fields(cls)}
         for name, value in given.items():
             if name not in names:
-                valid = ", ".join((*names, "keywords"))
                 raise ConfigError(
                     "an argument that a graph search does not know",
                     where="search",
                     found=f"{name}={value!r}",
-                    valid=valid,
+                    valid=", ".join(names),
+                    hint="each call may also name the entities to start from: keywords=[...]",
                 )
             fault = _fault(names[name], value)
             if fault is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -26,6 +27,15 @@ from rag_accel.interception.graph_search import (
 )
 
 _OPTIONS = ("k", "hops", "seeds", "link", "relations", "direction", "fan_out", "max_paths")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheduled:
+    """Embeddings and their accelerator as they were, and the accelerated ones."""
+
+    embedding: Embeddings
+    accelerator: Accelerator | None
+    made: Embeddings
 
 
 class RagAccelGraphRetriever(BaseRetriever):
@@ -73,8 +83,7 @@ class RagAccelGraphRetriever(BaseRetriever):
     max_paths: int = 256
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
-    #: the embeddings and the accelerator as they were, and these embeddings accelerated
-    _scheduled: tuple[Embeddings, Accelerator | None, Embeddings] | None = PrivateAttr(None)
+    _scheduled: _Scheduled | None = PrivateAttr(None)
 
     def __init__(self, **options: Any) -> None:
         # Here and not in validators, which would wrap these errors into another one.
@@ -123,12 +132,17 @@ class RagAccelGraphRetriever(BaseRetriever):
         return GraphSearch(self.graph, calls, self, self.accelerator)
 
     def _embedder(self) -> Embeddings:
+        embedding, accelerator = self.embedding, self.accelerator
         known = self._scheduled
-        if known is None or known[0] is not self.embedding or known[1] is not self.accelerator:
-            _check_embedding(self.embedding)
-            made = accelerate(self.embedding, accelerator=self.accelerator)
-            known = self._scheduled = (self.embedding, self.accelerator, made)
-        return known[2]
+        if (
+            known is None
+            or known.embedding is not embedding
+            or known.accelerator is not accelerator
+        ):
+            _check_embedding(embedding)
+            made = accelerate(embedding, accelerator=accelerator)
+            known = self._scheduled = _Scheduled(embedding, accelerator, made)
+        return known.made
 
 
 def _check_embedding(embedding: Any) -> None:

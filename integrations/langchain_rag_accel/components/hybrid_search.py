@@ -82,8 +82,11 @@ class HybridStoreSearch(StoreSearch):
         """Return which engines run the searches on an accelerator."""
         accelerator, index = self._accelerator or accelerator, self._shared.index
         engine = accelerator.engine_of(index) or "of its own, made with its first search"
-        hybrid = accelerator.engine_of(index, variant_of(self._hybrid)) or "another one"
-        return f"engine {engine}, hybrid searches: {hybrid}; callers share their steps"
+        hybrid = (
+            accelerator.engine_of(index, variant_of(self._hybrid))
+            or "one more, made with the first"
+        )
+        return f"engine {engine}; hybrid searches: engine {hybrid}; callers share their steps"
 
     def _hybrid_query(
         self, text: str, vector: list[float], k: int, where: Filter, options: dict[str, Any]
@@ -93,20 +96,24 @@ class HybridStoreSearch(StoreSearch):
 
 
 class HybridStoreRetriever(VectorStoreRetriever):
-    """LangChain's retriever over a store, of hybrid searches."""
+    """LangChain's retriever over a store, for hybrid searches too."""
 
-    search_type: str = HYBRID
-    allowed_search_types: ClassVar[Collection[str]] = (HYBRID,)
+    allowed_search_types: ClassVar[Collection[str]] = (
+        *VectorStoreRetriever.allowed_search_types,
+        HYBRID,
+    )
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        return self.vectorstore.search(query, HYBRID, **{**self.search_kwargs, **kwargs})
+        options = {**self.search_kwargs, **kwargs}
+        return self.vectorstore.search(query, self.search_type, **options)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        return await self.vectorstore.asearch(query, HYBRID, **{**self.search_kwargs, **kwargs})
+        options = {**self.search_kwargs, **kwargs}
+        return await self.vectorstore.asearch(query, self.search_type, **options)
 
 
 def checked_hybrid(spec: Any) -> HybridSpec:

@@ -6,13 +6,15 @@ import asyncio
 import re
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from lc_waiting import wait_until
 
+from langchain_rag_accel import RagAccelGraphRetriever
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import EngineOutput, EngineRequest, PrimitiveKind, StepBudget, WorkId
 from rag_accel.engines import CallableEmbeddingEngine, KnowledgeEngine, MemoryGraph
@@ -132,3 +134,19 @@ def assert_equal(found: list[Document], hits: list[Any]) -> None:
         assert told["relations"] == list(hit.path.relations)
         assert told["forward"] == list(hit.path.forward)
         assert abs(told["score"] - hit.score) <= 1e-6
+
+
+def retriever(accelerator: Accelerator | None = None, **options: Any) -> RagAccelGraphRetriever:
+    """Return a retriever of the facts, linked by vectors that count words."""
+    given = {"graph": facts(), "embedding": WordEmbeddings(), **options}
+    return RagAccelGraphRetriever(accelerator=accelerator, **given)
+
+
+def texts(found: Sequence[Document]) -> list[str]:
+    """Return the texts of documents."""
+    return [document.page_content for document in found]
+
+
+async def soon(is_so: Callable[[], bool]) -> None:
+    """Wait on the loop for what happens on it or in threads."""
+    await asyncio.to_thread(wait_until, is_so, "a step of a search")

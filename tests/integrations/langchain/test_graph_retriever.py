@@ -3,53 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.documents import Document
-from langchain_core.runnables import RunnableLambda
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from lc_graphs import (
     CHAIN,
     QUESTION,
-    TRIPLES,
     AwaitedEmbeddings,
     Gathering,
     WordEmbeddings,
     assert_equal,
     by_stage,
     facts,
+    retriever,
+    texts,
 )
-from lc_waiting import wait_until
 
-from langchain_rag_accel import RagAccelGraphRetriever, accelerate, explain
-from langchain_rag_accel.coverage import coverage
-from rag_accel import Accelerator, ConfigError
-from rag_accel.accelerator import current_request
+from langchain_rag_accel import RagAccelGraphRetriever
+from rag_accel import Accelerator
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.engines import KnowledgeEngine, MemoryGraph
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
-from rag_accel.errors import DeadlineError, EngineError, GraphLinkError
 
 SEARCHING, EXPANDING = PrimitiveKind.SEARCHING, PrimitiveKind.EXPANDING
 NUM_CALLERS = 16
-
-
-def retriever(accelerator: Accelerator | None = None, **options: Any) -> RagAccelGraphRetriever:
-    given = {"graph": facts(), "embedding": WordEmbeddings(), **options}
-    return RagAccelGraphRetriever(accelerator=accelerator, **given)
-
-
-def texts(found: Sequence[Document]) -> list[str]:
-    return [document.page_content for document in found]
-
-
-async def soon(is_so: Callable[[], bool]) -> None:
-    """Wait on the loop for what happens on it or in threads."""
-    await asyncio.to_thread(wait_until, is_so, "a step of a search")
 
 
 class TestStandard(RetrieversIntegrationTests):
@@ -142,259 +119,3 @@ def test_callers_in_threads_share_the_hops_that_wait_together() -> None:
             found = list(pool.map(made.invoke, questions))
     assert [texts(one) for one in found] == [[CHAIN]] * NUM_CALLERS
     assert (engine.counts["link_calls"], engine.counts["hop_calls"]) == (1, 2)
-
-
-# Misuse ---------------------------------------------------------------------------------------
-
-BAD_GRAPHS = {
-    "none": None,
-    "triples": TRIPLES,
-    "a name": "facts",
-    "an index": DocumentIndex(IndexSpec(4)),
-    "a callable": lambda query, k: [],
-}
-
-
-@pytest.mark.parametrize("graph", BAD_GRAPHS.values(), ids=BAD_GRAPHS)
-def test_what_is_no_knowledge_graph_is_refused_by_name(graph: Any) -> None:
-    with pytest.raises(ConfigError, match="MemoryGraph, a BoltGraph or a KnowledgeEngine"):
-        RagAccelGraphRetriever(graph=graph, embedding=WordEmbeddings())
-
-
-def test_a_retriever_without_a_graph_or_embeddings_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="knowledge graph"):
-        RagAccelGraphRetriever(embedding=WordEmbeddings())
-    for embedding in ({}, {"embedding": None}, {"embedding": "minilm"}):
-        with pytest.raises(ConfigError, match="needs embeddings"):
-            RagAccelGraphRetriever(graph=facts(), **embedding)
-
-
-BAD_OPTIONS = [
-    ("k", -1),
-    ("k", True),
-    ("k", 1.5),
-    ("hops", "2"),
-    ("hops", -1),
-    ("seeds", None),
-    ("fan_out", 2**64),
-    ("max_paths", -5),
-    ("link", "hybrid"),
-    ("link", ["words"]),
-    ("direction", "up"),
-    ("relations", 7),
-    ("relations", ["r", None]),
-    ("top_k", 3),
-    ("filter", {"a": 1}),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), BAD_OPTIONS, ids=str)
-async def test_bad_options_are_refused_by_name(
-    name: str, value: Any, accelerator: Accelerator
-) -> None:
-    with pytest.raises(ConfigError, match=name):
-        retriever(accelerator, **{name: value})
-    good = retriever(accelerator)
-    with pytest.raises(ConfigError, match=name) as refused:
-        good.invoke(QUESTION, **{name: value})
-    assert refused.value.valid
-    with pytest.raises(ConfigError, match=name):
-        await good.ainvoke(QUESTION, **{name: value})
-
-
-def test_a_field_that_was_set_badly_is_refused_at_the_next_call(accelerator: Accelerator) -> None:
-    made = retriever(accelerator)
-    made.hops = -1
-    with pytest.raises(ConfigError, match="hops"):
-        made.invoke(QUESTION)
-    made.hops = 2
-    made.graph = None
-    with pytest.raises(ConfigError, match="knowledge graph"):
-        made.invoke(QUESTION)
-
-
-async def test_a_graph_without_vectors_says_so(accelerator: Accelerator) -> None:
-    made = retriever(accelerator, graph=MemoryGraph(TRIPLES))
-    with pytest.raises(GraphLinkError):
-        made.invoke(QUESTION)
-    with pytest.raises(GraphLinkError):
-        await made.ainvoke(QUESTION)
-    assert texts(made.invoke(QUESTION, link="words", k=1)) == [CHAIN]
-    with pytest.raises(GraphLinkError, match="keywords"):
-        made.invoke(QUESTION, keywords=7)
-
-
-def test_errors_of_the_embeddings_are_the_callers_own(accelerator: Accelerator) -> None:
-    class Failing(WordEmbeddings):
-        def embed_documents(self, texts: list[str]) -> list[list[float]]:
-            raise error
-
-    error = RuntimeError("no model")
-    for link in ("vector", "words"):
-        with pytest.raises(RuntimeError) as raised:
-            retriever(accelerator, embedding=Failing(), link=link).invoke(QUESTION)
-        assert raised.value is error
-
-
-# Runs, tenants, loops -------------------------------------------------------------------------
-
-
-class Events(BaseCallbackHandler):
-    """Names of what a retriever told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def on_retriever_start(self, *args: Any, **kwargs: Any) -> None:
-        self.told.append("start")
-
-    def on_retriever_end(self, documents: Sequence[Document], **kwargs: Any) -> None:
-        self.told.append(f"end {len(documents)}")
-
-    def on_retriever_error(self, error: BaseException, **kwargs: Any) -> None:
-        self.told.append(type(error).__name__)
-
-
-async def test_callbacks_are_a_retrievers(accelerator: Accelerator) -> None:
-    for way in ("invoke", "ainvoke"):
-        events = Events()
-        found = getattr(retriever(accelerator, k=3), way)(QUESTION, {"callbacks": [events]})
-        assert len(await found if way == "ainvoke" else found) == 3
-        assert events.told == ["start", "end 3"]
-    with pytest.raises(ConfigError):
-        retriever(accelerator).invoke(QUESTION, {"callbacks": [events]}, k=-1)
-    assert events.told[2:] == ["start", "ConfigError"]
-
-
-async def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Accelerator) -> None:
-    made = retriever(k=1)
-    seen: list[Any] = []
-
-    def remember(found: list[Document]) -> list[str]:
-        run = current_request.get()
-        assert run is not None
-        seen.append((run.accelerator, [text for _, text in run.seen.texts()], run.seen.asked))
-        return texts(found)
-
-    fast = accelerate(made | RunnableLambda(remember), accelerator=accelerator)
-    with coverage() as meter:
-        assert fast.invoke(QUESTION) == [CHAIN]
-        assert await fast.ainvoke(QUESTION) == [CHAIN]
-    assert meter.passed_by == 0
-    assert {row.kind: row.queued for row in meter.rows()}["retriever"] == 2
-    assert seen == [(accelerator, [CHAIN], {QUESTION})] * 2
-    assert accelerator.engine_of(made.graph) is not None
-
-
-def test_a_run_that_is_too_late_waits_for_no_hop() -> None:
-    engine = Gathering(facts(), 2, EXPANDING)  # which never has two
-    with (
-        Accelerator(graph=engine, strict=True, deadline_s=0.5) as accelerator,
-        pytest.raises(DeadlineError),
-    ):
-        retriever(accelerator, graph=engine).invoke(QUESTION)
-
-
-async def test_an_explanation_names_the_component_and_its_engine() -> None:
-    graph = facts()
-    with Accelerator(graph=graph, strict=True) as accelerator:
-        made = retriever(graph=graph)
-        fast = accelerate(made | RunnableLambda(texts), accelerator=accelerator)
-        (line,) = [one for one in explain(fast).splitlines() if "GraphRetriever" in one]
-        assert "RagAccelGraphRetriever: engine graph: paths of a MemoryGraph" in line
-        own = retriever()
-        assert "of its own" in own.explain_on(accelerator)
-        own.scheduled_by(accelerator).invoke(QUESTION)
-        assert "of its own" in own.explain_on(accelerator)  # which left with its only holder
-
-
-def test_each_tenant_reads_a_graph_of_its_own() -> None:
-    mine = MemoryGraph([("a", "r", "mine")])
-    theirs = MemoryGraph([("a", "r", "theirs")])
-    engine = KnowledgeEngine({"x": mine, "y": theirs})
-    made = retriever(graph=engine, link="words")
-    for name, expected in (("x", "a -> r -> mine"), ("y", "a -> r -> theirs")):
-        with Accelerator(namespace=name, strict=True) as accelerator:
-            assert texts(made.scheduled_by(accelerator).invoke("a")) == [expected]
-            fast = accelerate(made, accelerator=accelerator)
-            assert texts(fast.invoke("a")) == [expected]
-    with (
-        Accelerator(namespace="z", strict=True) as nobody,
-        pytest.raises(EngineError, match="tenant"),
-    ):
-        made.scheduled_by(nobody).invoke("a")
-
-
-def test_loops_that_begin_and_end_share_one_retriever(accelerator: Accelerator) -> None:
-    made = retriever(accelerator, k=1)
-
-    async def several() -> list[list[Document]]:
-        return await asyncio.gather(*(made.ainvoke(QUESTION) for _ in range(4)))
-
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: asyncio.run(several()), range(8)))
-    assert [texts(one) for four in found for one in four] == [[CHAIN]] * 32
-
-
-@pytest.mark.parametrize("link", ["vector", "words"])
-async def test_a_cancelled_caller_leaves_the_others_their_paths(
-    link: str, accelerator: Accelerator
-) -> None:
-    embeddings = AwaitedEmbeddings()
-    made = retriever(accelerator, embedding=embeddings, k=1, link=link)
-    embeddings.opened.clear()
-    gone, kept = (asyncio.create_task(made.ainvoke(QUESTION)) for _ in range(2))
-    await soon(lambda: len(embeddings.queries) == 2)
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    embeddings.opened.set()
-    assert texts(await kept) == [CHAIN]
-
-
-async def test_a_caller_that_is_cancelled_in_a_hop_leaves_nothing_behind() -> None:
-    engine = Gathering(facts(), 2, EXPANDING)
-    with Accelerator(graph=engine, strict=True) as accelerator:
-        made = retriever(accelerator, graph=engine, embedding=AwaitedEmbeddings(), k=1)
-        gone = asyncio.create_task(made.ainvoke(QUESTION))
-        await soon(lambda: bool(engine.held[EXPANDING]))
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-        engine.num = 1
-        assert texts(await made.ainvoke(QUESTION)) == [CHAIN]
-
-
-async def test_an_edit_between_two_questions_is_seen_by_the_second(
-    accelerator: Accelerator,
-) -> None:
-    graph = MemoryGraph([("a", "r", "b")])
-    made = retriever(accelerator, graph=graph, link="words", hops=1)
-    assert texts(made.invoke("a")) == ["a -> r -> b"]
-    graph.remove([("a", "r", "b")])
-    graph.add([("a", "s", "c")])
-    assert texts(made.invoke("a")) == ["a -> s -> c"]
-    graph.replace([("a", "t", "d")])
-    assert texts(await made.ainvoke("a")) == ["a -> t -> d"]
-
-
-async def test_an_edit_during_a_question_changes_nothing_of_it() -> None:
-    graph, embeddings = MemoryGraph([("a", "r", "b"), ("b", "r", "c")]), AwaitedEmbeddings()
-    engine = KnowledgeEngine(graph)
-    embeddings.opened.clear()
-    with Accelerator(graph=engine, strict=True) as accelerator:
-        made = retriever(accelerator, graph=engine, embedding=embeddings, link="words")
-        begun = asyncio.create_task(made.ainvoke("a"))
-        await soon(lambda: engine.counts["link_calls"] == 1)  # its hops have not begun
-        graph.replace([("a", "s", "d")])
-        embeddings.opened.set()
-        found = texts(await begun)
-        assert sorted(found) == ["a -> r -> b", "a -> r -> b -> r -> c"]
-        assert texts(await made.ainvoke("a")) == ["a -> s -> d"]
-
-
-def test_the_switch_turns_the_scheduler_off_but_no_retriever(
-    monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator
-) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    assert texts(retriever(accelerator, k=1).invoke(QUESTION)) == [CHAIN]

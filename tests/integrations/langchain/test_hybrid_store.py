@@ -117,6 +117,8 @@ async def test_a_call_may_choose_number_and_filter(store: RagAccelVectorStore) -
     found = await retriever.ainvoke("bee", k=5, filter={"first": "bee"})
     assert {document.metadata["first"] for document in found} == {"bee"}
     assert len(found) == 5
+    retriever.search_type = "similarity"
+    assert retriever.invoke("bee") == store.similarity_search("bee", k=2)
     for k in (0, -1):
         assert store.search("bee", "hybrid", k=k) == []
 
@@ -259,14 +261,14 @@ def test_an_explanation_names_the_engines(store: RagAccelVectorStore) -> None:
     accelerator = store._accelerator
     assert accelerator is not None
     fast = accelerate(store.as_retriever(search_type="hybrid"), accelerator=accelerator)
-    assert "made with its first search, hybrid searches: another one" in explain(fast)
+    assert "made with its first search; hybrid searches: engine one more" in explain(fast)
     fast.invoke("x")
     store.similarity_search("x")
     (line,) = [line for line in explain(fast).splitlines() if "RagAccelVectorStore" in line]
     engines: Any = accelerator.metrics.snapshot()["engines"]
     (alone,) = [name for name in engines if name.startswith("retrieval")]
     (hybrid,) = [name for name in engines if name.startswith("hybrid")]
-    assert f"engine {alone}, hybrid searches: {hybrid};" in line
+    assert f"engine {alone}; hybrid searches: engine {hybrid};" in line
 
 
 def test_the_switch_turns_the_scheduler_off_but_no_search(
