@@ -53,7 +53,10 @@ class StandingIn:
             if known is None:
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return method(_stand_in(known, identity, obj, False), *args, **kwargs)
+            stand_in = _stand_in(known, identity, obj, False)
+            found = method(stand_in, *args, **kwargs)
+            tell = None if stand_in is obj else _tell(known, identity, obj)
+            return found if tell is None else tell(stand_in, found)
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
             # Of a default, the sync method runs on a stand-in.
@@ -69,6 +72,16 @@ class StandingIn:
 def _stand_in(known: KnownClass, identity: RequestIdentity, obj: Any, is_on_loop: bool) -> Any:
     """Return what replaces an object for one call: itself where a stand-in is of no use."""
     return known.make(obj, _Asking(identity, obj, is_on_loop)) if known.fits(obj) else obj
+
+
+def _tell(
+    known: KnownClass, identity: RequestIdentity, obj: Any
+) -> Callable[[Any, Any], Any] | None:
+    """Return what says how texts were computed; None where the object's model reuses none."""
+    if known.tell is None or known.model is None:
+        return None
+    reuses = local_llms.reuses_texts(identity.accelerator, known.model(obj))
+    return known.tell if reuses else None
 
 
 def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
@@ -99,7 +112,7 @@ class _Asking:
         return owned_or_plain(accelerator, owned, plain, work.name)
 
     def adopts(self, model: Any) -> bool:
-        return local_llms.why_plain(model, self._identity.accelerator.options.adopt_llm) is None
+        return local_llms.why_plain(self._identity.accelerator, model) is None
 
     def generate(self, model: Any, call: GreedyCall) -> Any:
         return local_llms.generate(self._identity, model, self._holder, call)
