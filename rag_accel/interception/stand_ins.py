@@ -54,9 +54,7 @@ class StandingIn:
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
             stand_in = _stand_in(known, identity, obj, False)
-            found = method(stand_in, *args, **kwargs)
-            tell = None if stand_in is obj else _tell(known, identity, obj)
-            return found if tell is None else tell(stand_in, found)
+            return _told(known, identity, obj, stand_in, method(stand_in, *args, **kwargs))
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
             # Of a default, the sync method runs on a stand-in.
@@ -64,7 +62,8 @@ class StandingIn:
             if known is None or is_default(type(obj), leaf):
                 return await borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return await method(_stand_in(known, identity, obj, True), *args, **kwargs)
+            stand_in = _stand_in(known, identity, obj, True)
+            return _told(known, identity, obj, stand_in, await method(stand_in, *args, **kwargs))
 
         return coroutine if leaf.flavour == "coroutine" else sync
 
@@ -74,14 +73,13 @@ def _stand_in(known: KnownClass, identity: RequestIdentity, obj: Any, is_on_loop
     return known.make(obj, _Asking(identity, obj, is_on_loop)) if known.fits(obj) else obj
 
 
-def _tell(
-    known: KnownClass, identity: RequestIdentity, obj: Any
-) -> Callable[[Any, Any], Any] | None:
-    """Return what says how texts were computed; None where the object's model reuses none."""
-    if known.tell is None or known.model is None:
-        return None
-    reuses = local_llms.reuses_texts(identity.accelerator, known.model(obj))
-    return known.tell if reuses else None
+def _told(known: KnownClass, identity: RequestIdentity, obj: Any, stand_in: Any, found: Any) -> Any:
+    """Return what a method returned, with how texts were computed where the model reuses some."""
+    if stand_in is obj or known.tell is None or known.model is None:
+        return found
+    if not local_llms.reuses_texts(identity.accelerator, known.model(obj)):
+        return found
+    return known.tell(stand_in, found)
 
 
 def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
