@@ -29,10 +29,12 @@ class _KnownModel:
 
     Args:
         refusal: why no engine runs it; None if one may.
+        unmade: why none with these bounds runs it, such as that their folder cannot be used.
         locals: what has its engines, by their bounds; none before the first and after the last.
     """
 
     refusal: str | None
+    unmade: dict[LocalOptions, str] = field(default_factory=dict[LocalOptions, str])
     locals: WeakValueDictionary[LocalOptions, LocalModel] = field(
         default_factory=WeakValueDictionary[LocalOptions, LocalModel]
     )
@@ -61,7 +63,8 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
     try:
         engine = accelerator.own(local, _WHERE, make, holder=holder)
     except Exception as error:
-        if not isinstance(error, ConfigError):  # with which a model is refused
+        is_refusal = isinstance(error, ConfigError) and local.bounds not in _seen[model].unmade
+        if not is_refusal:
             fail_open(accelerator, error, _WHERE)
         return call.plain(0)
     works = partial(_works, identity, engine, local.bounds, call)
@@ -110,7 +113,10 @@ def why_plain(accelerator: Accelerator, model: Any) -> str | None:
         return seen.refusal
     if any(not local.is_same for local in list(seen.locals.values())):
         return _note(model, "it was changed after its engine was made")
-    return _now(model, adopt, reuses=reuses_texts(accelerator, model))
+    bounds = accelerator.local_llms.bounds(model)
+    if bounds in seen.unmade:
+        return seen.unmade[bounds]
+    return _now(model, adopt, reuses=bounds.kv_reuse != "exact")
 
 
 def reuses_texts(accelerator: Accelerator, model: Any) -> bool:
@@ -202,18 +208,24 @@ def _has_room(local: LocalModel, call: GreedyCall) -> bool:
 def _make(local: LocalModel) -> Engine:
     import torch
 
-    try:
-        with torch.inference_mode(False):  # whatever mode its first caller is in
-            engine = local.make_for_tokens()
-    except Exception as error:
-        _note(local.model, f"its engine could not be made: {_short(error)}")
-        raise
+    with torch.inference_mode(False):  # whatever mode its first caller is in
+        try:
+            loaded = local.load_for_tokens()
+        except Exception as error:
+            _note(local.model, _unmade(error))
+            raise
+        try:
+            engine = local.make_for_tokens(loaded)
+        except Exception as error:
+            _look_at(local.model).unmade[local.bounds] = _unmade(error)
+            raise
     _made_of[engine] = local
     return engine
 
 
-def _short(error: Exception) -> str:
-    return error.what if isinstance(error, ConfigError) else type(error).__name__
+def _unmade(error: Exception) -> str:
+    reason = error.what if isinstance(error, ConfigError) else type(error).__name__
+    return f"its engine could not be made: {reason}"
 
 
 def _streamed(

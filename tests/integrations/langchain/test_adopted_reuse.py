@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ import lc_reuse_programs as programs
 import torch
 from fake_runner import tokenizer
 from hf_callers import count_owned, own_model, own_pipeline
+from idle_accelerators import soon_idle
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.outputs import LLMResult
 from langchain_core.prompts import PromptTemplate
@@ -29,6 +31,7 @@ from langchain_rag_accel import ChatRagAccel, accelerate, activate, explain
 from rag_accel import Accelerator, UncheckedReuseWarning
 from rag_accel.engines import LocalLLM
 from rag_accel.engines.llm.local import unchecked
+from rag_accel.errors import ConfigError
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
 PROMPT = PromptTemplate.from_template("Answer by these:\n\n{context}\n\nWhich one says {input}?")
@@ -48,6 +51,8 @@ def chat_of(llm: HuggingFacePipeline) -> ChatHuggingFace:
 def reusing() -> Iterator[Accelerator]:
     with Accelerator(kv_reuse="full", strict=True) as made:
         yield made
+        assert soon_idle(made)
+        assert made.bypassed == {}
 
 
 def chain(model: Any) -> Program:
@@ -322,12 +327,78 @@ def test_tenants_share_no_texts(tmp_path: Path) -> None:
     assert counts == [tokens(*"abc"), tokens(*"abc"), 2 * tokens(*"abc")]
 
 
-def test_a_component_of_the_same_weights_reads_the_same_folder(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_leaves_other_accelerators_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    model = HuggingFacePipeline(pipeline=own_pipeline(own_model()))
+    options: dict[str, Any] = {"kv_reuse": "full", "kv_folder": str(tmp_path / "file")}
+    with Accelerator(**options) as accelerator, caplog.at_level(logging.WARNING):
+        made = fast(chain(model), accelerator)
+        for _ in range(2):
+            assert made.invoke("abc") == chain(model).invoke("abc")
+        assert accelerator.bypassed == {("llm", "ConfigError"): 1}
+        assert "its engine could not be made: this folder cannot keep" in explain(made)
+    with Accelerator(kv_reuse="full", strict=True) as accelerator:
+        made = fast(chain(model), accelerator)
+        made.invoke("abc")
+        made.invoke("cab")
+        assert reused(accelerator) == tokens(*"abc")
+
+
+def test_a_strict_accelerator_raises_what_is_wrong_with_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    options: dict[str, Any] = {"kv_reuse": "full", "kv_folder": str(tmp_path / "file")}
+    model = HuggingFacePipeline(pipeline=own_pipeline(own_model()))
+    with (
+        Accelerator(**options, strict=True) as accelerator,
+        pytest.raises(ConfigError, match="this folder cannot keep the state of texts"),
+    ):
+        fast(chain(model), accelerator).invoke("abc")
+
+
+def test_deleted_texts_are_computed_again(llm: HuggingFacePipeline, reusing: Accelerator) -> None:
+    made = fast(chain(llm), reusing)
+    made.invoke("abc")
+    reusing.forget_texts([TEXTS["a"]])
+    made.invoke("cab")
+    assert reused(reusing) == tokens(*"bc")
+
+
+def test_a_stream_that_is_left_early_leaves_nothing(
+    llm: HuggingFacePipeline, reusing: Accelerator
+) -> None:
+    made = fast(chain(llm), reusing)
+    made.invoke("abc")
+    pieces = made.stream("bca")
+    next(pieces)
+    pieces.close()
+    made.invoke("cab")
+    assert reused(reusing) == 2 * tokens(*"abc")
+
+
+def test_a_tokenizer_that_fails_leaves_the_call_to_its_model(
+    llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rag_accel.engines.llm.local import id_segments
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no text")
+
+    monkeypatch.setattr(id_segments, "segment_ids", failing)
+    with Accelerator(kv_reuse="full") as accelerator:
+        made = fast(chain(llm), accelerator)
+        assert made.invoke("abc") == chain(llm).invoke("abc")
+        assert list(made.stream("abc")) == list(chain(llm).stream("abc"))
+        assert accelerator.bypassed == {("llm", "RuntimeError"): 2}
+
+
+def test_a_component_with_another_head_takes_nothing_of_the_folder(tmp_path: Path) -> None:
     asked_twice(own_model(), kv_folder=str(tmp_path))
     with Accelerator(kv_reuse="full", kv_folder=str(tmp_path), strict=True) as accelerator:
         model = ChatRagAccel(model=own_model(), tokenizer=tokenizer(), max_tokens=2)
         fast(programs.with_numbers(model), accelerator).invoke("abc")
-        assert reused(accelerator) == 0  # its head is another
+        assert reused(accelerator) == 0
 
 
 def test_another_tokenizer_takes_nothing_of_the_first(reusing: Accelerator) -> None:

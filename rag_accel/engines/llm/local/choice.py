@@ -94,19 +94,31 @@ class LocalModel:
             check=self.check,
         )
 
-    def make_for_tokens(self) -> Engine:
-        """Return an engine of a model object for prompts of token ids. Takes long.
-
-        Warns once as ``make`` does.
+    def load_for_tokens(self) -> LoadedModel:
+        """Return a model object that was proved to run here, without a tokenizer. Takes long.
 
         Raises:
             ConfigError: the model is not supported, or was not proved equal.
         """
-        from rag_accel.engines.llm.local.engine import LocalLLMEngine
         from rag_accel.engines.llm.local.loading import load
 
         loaded = load(self.model, pool_bytes=self.bounds.pool_bytes, needs_tokenizer=False)
         self._watches.append(loaded.is_same)
+        return loaded
+
+    def make_for_tokens(self, loaded: LoadedModel) -> Engine:
+        """Return an engine for prompts of token ids. With a folder, all weights are read.
+
+        Warns once as ``make`` does.
+
+        Args:
+            loaded: this model, of which there is no other engine.
+
+        Raises:
+            ConfigError: the folder cannot be used.
+        """
+        from rag_accel.engines.llm.local.engine import LocalLLMEngine
+
         self._warn_if_unchecked(loaded)
         return LocalLLMEngine(loaded.runner, None, eos=(), options=self.bounds)
 
