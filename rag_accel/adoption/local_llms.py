@@ -111,7 +111,8 @@ def why_plain(accelerator: Accelerator, model: Any) -> str | None:
     seen = _look_at(model)
     if seen.refusal is not None:
         return seen.refusal
-    if any(not local.is_same for local in list(seen.locals.values())):
+    made = [ref() for ref in seen.locals.valuerefs()]  # in one step, whatever other threads add
+    if any(local is not None and not local.is_same for local in made):
         return _note(model, "it was changed after its engine was made")
     bounds = accelerator.local_llms.bounds(model)
     if bounds in seen.unmade:

@@ -377,6 +377,23 @@ def test_a_stream_that_is_left_early_leaves_nothing(
     assert reused(reusing) == 2 * tokens(*"abc")
 
 
+def test_a_cancelled_caller_leaves_nothing(llm: HuggingFacePipeline, reusing: Accelerator) -> None:
+    made = fast(chain(llm), reusing)
+
+    async def cancelled() -> None:
+        tasks = [asyncio.create_task(made.ainvoke(one)) for one in ("abc", "cab")]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert isinstance(found[1], str)
+
+    asyncio.run(cancelled())
+    before = reused(reusing)
+    made.invoke("bca")
+    assert reused(reusing) - before == tokens(*"abc")
+
+
 def test_a_tokenizer_that_fails_leaves_the_call_to_its_model(
     llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 pytest.importorskip("transformers")
 
 from fake_runner import tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from rag_accel.engines.llm.local.id_segments import segment_ids
 from rag_accel.kv.segments import SegmentedPrompt
@@ -167,6 +170,48 @@ def test_a_text_that_stands_twice_is_two_chunks() -> None:
 
 def test_short_texts_are_computed() -> None:
     assert chunks(f"Read this:\n{TEXTS['a']}\nWhat?", least=500) == []
+
+
+def test_texts_are_found_where_tokens_begin_with_spaces_or_are_bytes() -> None:
+    """Do as tokenizers of Llama 2's kind: a space begins a token, and unknown letters are bytes."""
+    made = Tokenizer(models.BPE(byte_fallback=True))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    special = ["<s>", "[INST]", "[/INST]", *(f"<0x{code:02X}>" for code in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=special, show_progress=False)
+    words = [text for name, text in TEXTS.items() if name != "c"]
+    made.train_from_iterator([f"▁{text}".replace(" ", "▁") for text in words], trainer)
+    kept = PreTrainedTokenizerFast(tokenizer_object=_reloaded(made), bos_token="<s>")
+    kept.add_special_tokens({"additional_special_tokens": ["[INST]", "[/INST]"]})
+    prompt = f"<s>[INST] Read this:\n{TEXTS['a']}\n\n{TEXTS['c']} What? [/INST]"
+    ids = tuple(kept(prompt, add_special_tokens=False)["input_ids"])
+    found = segment_ids(ids, kept, TEXTS.items(), (), least_tokens=4, least_characters=8)
+    assert found is not None
+    assert found.ids == ids
+    assert kept.decode(found.head) == "<s>[INST]"
+    assert [one.document for one in found.chunks] == ["a", "c"]
+    for one in found.chunks:
+        decoded = kept.decode(one.ids)
+        assert decoded.strip() in one.text
+        assert len(decoded) > 0.8 * len(one.text)
+
+
+def _reloaded(made: Tokenizer) -> Tokenizer:
+    """Return a tokenizer whose bytes are ordinary tokens, not special ones."""
+    state = json.loads(made.to_str())
+    state["added_tokens"] = [
+        one for one in state["added_tokens"] if not one["content"].startswith("<0x")
+    ]
+    return Tokenizer.from_str(json.dumps(state))
 
 
 class _Slow:
