@@ -73,7 +73,7 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
         return RECOGNISED_STORE
     model = STAND_INS.language_model(leaf, plain_class(cls), plain_method)
     if model is not None:
-        return local_llms.describe(model, accelerator.options.adopt_llm)
+        return local_llms.describe(accelerator, model)
     stands_in = STAND_INS.describe(leaf, plain_class(cls), plain_method)
     if stands_in is not None:
         return stands_in

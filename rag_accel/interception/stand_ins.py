@@ -53,7 +53,8 @@ class StandingIn:
             if known is None:
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return method(_stand_in(known, identity, obj, False), *args, **kwargs)
+            stand_in = _stand_in(known, identity, obj, False)
+            return _told(known, identity, obj, stand_in, method(stand_in, *args, **kwargs))
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
             # Of a default, the sync method runs on a stand-in.
@@ -61,7 +62,8 @@ class StandingIn:
             if known is None or is_default(type(obj), leaf):
                 return await borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return await method(_stand_in(known, identity, obj, True), *args, **kwargs)
+            stand_in = _stand_in(known, identity, obj, True)
+            return _told(known, identity, obj, stand_in, await method(stand_in, *args, **kwargs))
 
         return coroutine if leaf.flavour == "coroutine" else sync
 
@@ -69,6 +71,15 @@ class StandingIn:
 def _stand_in(known: KnownClass, identity: RequestIdentity, obj: Any, is_on_loop: bool) -> Any:
     """Return what replaces an object for one call: itself where a stand-in is of no use."""
     return known.make(obj, _Asking(identity, obj, is_on_loop)) if known.fits(obj) else obj
+
+
+def _told(known: KnownClass, identity: RequestIdentity, obj: Any, stand_in: Any, found: Any) -> Any:
+    """Return what a method returned, with how texts were computed where the model reuses some."""
+    if stand_in is obj or known.tell is None or known.model is None:
+        return found
+    if not local_llms.reuses_texts(identity.accelerator, known.model(obj)):
+        return found
+    return known.tell(stand_in, found)
 
 
 def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
@@ -99,7 +110,7 @@ class _Asking:
         return owned_or_plain(accelerator, owned, plain, work.name)
 
     def adopts(self, model: Any) -> bool:
-        return local_llms.why_plain(model, self._identity.accelerator.options.adopt_llm) is None
+        return local_llms.why_plain(self._identity.accelerator, model) is None
 
     def generate(self, model: Any, call: GreedyCall) -> Any:
         return local_llms.generate(self._identity, model, self._holder, call)
