@@ -123,6 +123,8 @@ class Accelerator:
         self.local_llms = LocalLLMs(self.options)
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, NamedEngine] = {}
+        #: whether ``embedder`` was given as a list
+        self.lists_embedders = False
         self._driver.add_borrowed(
             BorrowedEngine(USER_CODE, frozenset({PrimitiveKind.FUNCTION, PrimitiveKind.CONDITION}))
         )
@@ -172,6 +174,7 @@ class Accelerator:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
         if isinstance(engine, list | tuple) and name != "graph":  # where it may be triples
+            self.lists_embedders = self.lists_embedders or name == "embedder"
             engine = device_group(name, engine, self.options, self.cores)
         llm = as_local_llm(name, engine)
         if llm is not None:

@@ -14,7 +14,7 @@ from rag_accel.adoption.by_identity import ByClass
 from rag_accel.adoption.generation import GreedyCall
 from rag_accel.adoption.owned_or_plain import owned_or_plain, start_in_pool
 from rag_accel.adoption.stand_ins import ClientWork, KnownClass, StandIns
-from rag_accel.interception.leaf_call import is_nested
+from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
     LeafMethod,
     is_default,
@@ -94,7 +94,10 @@ class _Asking:
         def owned() -> Any:
             engine = accelerator.own(work.client, work.name, work.make, holder=self._holder)
             leaf = Work(engine, work.kind, work.payload, work.size)
-            return read(accelerator.leaves.compute(self._identity, leaf))
+            found = read(accelerator.leaves.compute(self._identity, leaf))
+            if meters:
+                note_work_on_engine(self._holder)
+            return found
 
         return owned_or_plain(accelerator, owned, plain, work.name)
 
@@ -102,6 +105,8 @@ class _Asking:
         return local_llms.why_plain(model, self._identity.accelerator.options.adopt_llm) is None
 
     def generate(self, model: Any, call: GreedyCall) -> Any:
+        if meters and self.adopts(model):
+            note_work_on_engine(self._holder)
         return local_llms.generate(self._identity, model, self._holder, call)
 
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
