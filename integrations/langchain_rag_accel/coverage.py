@@ -25,6 +25,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.tracers.context import register_configure_hook
 
 from langchain_rag_accel.option_readers import parts_of
+from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
 from rag_accel.interception.covered_calls import CallTally, CoveredCalls
 from rag_accel.interception.leaf_call import NotedCall
@@ -178,4 +179,6 @@ def coverage(program: Any = None) -> Coverage:
     """
     _listen()
     meter = LangChainMeter()
-    return Coverage(meter, partial(_open.opened, meter), reach_into(program, parts_of))
+    own = program._accelerator if isinstance(program, AcceleratedRunnable) else None
+    inner = program.bound if isinstance(program, AcceleratedRunnable) else program
+    return Coverage(meter, partial(_open.opened, meter), reach_into(inner, parts_of, own))

@@ -34,7 +34,7 @@ READERS = {
 ADOPTED_EMBEDDINGS = frozenset({"embedding_runtime"})
 ADOPTED_LLM = frozenset({"adopt_llm"})
 
-_DEFAULTS = {spec.name: spec.default for spec in fields(Options) if spec.name in READERS}
+DEFAULTS = {spec.name: spec.default for spec in fields(Options) if spec.name in READERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,22 @@ def options_of(own: Accelerator | None) -> tuple[Options, bool]:
 PartsOf = Callable[[Any, Options], Iterable[ProgramPart]]
 
 
-def reach_into(program: Any, parts_of: PartsOf) -> Callable[[], tuple[OptionReach, ...]]:
-    """Return what tells how far options reach into a program, at the time it is asked."""
+def reach_into(
+    program: Any, parts_of: PartsOf, own: Accelerator | None = None
+) -> Callable[[], tuple[OptionReach, ...]]:
+    """Return what tells how far options reach into a program, at the time it is asked.
+
+    Args:
+        program: the program; None for none.
+        parts_of: returns its parts.
+        own: the accelerator it was given, if its class does not have it.
+    """
 
     def look() -> tuple[OptionReach, ...]:
         if program is None:
             return ()
-        own = getattr(type(program), "__rag_accel_own__", None)
-        options, lists_embedders = options_of(own)
+        given = own or getattr(type(program), "__rag_accel_own__", None)
+        options, lists_embedders = options_of(given)
         return reach(parts_of(program, options), options, lists_embedders)
 
     return look
@@ -131,7 +139,7 @@ def _reach_of(
     if name == EMBEDDER:
         return OptionReach(name, "a list", lists_embedders, tuple(readers))
     value = getattr(options, name)
-    return OptionReach(name, value, value != _DEFAULTS[name], tuple(readers))
+    return OptionReach(name, value, value != DEFAULTS[name], tuple(readers))
 
 
 def as_lines(options: Sequence[OptionReach]) -> list[str]:

@@ -14,6 +14,7 @@ from rag_accel.adoption.owned_or_plain import logger
 from rag_accel.config import ENV_PREFIX, Options, is_enabled
 from rag_accel.errors import TranslationError, UnreadOptionWarning
 from rag_accel.interception.option_reach import (
+    DEFAULTS,
     MAX_PARTS,
     READERS,
     OptionReach,
@@ -22,8 +23,17 @@ from rag_accel.interception.option_reach import (
     reach,
 )
 
-_VARIABLES = tuple(ENV_PREFIX + name.upper() for name in READERS)
-_DEFAULTS = Options()
+#: Values that hold of themselves where nothing reads the option: defaults, and those that keep
+#: something from being done.
+_ASKING_NOTHING: dict[str, tuple[Any, ...]] = {
+    "mode": ("auto",),
+    "kv_reuse": ("exact",),
+    "kv_folder": (None,),
+    "adopt_llm": ("exact", "off"),
+    "embedding_runtime": ("auto", "torch"),
+    "side_by_side": (False,),
+    "off_loop": (False,),
+}
 
 #: Of each object, the options that a warning has named.
 _named: ByIdentity[dict[str, object]] = ByIdentity()
@@ -32,7 +42,7 @@ _named: ByIdentity[dict[str, object]] = ByIdentity()
 def unread(
     parts: Iterable[ProgramPart], options: Options, lists_embedders: bool = False
 ) -> list[OptionReach]:
-    """Return the given options that no part reads.
+    """Return the options that no part reads though somebody asked for what they do.
 
     Nothing is concluded of a program that is too large to be looked at, nor, but for ``mode``, of
     one none of whose leaves can be seen before it runs.
@@ -45,10 +55,17 @@ def unread(
     return [
         one
         for one in reach(seen, options, lists_embedders)
-        if one.is_given
-        and not one.parts
+        if not one.parts
         and not (has_no_steps if one.option == "mode" else is_hidden)
+        and _is_asked(one.option, one.value, one.is_given)
     ]
+
+
+def _is_asked(option: str, value: Any, is_given: bool = False) -> bool:
+    """Tell whether somebody gave an option, with a value that asks for something to be done."""
+    if value in _ASKING_NOTHING.get(option, ()):
+        return False
+    return is_given or ENV_PREFIX + option.upper() in os.environ
 
 
 def unread_lines(obj: Any, accelerator: Accelerator, parts_of: PartsOf) -> Iterator[str]:
@@ -127,12 +144,14 @@ def check_options(
 def _given(accelerator: Accelerator | None) -> Options | None:
     """Return the options to look at; None if none of those is given that may be unread."""
     if accelerator is None:
-        return Options.load() if any(name in os.environ for name in _VARIABLES) else None
+        is_set = any(ENV_PREFIX + name.upper() in os.environ for name in _ASKING_NOTHING)
+        return Options.load() if is_set else None
     options = accelerator.options
-    is_default = all(
-        getattr(options, name, None) == getattr(_DEFAULTS, name, None) for name in READERS
+    is_asked = accelerator.lists_embedders or any(
+        _is_asked(name, value := getattr(options, name), value != DEFAULTS[name])
+        for name in _ASKING_NOTHING
     )
-    return None if is_default and not accelerator.lists_embedders else options
+    return options if is_asked else None
 
 
 def _is_argument(options: Options) -> bool:

@@ -109,13 +109,12 @@ def test_threads_with_views_of_their_own_do_not_mix(accelerator: Accelerator) ->
 
 
 def test_options_are_seen_before_a_run() -> None:
-    with Accelerator(embedding_runtime="torch") as accelerator:
-        fast = accelerate(model_chain(), accelerator=Accelerator())
-        seen = coverage(fast)
-        parts = {one.option: one.parts for one in seen.options}
-    assert parts["mode"] == ("program: AcceleratedRunnable",)
-    assert parts["kv_reuse"] == ()
-    assert accelerator.closed
+    with Accelerator(mode="translate") as accelerator:
+        fast = accelerate(model_chain(), accelerator=accelerator)
+        seen = {one.option: one for one in coverage(fast).options}
+    assert str(seen["mode"]) == "mode='translate': program: RunnableSequence"
+    assert seen["mode"].is_given
+    assert str(seen["kv_reuse"]) == "kv_reuse='exact': no part reads it"
 
 
 def test_an_option_that_no_part_reads_is_printed_if_it_was_given() -> None:
@@ -147,8 +146,12 @@ def test_the_name_stays_a_function_whatever_is_imported() -> None:
     assert package.coverage is meters.coverage is coverage
 
 
+def _ask(text: str) -> Any:
+    return SyncRetriever().invoke(text)
+
+
 def test_a_call_in_an_own_function_counts(accelerator: Accelerator) -> None:
-    fast = accelerate(RunnableLambda(lambda text: SyncRetriever().invoke(text)))
+    fast = accelerate(RunnableLambda(_ask))
     with coverage(fast) as seen:
         fast.invoke("x")
     assert (seen.borrowed, seen.passed_by) == (1, 0)

@@ -17,6 +17,7 @@ from lc_programs import QUESTION, model_chain, retrieval_chain
 
 from langchain_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator, Options, TranslationError, UnreadOptionWarning
+from rag_accel.engines import CallableEmbeddingEngine
 from rag_accel.interception.option_reach import MAX_PARTS
 
 INPUT = {"input": "question one"}
@@ -50,9 +51,7 @@ def test_an_unread_option_warns_and_the_program_runs() -> None:
     [
         {"kv_folder": "/nowhere"},
         {"adopt_llm": "batched"},
-        {"embedding_runtime": "torch"},
-        {"side_by_side": False},
-        {"off_loop": False},
+        {"embedding_runtime": "bf16"},
     ],
     ids=lambda given: next(iter(given)),
 )
@@ -60,6 +59,35 @@ def test_each_option_has_its_warning(given: dict[str, Any]) -> None:
     with (
         Accelerator(**given) as accelerator,
         pytest.warns(UnreadOptionWarning, match=next(iter(given))),
+    ):
+        accelerate(retrieval_chain(), accelerator=accelerator)
+
+
+def test_a_value_that_asks_for_nothing_is_no_matter() -> None:
+    quiet: dict[str, Any] = {
+        "adopt_llm": "off",
+        "embedding_runtime": "torch",
+        "side_by_side": False,
+        "off_loop": False,
+    }
+    with Accelerator(**quiet) as accelerator:
+        accelerate(retrieval_chain(), accelerator=accelerator)
+
+
+@pytest.mark.parametrize("name", ["off_loop", "side_by_side"])
+def test_a_default_in_the_environment_counts_as_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"RAG_ACCEL_{name.upper()}", "1")
+    with pytest.warns(UnreadOptionWarning, match=f"{name}=True"):
+        accelerate(retrieval_chain())
+
+
+def test_a_list_of_embedders_that_serves_nothing_here_is_said() -> None:
+    members = [CallableEmbeddingEngine(lambda texts: [[1.0, 0.0] for _ in texts])]
+    with (
+        Accelerator(embedder=members) as accelerator,
+        pytest.warns(UnreadOptionWarning, match="embedder='a list'"),
     ):
         accelerate(retrieval_chain(), accelerator=accelerator)
 
