@@ -16,7 +16,7 @@ from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_cl
 from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
     ADOPTED_LLM,
-    ProgramPart,
+    PartOptions,
     component_options,
 )
 from rag_accel_adapters.langchain.models import EMBEDDINGS
@@ -27,21 +27,21 @@ from rag_accel_adapters.langgraph.parts import is_graph
 _SPREAD = frozenset({"mode", "side_by_side"})
 
 
-def parts_of(obj: Any, options: Options) -> Iterator[ProgramPart]:
+def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
     """Yield the parts of a program with what each reads; the program itself first."""
     name = plain_class(type(obj)).__name__
     if is_graph_transformer(obj):
-        yield ProgramPart("program", name, _SPREAD)
+        yield PartOptions("program", name, _SPREAD)
     elif _is_chain(obj):
-        yield ProgramPart("program", name, frozenset({"mode"}))
+        yield PartOptions("program", name, frozenset({"mode"}))
     for found in walk(obj):
         cls = plain_class(type(found.obj))
         if found.is_leaf:
             reads = _reads(found.obj, cls, options)
             is_alone = found.obj is obj
-            yield ProgramPart(found.path, cls.__name__, reads, True, has_no_steps=is_alone)
+            yield PartOptions(found.path, cls.__name__, reads, True, has_no_steps=is_alone)
         elif callable(found.obj) and is_users(found.obj):
-            yield ProgramPart(found.path, cls.__name__)
+            yield PartOptions(found.path, cls.__name__)
 
 
 def _is_chain(obj: Any) -> bool:

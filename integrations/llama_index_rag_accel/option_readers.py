@@ -22,7 +22,7 @@ from rag_accel.interception.leaf_table import (
 from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
     ADOPTED_LLM,
-    ProgramPart,
+    PartOptions,
     component_options,
 )
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
@@ -30,7 +30,7 @@ from rag_accel_adapters.llama_index.stand_ins import STAND_INS
 from rag_accel_adapters.llama_index.walk import walk
 
 
-def parts_of(obj: Any, options: Options) -> Iterator[ProgramPart]:
+def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
     """Yield the parts of a program with what each reads; those that hold others first."""
     for found in walk(obj):
         cls = plain_class(type(found.obj))
@@ -38,7 +38,7 @@ def parts_of(obj: Any, options: Options) -> Iterator[ProgramPart]:
         reads = frozenset(_of_methods(cls))
         if is_leaf:
             reads |= _of_work(found.obj, cls, options)
-        yield ProgramPart(found.path, cls.__name__, reads, is_leaf)
+        yield PartOptions(found.path, cls.__name__, reads, is_leaf)
 
 
 def _of_methods(cls: type) -> Iterator[str]:

@@ -17,20 +17,20 @@ from rag_accel.interception.leaf_table import (
 from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
     READERS,
-    ProgramPart,
+    PartOptions,
     component_options,
 )
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 from rag_accel_adapters.neo4j_graphrag.walk import walk
 
 
-def parts_of(obj: Any, options: Options) -> Iterator[ProgramPart]:
+def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
     """Yield the parts of a program with what each reads; those that hold others first."""
     for path, part in walk(obj):
         cls = plain_class(type(part))
         known = leaf_class(cls)
         is_leaf = known.base is not None and not is_composite(part)
-        yield ProgramPart(path, cls.__name__, _reads(part, cls, options), is_leaf)
+        yield PartOptions(path, cls.__name__, _reads(part, cls, options), is_leaf)
 
 
 def _reads(part: Any, cls: type, options: Options) -> frozenset[str]:

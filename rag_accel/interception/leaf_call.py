@@ -89,16 +89,9 @@ def is_part_of_unscheduled(obj: Any) -> bool:
     return any(obj is one or isinstance(obj, inner) for one, inner in _plain.get())
 
 
-def note_work_on_engine(obj: Any) -> None:
-    """Tell the meters, once a call, that an object's admitted call has its work on an engine.
-
-    The call may be one of a stand-in, which is of the object's class.
-    """
-    call = next(iter(held.get()[-1:]), None)
-    if call is None or call.is_on_engine or not call.is_active or type(call.obj) is not type(obj):
-        return
-    call.is_on_engine = True
-    _tell(NotedCall(obj, (), "owned", call.method, was_admitted=True))
+def note_work_on_engine(obj: Any, args: Sequence[Any], method: str) -> None:
+    """Tell the meters that an admitted call of an object has its work on an engine of ours."""
+    _tell(NotedCall(obj, args, "owned", method, was_admitted=True))
 
 
 def _tell(noted: NotedCall) -> None:
@@ -139,13 +132,12 @@ class LeafCall:
         "_identity",
         "_is_stream",
         "_kind",
+        "_method",
         "_permit",
         "_run",
         "inner",
         "is_active",
-        "is_on_engine",
         "is_settled",
-        "method",
         "obj",
     )
 
@@ -160,7 +152,7 @@ class LeafCall:
         self._identity = identity
         self.obj = obj
         self._kind = leaf.kind
-        self.method = leaf.name
+        self._method = leaf.name
         self._engine = known.engine
         self.inner = known.framework.inner.get(leaf.kind, ())
         self._args = args
@@ -169,7 +161,6 @@ class LeafCall:
         self._before = current_request.get()
         self.is_active = True
         self._is_stream = False
-        self.is_on_engine = False
         #: whether it is over, and the context is as it was
         self.is_settled = False
 
@@ -189,7 +180,7 @@ class LeafCall:
             self._refused(error)
             return True
         if meters:
-            note_leaf(self.obj, self._args, "admitted", self.method)
+            note_leaf(self.obj, self._args, "admitted", self._method)
         return True
 
     def _begin_known(self) -> bool:
@@ -209,7 +200,7 @@ class LeafCall:
             self._refused(error)
         else:
             if meters:
-                note_leaf(self.obj, self._args, "queued", self.method)
+                note_leaf(self.obj, self._args, "queued", self._method)
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop."""
@@ -221,7 +212,7 @@ class LeafCall:
             self._refused(error)
         else:
             if meters:
-                note_leaf(self.obj, self._args, "queued", self.method)
+                note_leaf(self.obj, self._args, "queued", self._method)
 
     def begin_stream(self) -> None:
         """Note that it goes on after its caller has returned, and its run with it."""
@@ -272,7 +263,7 @@ class LeafCall:
 
     def _refused(self, error: Exception) -> None:
         fail_open(self._identity.accelerator, error, self._engine)
-        note_leaf(self.obj, self._args, None, self.method, _FAILED)
+        note_leaf(self.obj, self._args, None, self._method, _FAILED)
 
 
 class inside:  # noqa: N801 - used as a function

@@ -38,7 +38,7 @@ DEFAULTS = {spec.name: spec.default for spec in fields(Options) if spec.name in 
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramPart:
+class PartOptions:
     """One part of a program.
 
     Args:
@@ -96,7 +96,7 @@ def options_of(own: Accelerator | None) -> tuple[Options, bool]:
 
 
 #: Returns the parts of an object under options.
-PartsOf = Callable[[Any, Options], Iterable[ProgramPart]]
+PartsOf = Callable[[Any, Options], Iterable[PartOptions]]
 
 
 def reach_into(
@@ -121,7 +121,7 @@ def reach_into(
 
 
 def reach(
-    parts: Iterable[ProgramPart], options: Options, lists_embedders: bool = False
+    parts: Iterable[PartOptions], options: Options, lists_embedders: bool = False
 ) -> tuple[OptionReach, ...]:
     """Return how far each option of ``READERS`` reaches into a program."""
     seen = list(islice(parts, MAX_PARTS))
@@ -133,7 +133,7 @@ def reach(
 
 
 def _reach_of(
-    name: str, parts: Sequence[ProgramPart], options: Options, lists_embedders: bool
+    name: str, parts: Sequence[PartOptions], options: Options, lists_embedders: bool
 ) -> OptionReach:
     readers = dict.fromkeys(f"{one.path}: {one.cls}" for one in parts if name in one.options)
     if name == EMBEDDER:

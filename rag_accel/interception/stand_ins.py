@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,7 +54,8 @@ class StandingIn:
             if known is None:
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return method(_stand_in(known, identity, obj, False), *args, **kwargs)
+            ask = _Asking(identity, obj, False, _notes(obj, leaf, args))
+            return method(_stand_in(known, ask, obj), *args, **kwargs)
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
             # Of a default, the sync method runs on a stand-in.
@@ -61,14 +63,22 @@ class StandingIn:
             if known is None or is_default(type(obj), leaf):
                 return await borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return await method(_stand_in(known, identity, obj, True), *args, **kwargs)
+            ask = _Asking(identity, obj, True, _notes(obj, leaf, args))
+            return await method(_stand_in(known, ask, obj), *args, **kwargs)
 
         return coroutine if leaf.flavour == "coroutine" else sync
 
 
-def _stand_in(known: KnownClass, identity: RequestIdentity, obj: Any, is_on_loop: bool) -> Any:
+def _stand_in(known: KnownClass, ask: _Asking, obj: Any) -> Any:
     """Return what replaces an object for one call: itself where a stand-in is of no use."""
-    return known.make(obj, _Asking(identity, obj, is_on_loop)) if known.fits(obj) else obj
+    return known.make(obj, ask) if known.fits(obj) else obj
+
+
+def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[], None]]:
+    """Return what tells the meters, from any thread, that an engine has the work of a call."""
+    if not meters or is_nested(obj):
+        return []
+    return [partial(copy_context().run, note_work_on_engine, obj, args, leaf.name)]
 
 
 def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
@@ -79,11 +89,18 @@ def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: 
 class _Asking:
     """A function that brings the work of one object's stand-in to the scheduler, for one run."""
 
-    __slots__ = ("_holder", "_identity", "is_on_loop")
+    __slots__ = ("_holder", "_identity", "_notes", "is_on_loop")
 
-    def __init__(self, identity: RequestIdentity, holder: Any, is_on_loop: bool) -> None:
+    def __init__(
+        self,
+        identity: RequestIdentity,
+        holder: Any,
+        is_on_loop: bool,
+        notes: list[Callable[[], None]],
+    ) -> None:
         self._identity = identity
         self._holder = holder
+        self._notes = notes
         self.is_on_loop = is_on_loop
 
     def __call__(
@@ -95,8 +112,7 @@ class _Asking:
             engine = accelerator.own(work.client, work.name, work.make, holder=self._holder)
             leaf = Work(engine, work.kind, work.payload, work.size)
             found = read(accelerator.leaves.compute(self._identity, leaf))
-            if meters:
-                note_work_on_engine(self._holder)
+            self._note()
             return found
 
         return owned_or_plain(accelerator, owned, plain, work.name)
@@ -105,9 +121,16 @@ class _Asking:
         return local_llms.why_plain(model, self._identity.accelerator.options.adopt_llm) is None
 
     def generate(self, model: Any, call: GreedyCall) -> Any:
-        if meters and self.adopts(model):
-            note_work_on_engine(self._holder)
+        if self._notes and self.adopts(model):
+            self._note()
         return local_llms.generate(self._identity, model, self._holder, call)
+
+    def _note(self) -> None:
+        try:
+            note = self._notes.pop()
+        except IndexError:  # nobody meters, or it was noted
+            return
+        note()
 
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         running = start_in_pool(

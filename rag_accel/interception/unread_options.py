@@ -18,8 +18,8 @@ from rag_accel.interception.option_reach import (
     MAX_PARTS,
     READERS,
     OptionReach,
+    PartOptions,
     PartsOf,
-    ProgramPart,
     reach,
 )
 
@@ -40,7 +40,7 @@ _named: ByIdentity[dict[str, object]] = ByIdentity()
 
 
 def unread(
-    parts: Iterable[ProgramPart], options: Options, lists_embedders: bool = False
+    parts: Iterable[PartOptions], options: Options, lists_embedders: bool = False
 ) -> list[OptionReach]:
     """Return the options that no part reads though somebody asked for what they do.
 
