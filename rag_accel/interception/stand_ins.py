@@ -78,7 +78,8 @@ def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[],
     """Return what tells the meters, from any thread, that an engine has the work of a call."""
     if not meters or is_nested(obj):
         return []
-    return [partial(copy_context().run, note_work_on_engine, obj, args, leaf.name)]
+    context = copy_context()
+    return [lambda: context.run(note_work_on_engine, obj, args, leaf.name)]
 
 
 def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
