@@ -190,6 +190,14 @@ class Accelerator:
         borrowed = BorrowedEngine(name, frozenset({does}))
         self._keep_engine(name, NamedEngine(self._driver.add_borrowed(borrowed), borrowed, taken))
 
+    @property
+    def options_of_engines(self) -> frozenset[str]:
+        """Return the options that engines given to this accelerator read."""
+        reads = {"embedding_runtime"} if "embedder" in self._bound else set[str]()
+        if self.local_llms.are_given:
+            reads |= {"kv_reuse", "kv_folder"}
+        return frozenset(reads)
+
     def _keep_engine(self, name: str, engine: NamedEngine) -> None:
         # Always another mapping: what was compiled for the one before is compiled again.
         with self._lock:

@@ -40,9 +40,11 @@ _named: ByIdentity[dict[str, object]] = ByIdentity()
 
 
 def unread(
-    parts: Iterable[PartOptions], options: Options, lists_embedders: bool = False
+    parts: Iterable[PartOptions], options: Options, accelerator: Accelerator | None = None
 ) -> list[OptionReach]:
     """Return the options that no part reads though somebody asked for what they do.
+
+    Those that an engine of the accelerator's own reads are not among them: its RAGraphs have them.
 
     Nothing is concluded of a program that is too large to be looked at, nor, but for ``mode``, of
     one none of whose leaves can be seen before it runs.
@@ -52,10 +54,13 @@ def unread(
         return []
     is_hidden = not any(part.is_leaf for part in seen)
     has_no_steps = any(part.has_no_steps for part in seen)
+    lists_embedders = accelerator is not None and accelerator.lists_embedders
+    elsewhere = frozenset() if accelerator is None else accelerator.options_of_engines
     return [
         one
         for one in reach(seen, options, lists_embedders)
         if not one.parts
+        and one.option not in elsewhere
         and not (has_no_steps if one.option == "mode" else is_hidden)
         and _is_asked(one.option, one.value, one.is_given)
     ]
@@ -71,7 +76,7 @@ def _is_asked(option: str, value: Any, is_given: bool = False) -> bool:
 def unread_lines(obj: Any, accelerator: Accelerator, parts_of: PartsOf) -> Iterator[str]:
     """Yield what the explanation of an object says of options that no part of it reads."""
     options = accelerator.options
-    for one in unread(parts_of(obj, options), options, accelerator.lists_embedders):
+    for one in unread(parts_of(obj, options), options, accelerator):
         yield f"  option {one.option}={one.value!r}: {_why(one.option)}"
 
 
@@ -117,9 +122,8 @@ def check_options(
     options = _given(accelerator)
     if options is None:
         return
-    lists_embedders = accelerator is not None and accelerator.lists_embedders
     try:
-        found = unread(parts_of(obj, options), options, lists_embedders)
+        found = unread(parts_of(obj, options), options, accelerator)
     except Exception as error:  # of the program's own attributes, which are its business
         # Text only: a kept record would keep the error, its frames and so the program alive.
         logger.warning("what %s reads of its options is unknown: %s", _name(obj), repr(error))

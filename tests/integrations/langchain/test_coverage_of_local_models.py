@@ -13,9 +13,11 @@ import tiny_chat
 from fake_runner import tokenizer
 from hf_callers import QUESTIONS, own_model, own_pipeline
 from langchain_huggingface import HuggingFacePipeline
+from lc_fakes import FakeEmbeddings
 
 from langchain_rag_accel import ChatRagAccel, accelerate, coverage, explain
 from rag_accel import Accelerator
+from rag_accel.engines import LocalLLM
 
 
 def parts(program: Any) -> dict[str, tuple[str, ...]]:
@@ -60,6 +62,12 @@ def test_a_component_is_scheduled_and_reads_the_reuse() -> None:
         assert (seen.scheduled, seen.borrowed, seen.passed_by) == (1, 0, 0)
         assert parts(fast)["kv_reuse"] == ("program.0: ChatRagAccel",)
         assert "option" not in explain(fast)
+
+
+def test_a_model_of_the_accelerators_own_reads_the_reuse() -> None:
+    llm = LocalLLM(tiny_chat.model(), tokenizer())
+    with Accelerator(strict=True, llm=llm, kv_reuse="full") as accelerator:
+        accelerate(FakeEmbeddings(), accelerator=accelerator)
 
 
 def test_what_a_component_names_is_not_the_accelerators() -> None:

@@ -92,6 +92,12 @@ def test_a_list_of_embedders_that_serves_nothing_here_is_said() -> None:
         accelerate(retrieval_chain(), accelerator=accelerator)
 
 
+def test_what_an_engine_of_the_accelerator_reads_is_no_matter() -> None:
+    embedder = CallableEmbeddingEngine(lambda texts: [[1.0, 0.0] for _ in texts])
+    with Accelerator(embedder=embedder, embedding_runtime="bf16") as accelerator:
+        accelerate(retrieval_chain(), accelerator=accelerator)
+
+
 def test_nothing_is_said_where_nothing_was_given(accelerator: Accelerator) -> None:
     for program in (model_chain(), retrieval_chain(), FakeEmbeddings(), SyncChat(), graph()):
         accelerate(program)
