@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
+from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption import local_llms
@@ -26,6 +27,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
+from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.stand_ins import STAND_INS
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
@@ -45,7 +47,7 @@ def leaf_lines(inner: Any, accelerator: Accelerator) -> list[str]:
     )
     if not any(found.is_leaf for found in seen):
         lines.update(dict.fromkeys(NO_LEAF))
-    return list(lines)
+    return [*lines, *unread_lines(inner, accelerator, parts_of)]
 
 
 def _say(found: Found, accelerator: Accelerator) -> str | None:

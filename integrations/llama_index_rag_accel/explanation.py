@@ -12,6 +12,7 @@ from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.entries import is_program
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
 from llama_index_rag_accel.off_loop import reason_to_stay
+from llama_index_rag_accel.option_readers import parts_of
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.explanation import (
@@ -29,6 +30,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
+from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.stand_ins import STAND_INS
 from rag_accel_adapters.llama_index.walk import FoundPart, walk
@@ -43,6 +45,7 @@ def explain_inside(obj: Any, accelerator: Accelerator) -> str:
     lines = [f"  {found.path}: {said}" for found in seen for said in _say(found, accelerator)]
     if not any(_is_leaf(found.obj) for found in seen):
         lines += NO_LEAF
+    lines += unread_lines(obj, accelerator, parts_of)
     return "\n".join([*headline(obj, LLAMA_INDEX.name, accelerator), *lines])
 
 

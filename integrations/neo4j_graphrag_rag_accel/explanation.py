@@ -9,6 +9,7 @@ from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.retrievers.base import Retriever
 
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
+from neo4j_graphrag_rag_accel.option_readers import parts_of
 from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.interception.explanation import BORROWED, NO_LEAF, NOT_UNDERSTOOD, headline
 from rag_accel.interception.leaf_table import (
@@ -18,6 +19,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
+from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 from rag_accel_adapters.neo4j_graphrag.walk import walk
 
@@ -36,6 +38,7 @@ def explain(obj: Any) -> str:
     ]
     if not any(leaf_base(type(part)) is not None for _, part in seen):
         lines += NO_LEAF
+    lines += unread_lines(obj, accelerator, parts_of)
     return "\n".join([*headline(obj, NEO4J_GRAPHRAG.name, accelerator), *lines])
 
 

@@ -123,6 +123,8 @@ class Accelerator:
         self.local_llms = LocalLLMs(self.options)
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, NamedEngine] = {}
+        #: whether ``embedder`` was given as a list
+        self.lists_embedders = False
         self._driver.add_borrowed(
             BorrowedEngine(USER_CODE, frozenset({PrimitiveKind.FUNCTION, PrimitiveKind.CONDITION}))
         )
@@ -172,6 +174,7 @@ class Accelerator:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
         if isinstance(engine, list | tuple) and name != "graph":  # where it may be triples
+            self.lists_embedders = self.lists_embedders or name == "embedder"
             engine = device_group(name, engine, self.options, self.cores)
         llm = as_local_llm(name, engine)
         if llm is not None:
@@ -186,6 +189,14 @@ class Accelerator:
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))
         self._keep_engine(name, NamedEngine(self._driver.add_borrowed(borrowed), borrowed, taken))
+
+    @property
+    def options_of_engines(self) -> frozenset[str]:
+        """Return the options that engines given to this accelerator read."""
+        reads = {"embedding_runtime"} if "embedder" in self._bound else set[str]()
+        if self.local_llms.are_given:
+            reads |= {"kv_reuse", "kv_folder"}
+        return frozenset(reads)
 
     def _keep_engine(self, name: str, engine: NamedEngine) -> None:
         # Always another mapping: what was compiled for the one before is compiled again.

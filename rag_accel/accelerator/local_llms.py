@@ -54,6 +54,11 @@ class LocalLLMs:
         self._models = WeakKeyDictionary({llm: model})
         return model
 
+    @property
+    def are_given(self) -> bool:
+        """Tell whether a model was given to the accelerator."""
+        return bool(self._given)
+
     def model(self, llm: LocalLLM) -> LocalModel:
         """Return what is run for a component's model, the same for all that come to the same.
 

@@ -107,7 +107,7 @@ def _plain(
 
         def run(*_: Any, **__: Any) -> Any:
             hosted = call.adopted.hosted
-            owned = _noted(call.embed if hosted is None else call.embed_or_alone, self)
+            owned = _noted(call.embed if hosted is None else call.embed_or_alone, self, leaf)
             found = owned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
             if hosted is None or not isinstance(found, AskAlone):
                 return found
@@ -135,7 +135,7 @@ def _coroutine(
 
         async def owned() -> Any:
             found = await compute(self, *args, **kwargs)
-            _note(self, found)
+            _note(self, leaf, found)
             return found
 
         async def embed(*_: Any, **__: Any) -> Any:
@@ -215,18 +215,18 @@ def _below_decorators(
     return inner, borrowed if inner is original else wrappers.borrowed(inner, leaf)
 
 
-def _noted(owned: Callable[[], Any], obj: Any) -> Callable[[], Any]:
+def _noted(owned: Callable[[], Any], obj: Any, leaf: LeafMethod) -> Callable[[], Any]:
     def noting() -> Any:
         found = owned()
-        _note(obj, found)
+        _note(obj, leaf, found)
         return found
 
     return noting
 
 
-def _note(obj: Any, found: Any) -> None:
+def _note(obj: Any, leaf: LeafMethod, found: Any) -> None:
     if meters and not isinstance(found, AskAlone):  # that one is asked for again, by itself
-        note_leaf(obj, (), "queued")
+        note_leaf(obj, (), "owned", leaf.name)
 
 
 def _is_text(value: object) -> bool:

@@ -77,7 +77,7 @@ class RagAccelEmbeddings(Embeddings):
 
     def _embed(self, texts: list[str], role: Role) -> Vectors:
         identity = identity_for(self._accelerator)
-        note_leaf(self, (), None if identity is None else "queued")
+        note_leaf(self, (), None if identity is None else "owned", "embed")
         if identity is None:
             return self._plain(texts, role)
         return owned_or_plain(
@@ -89,7 +89,7 @@ class RagAccelEmbeddings(Embeddings):
 
     async def _aembed(self, texts: list[str], role: Role) -> Vectors:
         identity = identity_for(self._accelerator)
-        note_leaf(self, (), None if identity is None else "queued")
+        note_leaf(self, (), None if identity is None else "owned", "embed")
 
         async def plain() -> Vectors:
             return self._plain(texts, role)

@@ -183,7 +183,7 @@ class RagAccelEmbedding(BaseEmbedding):
 
     def _identity(self) -> RequestIdentity | None:
         identity = identity_for(self._accelerator)
-        note_leaf(self, (), None if identity is None else "queued")
+        note_leaf(self, (), None if identity is None else "owned", "embed")
         return identity
 
     def _plain(self, texts: list[str], role: Role) -> Vectors:

@@ -218,7 +218,7 @@ class RagAccelVectorStore(BasePydanticVectorStore):
             )
         check_filters(query.filters)
         if not is_nested(self):
-            note_leaf(self, (), "queued" if is_enabled() else None)
+            note_leaf(self, (), "owned" if is_enabled() else None, "search")
         where = equal_values(query.filters)
         nodes, sources = query.node_ids or None, query.doc_ids or None
         asked = SearchQuery(query.query_embedding, query.similarity_top_k, where or None)
