@@ -14,6 +14,7 @@ from rag_accel.accelerator.listed_devices import is_device, require_device, take
 from rag_accel.accelerator.program_embedders import ProgramEmbedders
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
+from rag_accel.errors import ConfigError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.scheduler.messages import EngineName
 
@@ -50,6 +51,8 @@ class ListedEmbedders:
         Raises:
             ConfigError: as ``device_group``; of a list of devices alone, one that is not there.
         """
+        if name in self._waiting:
+            raise ConfigError("this engine name is taken", where=name, valid="another name")
         if name == _EMBEDDER and isinstance(given, str) and given == AUTO:
             given = find_devices().listed
             if given == ("cpu",):  # the engine that any model has without a list
@@ -85,6 +88,35 @@ class ListedEmbedders:
                 engine = self._waiting[name]()
                 del self._waiting[name]
                 yield name, engine
+
+
+def component_devices(given: Any, where: str) -> tuple[Any, ...] | None:
+    """Return the devices that a component lists for its model; None for none, or one processor.
+
+    Args:
+        given: None, ``"auto"``, or a list of devices and of ProcessMembers without a model.
+        where: what takes them, for the error.
+
+    Raises:
+        ConfigError: something else, something twice, or a device that is not there.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) and given == AUTO:
+        found = find_devices().listed
+        return None if found == ("cpu",) else found
+    is_list = isinstance(given, list | tuple)
+    devices: tuple[Any, ...] = tuple(given) if is_list else ()  # pyright: ignore[reportUnknownArgumentType]
+    if not take_any_model(devices):
+        raise ConfigError(
+            "these are no devices for the model of a component",
+            where=where,
+            found=repr(given),
+            valid="a list of devices such as 'cpu' or 'cuda:0' and of ProcessMember(), or 'auto'",
+            hint="list members with a model of their own in Accelerator(embedder=[...])",
+        )
+    check_devices(where, devices)
+    return devices
 
 
 def check_devices(name: str, devices: tuple[Any, ...]) -> None:

@@ -10,29 +10,33 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from rag_accel.accelerator.device_groups import group_of, listed_members
 from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.listed_devices import CopiedModel, is_sentence_transformer
+from rag_accel.accelerator.placed_models import (
+    PlacedModel,
+    Vectors,
+    forms_around,
+    not_admitted,
+    other_model,
+    other_vectors,
+    vectors_of,
+)
 from rag_accel.config import Options
-from rag_accel.engine_api import TextBatch
-from rag_accel.engines.devices.formed_texts import FormedTexts, TextForm
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.errors import ClosedError
 from rag_accel.scheduler.messages import EngineName
 
 if TYPE_CHECKING:
     from rag_accel.engines.devices.group import DeviceGroup
-    from rag_accel.engines.embedding.under_way import Vector
 
 logger = logging.getLogger("rag_accel.engines")
 
 Devices = tuple[Any, ...]
-Role = Literal["query", "document"]
-Vectors: TypeAlias = "Mapping[Role, Vector]"
 _Key = tuple[int, int, str]
 
 _CHANGED = "the model was changed since it was compared"
@@ -68,25 +72,6 @@ class _Placing:
     def variant(self) -> str:
         """Return what tells its engine from others of the model."""
         return f"devices {id(self.devices)} {self.encoding.variant}"
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedModel:
-    """Where a program's model is computed on several devices.
-
-    Args:
-        engine: the group's name.
-        forms: the arguments of ``encode`` that the group does not have of itself, by role.
-    """
-
-    engine: EngineName
-    forms: Mapping[Role, TextForm] | None = None
-
-    def texts(self, texts: tuple[str, ...], role: Role, keep: bool) -> TextBatch:
-        """Return texts as work for the group."""
-        if self.forms is None:
-            return TextBatch(texts, role, keep)
-        return FormedTexts(texts, role, keep, self.forms[role])
 
 
 class ProgramEmbedders:
@@ -235,7 +220,7 @@ class ProgramEmbedders:
         except ClosedError:
             reason = _CLOSED
         except Exception as error:  # the program goes on without; explain() says why
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         placing.members = ()
         if reason is None:
             placing.state = "placed"
@@ -259,45 +244,30 @@ class ProgramEmbedders:
             return "changes of its model would not be seen"
         checks = [watch() for watch in watches]
         placing.is_same = lambda: all(check() for check in checks)
-        own = _vectors(placing.encoding, self._options, self._cores)
+        own = vectors_of(placing.encoding, self._options, self._cores)
         if placing.devices is not None:
             return self._copied(placing, placing.devices, own)
         assert self.group is not None, "devices or a group were listed"
         engine, placing.group = self.group
-        reason = _other_model(placing.encoding, placing.group)
+        return self._shared(placing, engine, placing.group, own)
+
+    def _shared(
+        self, placing: _Placing, engine: EngineName, group: DeviceGroup, own: Vectors
+    ) -> str | None:
+        """Do as ``_tried`` with the group of a list that has models of its own."""
+        encoding, options = placing.encoding, self._options
+        reason = other_model(encoding, group) or not_admitted(group, options.namespace)
         if reason is not None:
             return reason
         placing.placed = PlacedModel(engine)
         reason = self._compared(placing, own)
-        forms = None if reason is None else self._forms(placing.encoding, placing.group, own)
+        if reason is None:
+            return None
+        forms = forms_around(encoding, group, own, options, self._cores)
         if forms is None:
             return reason
         placing.placed = PlacedModel(engine, forms)
-        return None if placing.is_same() else _CHANGED
-
-    def _forms(
-        self, encoding: ModelEncoding, group: DeviceGroup, own: Vectors
-    ) -> dict[Role, TextForm] | None:
-        """Return the arguments to honour around a group of the bare model; None if it is none."""
-        from rag_accel.engines.devices.fidelity import probe_texts
-        from rag_accel.engines.devices.formed_texts import form_for
-
-        queries, documents = form_for(encoding.query_kwargs), form_for(encoding.document_kwargs)
-        if queries is None or documents is None:
-            return None
-        forms: dict[Role, TextForm] = {"query": queries, "document": documents}
-        bare, tolerance = ModelEncoding(encoding.model, {}, {}), self._options.member_tolerance
-        texts = probe_texts()
-        if _other_vectors(_vectors(bare, self._options, self._cores), group.expected, tolerance):
-            return None
-        given: dict[Role, tuple[str, ...]] = {
-            role: form.texts(texts) for role, form in forms.items()
-        }
-        found = _vectors(bare, self._options, self._cores, given)
-        formed: dict[Role, Vector] = {
-            role: forms[role].finished(vectors) for role, vectors in found.items()
-        }
-        return None if _other_vectors(own, formed, tolerance) else forms
+        return None if placing.is_same is not None and placing.is_same() else _CHANGED
 
     def _copied(self, placing: _Placing, devices: Devices, own: Vectors) -> str | None:
         model = CopiedModel(placing.encoding, self._options)
@@ -322,7 +292,7 @@ class ProgramEmbedders:
     def _compared(self, placing: _Placing, own: Vectors) -> str | None:
         assert placing.group is not None, "there is something to compare with"
         assert placing.is_same is not None, "the model is watched"
-        reason = _other_vectors(own, placing.group.expected, self._options.member_tolerance)
+        reason = other_vectors(own, placing.group.expected, self._options.member_tolerance)
         return reason or (None if placing.is_same() else _CHANGED)
 
     def _join(self, placing: _Placing, group: DeviceGroup) -> bool:
@@ -332,7 +302,9 @@ class ProgramEmbedders:
             holder = None if known is None else known()
             if known is not None and holder is None:
                 continue
-            if not self._closed:
+            if is_joined:  # an engine whose first holder has gone is not made again
+                self._table.hold(model, placing.variant, holder)
+            elif not self._closed:
                 self._table.own(model, "embedding", lambda: group, placing.variant, holder)
                 is_joined = True
         return is_joined
@@ -352,48 +324,3 @@ def _abort(members: Sequence[Any]) -> None:
     for member in members:
         if isinstance(member, AbortableMember):
             member.abort()
-
-
-def _vectors(
-    encoding: ModelEncoding,
-    options: Options,
-    cores: int,
-    texts: Mapping[Role, tuple[str, ...]] | None = None,
-) -> Vectors:
-    """Return a program's vectors by role, ``[texts, dim], float32``; by default of the probes."""
-    from rag_accel.engines.devices.admitting import ROLES
-    from rag_accel.engines.devices.fidelity import embedded, probe_texts
-    from rag_accel.engines.devices.members import EngineMember
-
-    probes = probe_texts()
-    member = EngineMember(encoding.engine(options))
-    try:
-        return {
-            role: embedded(member, probes if texts is None else texts[role], role, cores)
-            for role in ROLES
-        }
-    finally:
-        member.close()
-
-
-def _other_vectors(own: Vectors, expected: Vectors, tolerance: float | None) -> str | None:
-    from rag_accel.engines.devices.fidelity import compare
-
-    for role, vectors in own.items():
-        if vectors.shape != expected[role].shape:
-            return f"its vectors have {vectors.shape[1]} components, not {expected[role].shape[1]}"
-        found = compare(expected[role], vectors)
-        if not found.is_within(tolerance):
-            return f"other vectors of the {role} probes than the first member's: {found}"
-    return None
-
-
-def _other_model(encoding: ModelEncoding, group: DeviceGroup) -> str | None:
-    """Return in what a program's model differs from the first member's, as far as it is here."""
-    from rag_accel.engines.embedding.same_model import difference
-
-    theirs = group.reference_model
-    if not is_sentence_transformer(theirs):
-        return None
-    found = difference(encoding.model, theirs)
-    return None if found is None else f"the list has another model: {found}"

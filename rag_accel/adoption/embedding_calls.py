@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rag_accel.accelerator import RequestIdentity, Work
-from rag_accel.accelerator.program_embedders import PlacedModel
+from rag_accel.accelerator.placed_models import PlacedModel
 from rag_accel.adoption.embedding_devices import on_devices
 from rag_accel.adoption.embeddings import AdoptedEmbeddings
 from rag_accel.adoption.texts_ahead import TextsAhead, find_ahead

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.accelerator.program_embedders import PlacedModel
+from rag_accel.accelerator.placed_models import PlacedModel
 from rag_accel.adoption.embeddings import AdoptedEmbeddings
 
 HOSTED = "its server computes its vectors"
@@ -24,13 +24,17 @@ def on_devices(
 
 def describe(adopted: AdoptedEmbeddings, accelerator: Accelerator) -> str:
     """Return how a recognised object runs on an accelerator."""
-    said = adopted.describe(accelerator.options)
+    return adopted.describe(accelerator.options) + described_devices(adopted, accelerator)
+
+
+def described_devices(adopted: AdoptedEmbeddings, accelerator: Accelerator) -> str:
+    """Return what follows on how an object runs where devices are listed, else nothing."""
     embedders = accelerator.embedders
     if not embedders.has_devices(adopted.devices):
-        return said
+        return ""
     if adopted.encoding is None:
-        return f"{said}; not on the listed devices: {HOSTED}"
-    return f"{said}; {embedders.describe(adopted.encoding, adopted.devices)}"
+        return f"; not on the listed devices: {HOSTED}"
+    return f"; {embedders.describe(adopted.encoding, adopted.devices)}"
 
 
 def describe_unused(accelerator: Accelerator) -> str:

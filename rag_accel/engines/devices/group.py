@@ -181,6 +181,10 @@ class DeviceGroup(EngineBase):
         with self._lock:
             return self._upkeep.health(type(self).__name__)
 
+    def admits(self, role: Role, namespace: str) -> bool:
+        """Tell whether a member may be given texts of a role and a namespace."""
+        return self._admitted(role, namespace) != frozenset()
+
     def retry_after_s(self, request: str, live: Set[str]) -> float:
         """Return 0 to admit a new request, else the seconds after which it should ask again.
 

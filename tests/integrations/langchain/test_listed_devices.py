@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import logging
+import os
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from idle_accelerators import soon_idle
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_huggingface import HuggingFaceEmbeddings
 from lc_programs import joined
 from program_models import program_model
 
-from langchain_rag_accel import accelerate, explain
-from rag_accel import Accelerator
-from rag_accel.engines import ProcessMember
+from langchain_rag_accel import RagAccelEmbeddings, accelerate, explain
+from rag_accel import Accelerator, BusyError, ConfigError
+from rag_accel.engines import ProcessMember, SentenceTransformerEngine
 from rag_accel.testing.members import FakeMember
 
 PATIENCE_S = 20.0
@@ -64,6 +70,23 @@ def placed(fast: Any, accelerator: Accelerator) -> Any:
     fast.embed_query("the first text")
     assert accelerator.embedders.wait(PATIENCE_S)
     return fast
+
+
+def children() -> set[int]:
+    """Return the ids of this process's children."""
+    found: set[int] = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has just ended
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid():
+                found.add(int(stat.parent.name))
+    return found
+
+
+def torch_no_grad() -> Any:
+    import torch
+
+    return torch.no_grad()
 
 
 def embedding_chain(plain: Any) -> Any:
@@ -182,3 +205,216 @@ def test_64_callers_of_a_chain_use_both_members(model: Any) -> None:
     close_to(found, [plain.embed_query(text) for text in questions])
     assert min(counts["first_texts"], counts["second_texts"]) > 0
     assert counts["first_texts"] + counts["second_texts"] == 64
+
+
+@pytest.mark.processes
+def test_a_process_that_is_killed_midway_fails_no_call(model: Any) -> None:
+    plain, process = program(model), ProcessMember(program_model)
+    first = member("first", model)
+    with opened(embedder=[first, process]) as acc:
+        embeddings = placed(accelerate(plain, accelerator=acc), acc)
+        assert "process: equal vectors on all probes" in explain(embeddings)
+        first.may_go.clear()
+        first.is_asked.clear()
+        with ThreadPoolExecutor(8) as callers:
+            asked = [callers.submit(embeddings.embed_documents, TEXTS) for _ in range(8)]
+            assert first.is_asked.wait(PATIENCE_S)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            first.may_go.set()
+            for one in asked:
+                close_to(one.result(PATIENCE_S), plain.embed_documents(TEXTS))
+        embeddings.embed_documents(TEXTS)
+        assert "process: has left" in explain(embeddings)
+
+
+def test_a_list_honours_arguments_that_its_members_do_not_have(model: Any) -> None:
+    plain = program(
+        model,
+        encode_kwargs={"prompt": "passage: "},
+        query_encode_kwargs={"prompt": "query: ", "truncate_dim": 40, "normalize_embeddings": True},
+    )
+    with opened(embedder=[member("first", model)]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        assert "on the listed devices: first" in explain(fast)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        close_to(fast.embed_query("a\nquestion"), plain.embed_query("a\nquestion"))
+        counts = engines(acc)["embedder"]
+    assert counts["first_texts"] == len(TEXTS) + 1
+
+
+def test_equal_texts_with_other_arguments_share_no_vectors(model: Any) -> None:
+    plain = program(model)
+    cut = program(model, encode_kwargs={"truncate_dim": 40})
+    listed = [SentenceTransformerEngine(model, runtime="torch")]
+    with opened(embedder=listed) as acc:
+        both = [placed(accelerate(one, accelerator=acc), acc) for one in (plain, cut)]
+        for _ in range(2):  # the second time they are kept
+            for fast, one in zip(both, (plain, cut), strict=True):
+                close_to(fast.embed_query("a question"), one.embed_query("a question"))
+        counts = engines(acc)["embedder"]
+    assert (counts["kept_vector_misses"], counts["kept_vector_hits"]) == (1, 3)
+
+
+def test_a_model_of_other_weights_runs_as_before_and_it_is_said(model: Any) -> None:
+    plain = program(program_model(seed=1))
+    listed = [SentenceTransformerEngine(model, runtime="torch")]
+    with opened(embedder=listed) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS[:9]), plain.embed_documents(TEXTS[:9]))
+        assert "not on the listed devices: the list has another model: other weights" in explain(
+            fast
+        )
+        assert "first_texts" not in engines(acc).get("embedder", {})
+
+
+def test_another_length_at_which_texts_are_cut_is_another_model(model: Any) -> None:
+    other = program_model()
+    other.max_seq_length = 250  # longer than each probe
+    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch")]) as acc:
+        fast = placed(accelerate(program(other), accelerator=acc), acc)
+        assert "another max_seq_length" in explain(fast)
+
+
+def test_an_equal_model_that_was_loaded_again_is_the_lists(model: Any) -> None:
+    plain = program(program_model())
+    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch")]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert engines(acc)["embedder"]["cpu_texts"] == len(TEXTS)
+
+
+def test_texts_that_no_member_may_be_given_stay_with_the_program(model: Any) -> None:
+    plain = program(model)
+    for namespace, said in (("public", "on the listed"), ("secret", "no member may be given")):
+        again = member("public", model)
+        again.namespaces = frozenset({"public"})  # type: ignore[attr-defined]
+        with opened(embedder=[again], namespace=namespace) as acc:
+            fast = placed(accelerate(plain, accelerator=acc), acc)
+            assert said in explain(fast)
+            again.calls.clear()
+            close_to(fast.embed_query("a secret"), plain.embed_query("a secret"))
+            assert bool(again.calls) == (namespace == "public")
+
+
+def test_vectors_of_one_tenant_are_not_kept_for_another(model: Any) -> None:
+    plain = program(model)
+    for namespace in ("one", "two"):
+        with opened(embedder=["cpu"], namespace=namespace) as acc:
+            fast = placed(accelerate(plain, accelerator=acc), acc)
+            fast.embed_query("a secret")
+            assert "kept_vector_hits" not in engines(acc)["embedding#2"]
+            fast.embed_query("a secret")
+            assert engines(acc)["embedding#2"]["kept_vector_hits"] == 1
+            assert engines(acc)["embedding#2"]["cpu_texts"] == 1
+
+
+# Changes, limits and ends.
+
+
+@pytest.mark.parametrize("listed", ["devices", "models"])
+def test_a_model_that_is_changed_leaves_the_devices(
+    listed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = program_model()
+    plain = program(own)
+    with opened(embedder=["cpu"] if listed == "devices" else [member("first", own)]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        before = fast.embed_query("a question")
+        with torch_no_grad():
+            next(own.parameters()).mul_(1.5)
+        caplog.clear()
+        after = fast.embed_query("a question")
+        close_to(after, plain.embed_query("a question"))
+        assert np.abs(np.array(after) - before).max() > 1e-3
+        assert "not on the listed devices: the model was changed" in explain(fast)
+    assert [one.levelno for one in caplog.records] == [logging.WARNING]
+
+
+def test_a_program_is_refused_at_its_first_call_when_its_texts_would_be_late(model: Any) -> None:
+    plain, first, ran = program(model), member("first", model), list[str]()
+
+    def note(vector: list[float]) -> list[float]:
+        ran.append("after")
+        return vector
+
+    chain = embedding_chain(plain) | RunnableLambda(note)
+    limits = {"on_full": "raise", "embedding_slo_s": 0.001}
+    with opened(embedder=[first], **limits) as acc:
+        embeddings = placed(accelerate(plain, accelerator=acc), acc)
+        fast = accelerate(chain, accelerator=acc)
+        first.may_go.clear()
+        first.is_asked.clear()
+        with ThreadPoolExecutor(1) as callers:
+            asked = callers.submit(embeddings.embed_documents, TEXTS)
+            assert first.is_asked.wait(PATIENCE_S)
+            try:
+                with pytest.raises(BusyError, match="later than it should") as refused:
+                    fast.invoke("a question")
+                with pytest.raises(BusyError, match="later than it should"):
+                    asyncio.run(embeddings.aembed_query("a question"))
+            finally:
+                first.may_go.set()
+            close_to(asked.result(PATIENCE_S), plain.embed_documents(TEXTS))
+        assert refused.value.retry_after_s > 0
+        assert ran == []
+        assert fast.invoke("a question") is not None
+
+
+def test_a_class_that_no_engine_computes_is_named_once(
+    model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = DeterministicFakeEmbedding(size=4)
+    with opened(embedder=["cpu"]) as acc:
+        fast = accelerate(fake, accelerator=acc)
+        for _ in range(2):
+            assert fast.embed_query("x") == fake.embed_query("x")
+        assert "not on the listed devices: no engine of this library" in explain(fast)
+    said = [one.getMessage() for one in caplog.records if "DeterministicFake" in one.getMessage()]
+    assert len(said) == 1
+
+
+@pytest.mark.processes
+def test_closing_while_a_process_starts_leaves_none(model: Any) -> None:
+    before = children()
+    plain = program(model)
+    with opened(embedder=["cpu", ProcessMember()]) as acc:
+        fast = accelerate(plain, accelerator=acc)
+        fast.embed_query("x")
+    assert acc.embedders.wait(PATIENCE_S)
+    assert children() == before
+
+
+@pytest.mark.processes
+def test_closing_ends_all_members(model: Any) -> None:
+    before = children()
+    with opened(embedder=["cpu", ProcessMember()]) as acc:
+        placed(fast := accelerate(program(model), accelerator=acc), acc)
+        assert "process: equal" in explain(fast)
+        assert len(children() - before) == 1
+    assert children() == before
+
+
+# The component.
+
+
+def test_a_component_lists_devices_of_its_own(model: Any) -> None:
+    with opened() as acc:
+        ours = RagAccelEmbeddings(model, accelerator=acc, devices=["cpu"])
+        placed(ours, acc)
+        close_to(ours.embed_documents(TEXTS), model.encode(TEXTS))
+        assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS)
+        assert "on the listed devices: cpu" in explain(accelerate(ours, accelerator=acc))
+
+
+def test_a_component_uses_the_list_of_its_accelerator(model: Any) -> None:
+    with opened(embedder=["cpu"]) as acc:
+        ours = placed(RagAccelEmbeddings(model, accelerator=acc), acc)
+        close_to(asyncio.run(ours.aembed_documents(TEXTS)), model.encode(TEXTS))
+        assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS)
+
+
+@pytest.mark.parametrize("devices", [[], "cpu", ["gpu0"], 3, ["cpu", "cpu"], ["cuda:63"]])
+def test_a_component_refuses_what_is_no_device(model: Any, devices: Any) -> None:
+    with pytest.raises(ConfigError):
+        RagAccelEmbeddings(model, devices=devices)
