@@ -39,6 +39,8 @@ logger = logging.getLogger("rag_accel.engines")
 Devices = tuple[Any, ...]
 _Key = tuple[int, int, str]
 
+#: classes that are warned of; a program may make one for every request
+_MOST_NAMED = 256
 _CHANGED = "the model was changed since it was compared"
 _CLOSED = "the accelerator is closed"
 
@@ -153,7 +155,7 @@ class ProgramEmbedders:
     def warn_unused(self, cls: type, why: str) -> None:
         """Say once for a class that the devices listed do not compute what its objects embed."""
         name = f"{cls.__module__}.{cls.__qualname__}"
-        if name in self._unused:
+        if name in self._unused or len(self._unused) >= _MOST_NAMED:
             return
         self._unused.add(name)
         logger.warning("%s embeds as before, not on the devices listed: %s", name, why)
@@ -226,7 +228,7 @@ class ProgramEmbedders:
             placing.state = "placed"
         else:
             placing.state, placing.reason, placing.group = "out", reason, None
-            if not self._closed:
+            if not self._closed and reason is not _CLOSED:
                 logger.warning("a model is not computed on the devices listed: %s", reason)
         placing.is_over.set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import signal
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 from idle_accelerators import soon_idle
@@ -26,7 +28,8 @@ from program_models import program_model
 
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, explain
 from rag_accel import Accelerator, BusyError, ConfigError
-from rag_accel.engines import ProcessMember, SentenceTransformerEngine
+from rag_accel.accelerator.found_devices import FoundDevices
+from rag_accel.engines import ProcessMember, RemoteMember, SentenceTransformerEngine
 from rag_accel.testing.members import FakeMember
 
 PATIENCE_S = 20.0
@@ -418,3 +421,69 @@ def test_a_component_uses_the_list_of_its_accelerator(model: Any) -> None:
 def test_a_component_refuses_what_is_no_device(model: Any, devices: Any) -> None:
     with pytest.raises(ConfigError):
         RagAccelEmbeddings(model, devices=devices)
+
+
+# Servers, and callers that leave.
+
+
+def test_a_server_takes_texts_of_a_program_whose_model_it_has(model: Any) -> None:
+    def respond(request: httpx2.Request) -> httpx2.Response:
+        vectors = model.encode(json.loads(request.content)["input"])
+        data = [{"index": at, "embedding": row.tolist()} for at, row in enumerate(vectors)]
+        return httpx2.Response(200, content=json.dumps({"data": data}))
+
+    remote = RemoteMember("http://server.test/v1", "m", transport=httpx2.MockTransport(respond))
+    plain = program(model, encode_kwargs={"prompt": "passage: "})
+    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch"), remote]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        counts = engines(acc)["embedder"]
+    assert min(counts["cpu_texts"], counts["remote_texts"]) > 0
+
+
+async def test_callers_on_a_loop_are_served_though_others_leave(model: Any) -> None:
+    plain, first = program(model), member("first", model)
+    with opened(embedder=[first]) as acc:
+        fast = accelerate(plain, accelerator=acc)
+        await fast.aembed_query("the first text")
+        assert await asyncio.to_thread(acc.embedders.wait, PATIENCE_S)
+        first.may_go.clear()
+        first.is_asked.clear()
+        asked = [asyncio.create_task(fast.aembed_query(f"{number}")) for number in range(8)]
+        assert await asyncio.to_thread(first.is_asked.wait, PATIENCE_S)
+        for task in asked[::2]:
+            task.cancel()
+        first.may_go.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(one, asyncio.CancelledError) for one in found] == [True, False] * 4
+        close_to(found[1::2], [plain.embed_query(f"{number}") for number in range(1, 8, 2)])
+
+
+def test_a_model_that_cannot_be_placed_is_embedded_as_before(
+    model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise MemoryError("no room\nfor it")
+
+    monkeypatch.setattr("rag_accel.accelerator.program_embedders.group_of", fail)
+    plain = program(model)
+    with opened(embedder=["cpu"]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert "not on the listed devices: MemoryError: no room" in explain(fast)
+    assert [one.levelno for one in caplog.records] == [logging.WARNING]
+
+
+def test_one_processor_that_was_found_is_the_usual_engine(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "rag_accel.accelerator.embedder_lists.find_devices", lambda: FoundDevices(("cpu",))
+    )
+    plain = program(model)
+    with opened(embedder="auto") as acc:
+        assert not acc.embedders.has_devices()
+        fast = accelerate(plain, accelerator=acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert set(engines(acc)) == {"embedding#1"}
+        assert "listed devices" not in explain(fast)
