@@ -175,8 +175,7 @@ class Accelerator:
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
-        given: Any = engine
-        engine = self._listed.engine(name, given)
+        engine = self._listed.engine(name, engine)
         if engine is None:  # one that is made for the first graph that names it
             return
         llm = as_local_llm(name, engine)
@@ -189,7 +188,7 @@ class Accelerator:
         if is_engine(taken):
             joined = self._driver.add_engine(name, taken)
             self._keep_engine(name, owned(joined, taken))
-            self._listed.joined(name, given, joined, taken)
+            self._listed.joined(name, joined, taken)
             return
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rag_accel.accelerator.device_groups import device_group, require_apart
 from rag_accel.accelerator.engine_table import EngineTable
@@ -17,9 +18,6 @@ from rag_accel.engine_api import Engine
 from rag_accel.errors import ConfigError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.scheduler.messages import EngineName
-
-if TYPE_CHECKING:
-    from rag_accel.engines.devices.group import DeviceGroup
 
 _EMBEDDER = "embedder"
 
@@ -68,11 +66,11 @@ class ListedEmbedders:
         self._waiting[name] = partial(device_group, name, devices, self._options, self._cores)
         return None
 
-    def joined(self, name: str, given: Any, engine: EngineName, group: Any) -> None:
-        """Let programs use the group of a list with models of its own, if they have them too."""
-        if name == _EMBEDDER and isinstance(given, list | tuple):
-            members: DeviceGroup = group
-            self.programs.group = (engine, members)
+    def joined(self, name: str, engine: EngineName, given: Any) -> None:
+        """Let programs use the embedder that has joined, if it is a group of several members."""
+        devices = sys.modules.get("rag_accel.engines.devices.group")
+        if name == _EMBEDDER and devices is not None and isinstance(given, devices.DeviceGroup):
+            self.programs.group = (engine, given)
 
     def wanted(self, graph: FrozenRAGraph) -> Iterator[tuple[str, Engine]]:
         """Yield the engines that a graph names and that are not made yet, by name.

@@ -29,7 +29,12 @@ from program_models import program_model
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, explain
 from rag_accel import Accelerator, BusyError, ConfigError
 from rag_accel.accelerator.found_devices import FoundDevices
-from rag_accel.engines import ProcessMember, RemoteMember, SentenceTransformerEngine
+from rag_accel.engines import (
+    DeviceGroup,
+    ProcessMember,
+    RemoteMember,
+    SentenceTransformerEngine,
+)
 from rag_accel.testing.members import FakeMember
 
 PATIENCE_S = 20.0
@@ -257,6 +262,14 @@ def test_equal_texts_with_other_arguments_share_no_vectors(model: Any) -> None:
                 close_to(fast.embed_query("a question"), one.embed_query("a question"))
         counts = engines(acc)["embedder"]
     assert (counts["kept_vector_misses"], counts["kept_vector_hits"]) == (1, 3)
+
+
+def test_a_group_that_a_user_has_made_serves_programs_too(model: Any) -> None:
+    plain, first = program(model), member("first", model)
+    with opened(embedder=DeviceGroup([first])) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert engines(acc)["embedder"]["first_texts"] == len(TEXTS)
 
 
 def test_a_model_of_other_weights_runs_as_before_and_it_is_said(model: Any) -> None:
