@@ -12,7 +12,7 @@ from langchain_core.vectorstores import VectorStore
 from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption import local_llms
+from rag_accel.adoption import embedding_devices, local_llms
 from rag_accel.interception.explanation import (
     BORROWED,
     NO_LEAF,
@@ -70,7 +70,7 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
     is_embeddings = isinstance(leaf, Embeddings)
     adopted = EMBEDDINGS.adopt(leaf, plain_class(cls), plain_method) if is_embeddings else None
     if adopted is not None:
-        return adopted.describe(accelerator.options)
+        return embedding_devices.describe(adopted, accelerator)
     if isinstance(leaf, VectorStore) and is_recognised(cls):
         return RECOGNISED_STORE
     model = STAND_INS.language_model(leaf, plain_class(cls), plain_method)
@@ -81,4 +81,5 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
         return stands_in
     if leaf_base(cls) is None:
         return NOT_UNDERSTOOD
-    return BORROWED
+    unused = embedding_devices.describe_unused(accelerator) if is_embeddings else ""
+    return f"{BORROWED}{unused}"

@@ -15,6 +15,7 @@ from llama_index_rag_accel.off_loop import reason_to_stay
 from llama_index_rag_accel.option_readers import parts_of
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption import embedding_devices
 from rag_accel.interception.explanation import (
     BORROWED,
     NO_LEAF,
@@ -73,7 +74,7 @@ def _how(found: FoundPart, accelerator: Accelerator) -> str:
     if isinstance(obj, BaseEmbedding):
         adopted = EMBEDDINGS.adopt(obj, cls, plain_method)
         if adopted is not None:
-            return adopted.describe(accelerator.options)
+            return embedding_devices.describe(adopted, accelerator)
     if is_recognised(type(obj)):
         return RECOGNISED_STORE
     stands_in = STAND_INS.describe(obj, cls, plain_method)
@@ -81,7 +82,9 @@ def _how(found: FoundPart, accelerator: Accelerator) -> str:
         return stands_in
     if _is_inner(found):
         return "part of the leaf that holds it: runs within its call"
-    return f"{BORROWED}{_reason(obj, cls)}"
+    is_embedding = isinstance(obj, BaseEmbedding)
+    unused = embedding_devices.describe_unused(accelerator) if is_embedding else ""
+    return f"{BORROWED}{_reason(obj, cls)}{unused}"
 
 
 def _reason(obj: Any, cls: type) -> str:

@@ -27,11 +27,11 @@ READERS = {
     "embedding_runtime": "a recognised local embedding model",
     "side_by_side": "a composite of LlamaIndex, or of LangChain with mode='translate'",
     "off_loop": "an async method of LlamaIndex that blocks its loop",
-    EMBEDDER: "a RAGraph",
+    EMBEDDER: "a recognised local embedding model, or a RAGraph",
 }
 
 #: What a recognised part of a program reads.
-ADOPTED_EMBEDDINGS = frozenset({"embedding_runtime"})
+ADOPTED_EMBEDDINGS = frozenset({"embedding_runtime", EMBEDDER})
 ADOPTED_LLM = frozenset({"adopt_llm", "kv_reuse", "kv_folder"})
 
 DEFAULTS = {spec.name: spec.default for spec in fields(Options) if spec.name in READERS}

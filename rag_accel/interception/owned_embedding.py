@@ -10,6 +10,7 @@ from typing import Any
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role
+from rag_accel.adoption.embedding_devices import warn_unused
 from rag_accel.adoption.embeddings import AdoptedEmbeddings, HostedCalls
 from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engines.embedding.hosted_engine import is_small
@@ -77,6 +78,7 @@ class EmbeddingRecogniser:
     ) -> EmbeddingCall | None:
         """Return the call if an engine can do it; one with other arguments is not understood."""
         if not leaf_class(type(obj)).may_be_owned:
+            warn_unused(identity.accelerator, plain_class(type(obj)), None)
             return None
         given = (*args, *kwargs.values())
         if len(given) != 1 or is_nested(obj):
@@ -86,6 +88,7 @@ class EmbeddingRecogniser:
         if not isinstance(texts, list | tuple) or not all(map(_is_text, texts)):
             return None
         adopted = self.adopt(obj, plain_class(type(obj)), plain_method)
+        warn_unused(identity.accelerator, plain_class(type(obj)), adopted)
         if adopted is None or not _may_share(adopted.hosted, texts):
             return None
         return EmbeddingCall(identity, adopted, obj, texts, how.role, how.one)
