@@ -15,7 +15,7 @@ from llama_index_rag_accel.off_loop import reason_to_stay
 from llama_index_rag_accel.option_readers import parts_of
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption import embedding_devices
+from rag_accel.adoption import embedding_devices, local_llms
 from rag_accel.interception.explanation import (
     BORROWED,
     NO_LEAF,
@@ -77,6 +77,9 @@ def _how(found: FoundPart, accelerator: Accelerator) -> str:
             return embedding_devices.describe(adopted, accelerator)
     if is_recognised(type(obj)):
         return RECOGNISED_STORE
+    model = STAND_INS.language_model(obj, cls, plain_method)
+    if model is not None:
+        return local_llms.describe(accelerator, model)
     stands_in = STAND_INS.describe(obj, cls, plain_method)
     if stands_in is not None:
         return stands_in

@@ -18,7 +18,7 @@ from li_reuse_programs import TEXTS, WHOLE, ask, synthesized
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.huggingface import HuggingFaceLLM
 
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator
 
 Build = Callable[[Any], Any]
@@ -168,3 +168,10 @@ def test_a_call_that_no_engine_runs_says_nothing(model: Any, reusing: Accelerato
     llm.generate_kwargs = {**GREEDY, "repetition_penalty": 1.3}
     found = accelerate(llm, accelerator=reusing).complete("Which one?")
     assert found.additional_kwargs == {}
+
+
+def test_explain_says_how_the_model_reuses_texts(model: Any, reusing: Accelerator) -> None:
+    said = explain(accelerate(compact(llm_of(model)), accelerator=reusing))
+    (line,) = [one for one in said.splitlines() if ": HuggingFaceLLM: " in one]
+    assert "owned engine" in line
+    assert "kv_reuse is full" in line
