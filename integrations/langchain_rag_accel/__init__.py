@@ -24,6 +24,7 @@ else:
 
 if TYPE_CHECKING:
     from langchain_rag_accel.components.embeddings import RagAccelEmbeddings
+    from langchain_rag_accel.components.graph_retriever import RagAccelGraphRetriever
     from langchain_rag_accel.components.local_chat import ChatRagAccel
     from langchain_rag_accel.components.retrievers import RagAccelRetriever
     from langchain_rag_accel.components.vectorstores import RagAccelVectorStore
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatRagAccel",
     "RagAccelEmbeddings",
+    "RagAccelGraphRetriever",
     "RagAccelRetriever",
     "RagAccelVectorStore",
     "accelerate",
@@ -44,6 +46,7 @@ __all__ = [
 _LAZY = {
     "ChatRagAccel": "components.local_chat",
     "RagAccelEmbeddings": "components.embeddings",
+    "RagAccelGraphRetriever": "components.graph_retriever",
     "RagAccelRetriever": "components.retrievers",
     "RagAccelVectorStore": "components.vectorstores",
 }

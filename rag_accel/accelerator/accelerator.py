@@ -192,6 +192,8 @@ class Accelerator:
         taken = role_engine(name, engine)
         if is_engine(taken):
             joined = self._driver.add_engine(name, taken)
+            if PrimitiveKind.EXPANDING in taken.profile.kinds:
+                self._table.note(engine, joined, taken.profile)
             self._keep_engine(name, owned(joined, taken))
             self._listed.joined(name, joined, taken)
             return
@@ -323,9 +325,9 @@ class Accelerator:
         """Tell whether ``own`` for this holder returns at once: its engine lives as long as it."""
         return self._table.is_held(obj, variant, holder)
 
-    def engine_of(self, obj: Any) -> EngineName | None:
+    def engine_of(self, obj: Any, variant: str = "") -> EngineName | None:
         """Return the owned engine that runs ``obj``; None before its first use."""
-        return self._table.engine_of(obj)
+        return self._table.engine_of(obj, variant)
 
     def borrow(
         self, name: str, kind: PrimitiveKind, max_concurrency: int | None = None

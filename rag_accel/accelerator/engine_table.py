@@ -69,6 +69,15 @@ class EngineTable:
         self._hold(key, known, None)
         return known.engine, known.profile
 
+    def note(self, obj: Any, engine: EngineName, profile: EngineProfile) -> None:
+        """Have later uses of ``obj`` run on an engine that has joined already, and stays."""
+        key = (id(obj), "")
+        with self._lock:
+            known = self._owned.get(key)
+            if known is None or not known.stands_for(obj):
+                known = self._owned[key] = _Adopted(engine, profile, _weak(obj))
+                known.holders.add(id(None))
+
     def is_held(self, obj: Any, variant: str, holder: Any) -> bool:
         """Tell whether a holder has an engine of ``obj``; see ``Accelerator.is_held``."""
         known = self._owned.get((id(obj), variant))
@@ -90,9 +99,9 @@ class EngineTable:
         if known is not None:
             self._driver.post(EngineLeft(known.engine))
 
-    def engine_of(self, obj: Any) -> EngineName | None:
+    def engine_of(self, obj: Any, variant: str = "") -> EngineName | None:
         """Return the engine that runs ``obj``, if there is one."""
-        known = self._owned.get((id(obj), ""))
+        known = self._owned.get((id(obj), variant))
         return None if known is None or not known.stands_for(obj) else known.engine
 
     def _join(

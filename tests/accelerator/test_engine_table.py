@@ -12,7 +12,8 @@ from accel_harness import PATIENCE_S, become_idle, opened, settle
 from rag_accel import Accelerator
 from rag_accel.accelerator import Work
 from rag_accel.accelerator.engine_table import MAX_BORROWED, OTHERS
-from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.engine_api import Engine, PrimitiveKind, TextBatch
+from rag_accel.engines import MemoryGraph
 from rag_accel.testing import FakeEngine
 
 EMBEDDING = PrimitiveKind.EMBEDDING
@@ -155,3 +156,31 @@ def test_names_of_borrowed_engines_are_bounded() -> None:
         assert acc.borrow("class 0", EMBEDDING) == "class 0"
         assert acc.borrow("one more", EMBEDDING) == OTHERS
         assert acc.borrow("limited", EMBEDDING, max_concurrency=2) == "limited"
+
+
+def test_a_component_over_the_graph_of_an_accelerator_is_served_by_its_engine() -> None:
+    graph, holder = MemoryGraph([("a", "r", "b")]), Wrapper()
+
+    def make() -> Engine:
+        raise AssertionError("there is one already")
+
+    with opened(graph=graph) as acc:
+        assert acc.engine_of(graph) == "graph"
+        assert acc.own(graph, "graph", make, holder=holder) == "graph"
+        del holder
+        gc.collect()
+        settle(acc)
+        assert acc.engine_of(graph) == "graph"  # which stays, being the stages' too
+        assert acc.engine_of(MemoryGraph()) is None
+
+
+def test_an_engine_that_components_made_keeps_its_object() -> None:
+    graph, holder = MemoryGraph([("a", "r", "b")]), Wrapper()
+    with opened() as acc:
+        name = acc.own(graph, "graph", graph.as_engine, holder=holder)
+        acc.add_engine("graph", graph)
+        assert acc.own(graph, "graph", graph.as_engine, holder=holder) == name
+        del holder
+        gc.collect()
+        settle(acc)
+        assert acc.engine_of(graph) is None

@@ -16,11 +16,13 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.accelerate import accelerate
-from langchain_rag_accel.components.store_search import StoreSearch, document
+from langchain_rag_accel.components.hybrid_search import HybridStoreSearch, checked_hybrid
+from langchain_rag_accel.components.store_search import document
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.owned_or_plain import start_in_pool
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engines.retrieval import DocumentIndex, Metric, load_index, read_header, save_index
+from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
 from rag_accel.engines.retrieval.vectors.spec import checked_ids
 from rag_accel.errors import IndexFileError
 from rag_accel.interception.identity import identity_for
@@ -109,18 +111,20 @@ def _difference(made: Any, count: int, stored: Any, dimension: int) -> str | Non
     return f"vectors that are {worst:.2g} of their length away from the stored ones"
 
 
-class RagAccelVectorStore(StoreSearch):
+class RagAccelVectorStore(HybridStoreSearch):
     """A store of documents with vectors; searches of all requests run in shared steps.
 
     A score is the cosine by default (higher is nearer), the inner product without ``normalize``,
     and the squared distance for an L2 index (lower is nearer). ``filter`` is a mapping of metadata
     fields to the values they must equal; ``nprobe`` is how many clusters an IVF index visits.
+    ``search(query, "hybrid")`` and ``as_retriever(search_type="hybrid")`` also go by words.
 
     Args:
         embedding: makes the vectors; scheduled too.
         index: holds the documents; by default a flat one, made with the first document.
         normalize: scale vectors to length one, as cosine similarity needs.
         accelerator: schedules the work; by default the current run's, else the process default.
+        hybrid: how hybrid searches rank and fuse; by default as ``HybridSpec()``.
 
     Raises:
         ImportError: FAISS is not installed; names the extra.
@@ -135,8 +139,10 @@ class RagAccelVectorStore(StoreSearch):
         *,
         normalize: bool = True,
         accelerator: Accelerator | None = None,
+        hybrid: HybridSpec | None = None,
     ) -> None:
         self.embedding = embedding
+        self._hybrid = checked_hybrid(hybrid)
         self._shared = SharedIndex(index, normalize)
         self._accelerator = accelerator
         self._embedder = accelerate(embedding, accelerator=accelerator)

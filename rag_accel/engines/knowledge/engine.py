@@ -93,6 +93,17 @@ class KnowledgeEngine(EngineBase):
         """Return what this engine does."""
         return self._profile
 
+    def copy(self) -> KnowledgeEngine:
+        """Return another engine over the same graphs: one engine is one accelerator's."""
+        told = self._profile
+        return KnowledgeEngine(
+            self._graphs,
+            max_batch=told.max_batch,
+            max_threads=told.max_threads,
+            latency=told.latency,
+            clock=self._clock,
+        )
+
     @property
     def counts(self) -> Mapping[str, int]:
         """Return how many calls of the graph were made, and for how many requests."""

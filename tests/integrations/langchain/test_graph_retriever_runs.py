@@ -1,0 +1,207 @@
+"""Runs, tenants, loops and edits around the retriever of a knowledge graph's paths."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda
+from lc_graphs import (
+    CHAIN,
+    QUESTION,
+    AwaitedEmbeddings,
+    Gathering,
+    facts,
+    retriever,
+    soon,
+    texts,
+)
+
+from langchain_rag_accel import accelerate, explain
+from langchain_rag_accel.coverage import coverage
+from rag_accel import Accelerator, ConfigError
+from rag_accel.accelerator import current_request
+from rag_accel.engine_api import PrimitiveKind
+from rag_accel.engines import KnowledgeEngine, MemoryGraph
+from rag_accel.errors import DeadlineError, EngineError
+
+EXPANDING = PrimitiveKind.EXPANDING
+
+
+class Events(BaseCallbackHandler):
+    """Names of what a retriever told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def on_retriever_start(self, *args: Any, **kwargs: Any) -> None:
+        self.told.append("start")
+
+    def on_retriever_end(self, documents: Sequence[Document], **kwargs: Any) -> None:
+        self.told.append(f"end {len(documents)}")
+
+    def on_retriever_error(self, error: BaseException, **kwargs: Any) -> None:
+        self.told.append(type(error).__name__)
+
+
+async def test_callbacks_are_a_retrievers(accelerator: Accelerator) -> None:
+    for way in ("invoke", "ainvoke"):
+        events = Events()
+        found = getattr(retriever(accelerator, k=3), way)(QUESTION, {"callbacks": [events]})
+        assert len(await found if way == "ainvoke" else found) == 3
+        assert events.told == ["start", "end 3"]
+    with pytest.raises(ConfigError):
+        retriever(accelerator).invoke(QUESTION, {"callbacks": [events]}, k=-1)
+    assert events.told[2:] == ["start", "ConfigError"]
+
+
+async def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Accelerator) -> None:
+    made = retriever(k=1)
+    seen: list[Any] = []
+
+    def remember(found: list[Document]) -> list[str]:
+        run = current_request.get()
+        assert run is not None
+        seen.append((run.accelerator, [text for _, text in run.seen.texts()], run.seen.asked))
+        return texts(found)
+
+    fast = accelerate(made | RunnableLambda(remember), accelerator=accelerator)
+    with coverage() as meter:
+        assert fast.invoke(QUESTION) == [CHAIN]
+        assert await fast.ainvoke(QUESTION) == [CHAIN]
+    assert meter.passed_by == 0
+    assert {row.kind: row.queued for row in meter.rows()}["retriever"] == 2
+    assert seen == [(accelerator, [CHAIN], {QUESTION})] * 2
+    assert accelerator.engine_of(made.graph) is not None
+
+
+def test_a_run_that_is_too_late_waits_for_no_hop() -> None:
+    engine = Gathering(facts(), 2, EXPANDING)  # which never has two
+    with (
+        Accelerator(graph=engine, strict=True, deadline_s=0.5) as accelerator,
+        pytest.raises(DeadlineError),
+    ):
+        retriever(accelerator, graph=engine).invoke(QUESTION)
+
+
+async def test_an_explanation_names_the_component_and_its_engine() -> None:
+    graph = facts()
+    with Accelerator(graph=graph, strict=True) as accelerator:
+        made = retriever(graph=graph)
+        fast = accelerate(made | RunnableLambda(texts), accelerator=accelerator)
+        (line,) = [one for one in explain(fast).splitlines() if "GraphRetriever" in one]
+        assert "RagAccelGraphRetriever: engine graph: paths of a MemoryGraph" in line
+        own = retriever()
+        assert "of its own" in own.explain_on(accelerator)
+        own.scheduled_by(accelerator).invoke(QUESTION)
+        assert "of its own" in own.explain_on(accelerator)  # which left with its only holder
+
+
+def test_each_tenant_reads_a_graph_of_its_own() -> None:
+    mine = MemoryGraph([("a", "r", "mine")])
+    theirs = MemoryGraph([("a", "r", "theirs")])
+    engine = KnowledgeEngine({"x": mine, "y": theirs})
+    made = retriever(graph=engine, link="words")
+    for name, expected in (("x", "a -> r -> mine"), ("y", "a -> r -> theirs")):
+        with Accelerator(namespace=name, strict=True) as accelerator:
+            assert texts(made.scheduled_by(accelerator).invoke("a")) == [expected]
+            fast = accelerate(made, accelerator=accelerator)
+            assert texts(fast.invoke("a")) == [expected]
+    with (
+        Accelerator(namespace="z", strict=True) as nobody,
+        pytest.raises(EngineError, match="tenant"),
+    ):
+        made.scheduled_by(nobody).invoke("a")
+
+
+def test_loops_that_begin_and_end_share_one_retriever(accelerator: Accelerator) -> None:
+    made = retriever(accelerator, k=1)
+
+    async def several() -> list[list[Document]]:
+        return await asyncio.gather(*(made.ainvoke(QUESTION) for _ in range(4)))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: asyncio.run(several()), range(8)))
+    assert [texts(one) for four in found for one in four] == [[CHAIN]] * 32
+
+
+@pytest.mark.parametrize("link", ["vector", "words"])
+async def test_callers_wait_for_each_other_where_one_request_may_live(link: str) -> None:
+    with Accelerator(strict=True, max_requests=1) as accelerator:
+        made = retriever(accelerator, embedding=AwaitedEmbeddings(), k=1, link=link)
+        fast = accelerate(made | RunnableLambda(texts), accelerator=accelerator)
+        alone = (made.ainvoke(QUESTION) for _ in range(8))
+        async with asyncio.timeout(60):
+            found: list[Any] = await asyncio.gather(
+                *alone, *(fast.ainvoke(QUESTION) for _ in range(8))
+            )
+    assert [texts(one) for one in found[:8]] + found[8:] == [[CHAIN]] * 16
+
+
+@pytest.mark.parametrize("link", ["vector", "words"])
+async def test_a_cancelled_caller_leaves_the_others_their_paths(
+    link: str, accelerator: Accelerator
+) -> None:
+    embeddings = AwaitedEmbeddings()
+    made = retriever(accelerator, embedding=embeddings, k=1, link=link)
+    embeddings.opened.clear()
+    gone, kept = (asyncio.create_task(made.ainvoke(QUESTION)) for _ in range(2))
+    await soon(lambda: len(embeddings.queries) == 2)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    embeddings.opened.set()
+    assert texts(await kept) == [CHAIN]
+
+
+async def test_a_caller_that_is_cancelled_in_a_hop_leaves_nothing_behind() -> None:
+    engine = Gathering(facts(), 2, EXPANDING)
+    with Accelerator(graph=engine, strict=True) as accelerator:
+        made = retriever(accelerator, graph=engine, embedding=AwaitedEmbeddings(), k=1)
+        gone = asyncio.create_task(made.ainvoke(QUESTION))
+        await soon(lambda: bool(engine.held[EXPANDING]))
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        engine.num = 1
+        assert texts(await made.ainvoke(QUESTION)) == [CHAIN]
+
+
+async def test_an_edit_between_two_questions_is_seen_by_the_second(
+    accelerator: Accelerator,
+) -> None:
+    graph = MemoryGraph([("a", "r", "b")])
+    made = retriever(accelerator, graph=graph, link="words", hops=1)
+    assert texts(made.invoke("a")) == ["a -> r -> b"]
+    graph.remove([("a", "r", "b")])
+    graph.add([("a", "s", "c")])
+    assert texts(made.invoke("a")) == ["a -> s -> c"]
+    graph.replace([("a", "t", "d")])
+    assert texts(await made.ainvoke("a")) == ["a -> t -> d"]
+
+
+async def test_an_edit_during_a_question_changes_nothing_of_it() -> None:
+    graph, embeddings = MemoryGraph([("a", "r", "b"), ("b", "r", "c")]), AwaitedEmbeddings()
+    engine = KnowledgeEngine(graph)
+    embeddings.opened.clear()
+    with Accelerator(graph=engine, strict=True) as accelerator:
+        made = retriever(accelerator, graph=engine, embedding=embeddings, link="words")
+        begun = asyncio.create_task(made.ainvoke("a"))
+        await soon(lambda: engine.counts["link_calls"] == 1)  # its hops have not begun
+        graph.replace([("a", "s", "d")])
+        embeddings.opened.set()
+        found = texts(await begun)
+        assert sorted(found) == ["a -> r -> b", "a -> r -> b -> r -> c"]
+        assert texts(await made.ainvoke("a")) == ["a -> s -> d"]
+
+
+def test_the_switch_turns_the_scheduler_off_but_no_retriever(
+    monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator
+) -> None:
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    assert texts(retriever(accelerator, k=1).invoke(QUESTION)) == [CHAIN]
