@@ -62,7 +62,7 @@ class TripletView:
         return [""] * len(ids)
 
     def _named(self, query: LinkQuery) -> Ids:
-        found = [self.index.numbers([name]) for name in query.names or ()]
+        found = [self.index.numbers([name]) for name in dict.fromkeys(query.names or ())]
         return np.concatenate(found) if found else as_ids(())
 
     def _edges(self, asked: Expansion) -> Edges:
