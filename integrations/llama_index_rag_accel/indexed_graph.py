@@ -178,7 +178,9 @@ class _SharedRelMap:
     def _begun(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RelMap | None:
         if not self.searches.graph.has_several_callers():
             return None
-        return self.searches.begin(*args, **kwargs)
+        search = self.searches.begin(*args, **kwargs)
+        # Without a hop nobody would see that the store has changed.
+        return search if search is not None and len(search.frontier) else None
 
 
 def why_not_shared(retriever: BasePGRetriever) -> str | None:

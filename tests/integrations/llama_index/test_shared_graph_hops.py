@@ -263,6 +263,20 @@ def test_a_change_between_questions_is_seen_by_the_next(accelerator: Accelerator
     assert expected != before
 
 
+def test_the_first_relation_of_a_node_is_seen_by_the_next_question(
+    accelerator: Accelerator,
+) -> None:
+    store = store_of([(8, 0, 9), (9, 1, 10)])  # none of the nodes that the model names
+    program = PGRetriever([synonyms(store)])
+    fast = accelerate(program, accelerator=accelerator)
+    warm(fast)
+    assert not any(together(fast, QUESTIONS))
+    _link(store)
+    expected = alone(program)
+    assert all(expected)
+    assert together(fast, QUESTIONS) == expected
+
+
 def _alone_or_error(program: Any) -> Any:
     try:
         return alone(program)
