@@ -7,9 +7,11 @@ from typing import Any
 
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
+from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
 from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.entries import is_program
+from llama_index_rag_accel.indexed_graph import why_not_shared
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
 from llama_index_rag_accel.off_loop import reason_to_stay
 from llama_index_rag_accel.option_readers import parts_of
@@ -18,6 +20,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.adoption import embedding_devices, local_llms
 from rag_accel.interception.explanation import (
     BORROWED,
+    GRAPH_RETRIEVAL,
     NO_LEAF,
     RECOGNISED_STORE,
     component,
@@ -75,6 +78,8 @@ def _how(found: FoundPart, accelerator: Accelerator) -> str:
         adopted = EMBEDDINGS.adopt(obj, cls, plain_method)
         if adopted is not None:
             return embedding_devices.describe(adopted, accelerator)
+    if isinstance(obj, BasePGRetriever):
+        return _graph_retrieval(obj)
     if is_recognised(type(obj)):
         return RECOGNISED_STORE
     model = STAND_INS.language_model(obj, cls, plain_method)
@@ -88,6 +93,11 @@ def _how(found: FoundPart, accelerator: Accelerator) -> str:
     is_embedding = isinstance(obj, BaseEmbedding)
     unused = embedding_devices.describe_unused(accelerator) if is_embedding else ""
     return f"{BORROWED}{_reason(obj, cls)}{unused}"
+
+
+def _graph_retrieval(retriever: BasePGRetriever) -> str:
+    reason = why_not_shared(retriever)
+    return GRAPH_RETRIEVAL if reason is None else f"{BORROWED} (no graph retrieval: {reason})"
 
 
 def _reason(obj: Any, cls: type) -> str:
