@@ -29,6 +29,7 @@ from rag_accel.errors import (
     SchedulingError,
     TranslationError,
     UncheckedReuseWarning,
+    UnreadOptionWarning,
 )
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.ragraph import RAGraph
@@ -66,5 +67,6 @@ __all__ = [
     "SchedulingError",
     "TranslationError",
     "UncheckedReuseWarning",
+    "UnreadOptionWarning",
     "shutdown",
 ]

@@ -180,14 +180,16 @@ class Options:
         "exact",
         "which of the program's Hugging Face language models share steps here: `exact` those in "
         "float32, whose greedy texts stay the same; `batched` those in bfloat16 too, whose texts "
-        "then depend on what is computed beside them; `off`, or False, none",
+        "then depend on what is computed beside them, as they do with a `kv_reuse` other than "
+        "`exact`; `off`, or False, none",
     )
     kv_reuse: KvReuse = _option(  # noqa: RUF009 - a dataclass field, never shared
         "exact",
         "how local language models compute the retrieved texts of their prompts: `exact` anew in "
         "each prompt; `full` takes the state that a text had in an earlier one, which is "
-        "approximate; `fused` computes a share of its tokens again, approximate, too. What a "
-        "`LocalLLM` or a component names goes before",
+        "approximate; `fused` computes a share of its tokens again, approximate, too. It "
+        "holds for the program's own Hugging Face models as well. What a `LocalLLM` or a "
+        "component names goes before",
     )
     kv_folder: str | None = _option(
         None,

@@ -24,7 +24,8 @@
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
     `-- DocumentError          a document cannot be read
 
-``UncheckedReuseWarning``, a UserWarning, is the one warning of this package's own.
+Two warnings are this package's own, both a UserWarning: ``UncheckedReuseWarning`` and
+``UnreadOptionWarning``.
 
 Every message has up to four parts: what failed, where, what was found and what would be valid,
 and what to do next. Every class has a stable ``code``.
@@ -262,3 +263,17 @@ class DocumentError(RagAccelError):
 
 class UncheckedReuseWarning(UserWarning):
     """Retrieved texts are fused on a model that no ``rag-accel cache check`` has passed for."""
+
+
+class UnreadOptionWarning(UserWarning):
+    """An option was given that no part of the accelerated object reads.
+
+    ``option`` names it.
+    """
+
+    def __init__(self, text: str, option: str = "") -> None:
+        super().__init__(text, option)
+        self.option = option
+
+    def __str__(self) -> str:
+        return str(self.args[0])

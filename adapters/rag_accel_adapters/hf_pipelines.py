@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from rag_accel.adoption.generation import AskGenerate, GeneratingClient
+from rag_accel.adoption.generation import AskGenerate, GeneratingClient, Report
 from rag_accel.adoption.known_classes import full_name
 from rag_accel_adapters.hf_generation import read_greedy
 
@@ -38,9 +38,9 @@ _CRITERIA: Mapping[str, str] = {
 }
 
 
-def generating(model: Any, ask: AskGenerate) -> GeneratingClient:
-    """Return a client of a model of transformers."""
-    return GeneratingClient(model, partial(read_greedy, stop_tokens), ask)
+def generating(model: Any, ask: AskGenerate, tokenizer: Any) -> GeneratingClient:
+    """Return a client of a model of transformers whose prompts a tokenizer makes."""
+    return GeneratingClient(model, partial(read_greedy, stop_tokens), ask, tokenizer)
 
 
 def is_text_generation(pipeline: Any) -> bool:
@@ -75,7 +75,7 @@ class SpreadPipeline:
 
     def __init__(self, pipeline: Any, ask: AskGenerate, batch: int) -> None:
         self._pipeline, self._batch = copy.copy(pipeline), max(1, batch)
-        self._client = generating(pipeline.model, ask)
+        self._client = generating(pipeline.model, ask, pipeline.tokenizer)
         self._pipeline.model = self._client
 
     def __getattr__(self, name: str) -> Any:
@@ -92,8 +92,23 @@ class SpreadPipeline:
         call = partial(self._pipeline, **kwargs)
         if not is_spread or len(parts) == 1:
             return [found for part in parts for found in call(part)]
+        apart = [self._client.apart() for _ in parts]
         with ThreadPoolExecutor(min(_MOST_THREADS, len(parts))) as threads:
-            return [found for part in list(threads.map(call, parts)) for found in part]
+            answers = list(threads.map(partial(self._call_apart, kwargs), apart, parts))
+        self.reports.extend(report for client in apart for report in client.reports)
+        return [found for answer in answers for found in answer]
+
+    @property
+    def reports(self) -> list[Report]:
+        """Return how the texts of each prompt were computed, see ``GeneratingClient``."""
+        return self._client.reports
+
+    def _call_apart(
+        self, kwargs: Mapping[str, Any], client: GeneratingClient, part: list[Any]
+    ) -> Any:
+        pipeline = copy.copy(self._pipeline)
+        pipeline.model = client
+        return pipeline(part, **kwargs)
 
     def _part(self) -> int:
         """Return how many prompts the pipeline works on at once."""

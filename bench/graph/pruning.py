@@ -51,12 +51,12 @@ def path_queries(stream: Sequence[GraphQuestion], seeds: int) -> list[PathQuery]
     ]
 
 
-def candidates(graph: MemoryGraph, query: PathQuery) -> tuple[str, ...]:
+def candidates(graph: MemoryGraph, query: PathQuery, hops: int = HOPS) -> tuple[str, ...]:
     """Return the texts of the paths that the stage of ``path_graph`` chooses from."""
     view = graph.view()
     (found,) = view.find([LinkQuery(len(query.entities), names=query.entities)])
     paths = start(view, found)
-    for _ in range(HOPS):
+    for _ in range(hops):
         (edges,) = view.expand([Expansion(paths.frontier, fan_out=FAN_OUT)])
         paths = extend(paths, edges, MAX_PATHS)
     return paths.texts()

@@ -15,9 +15,10 @@ from rag_accel import shutdown
 
 if TYPE_CHECKING or (_missing := _upstream.missing_name()) is None:
     from langchain_rag_accel.accelerate import accelerate, explain
+    from langchain_rag_accel.coverage import coverage
     from rag_accel.interception import activate
 else:
-    from rag_accel.interception.plain import accelerate, activate, explain
+    from rag_accel.interception.plain import accelerate, activate, coverage, explain
 
     _upstream.warn_of(_missing)
 
@@ -36,6 +37,7 @@ __all__ = [
     "RagAccelVectorStore",
     "accelerate",
     "activate",
+    "coverage",
     "explain",
     "shutdown",
 ]

@@ -10,6 +10,7 @@ from langchain_rag_accel.explanation import explain_inside
 from langchain_rag_accel.graph_transformers import accelerate_transformer, is_graph_transformer
 from langchain_rag_accel.graphs import accelerate_graph
 from langchain_rag_accel.leaf_table import LANGCHAIN
+from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel.accelerator import Accelerator, default_accelerator
@@ -19,6 +20,7 @@ from rag_accel.interception import intercept
 from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
+from rag_accel.interception.unread_options import check_options
 from rag_accel_adapters.langchain.blocking_chains import ClassicChain
 from rag_accel_adapters.langgraph.parts import is_graph
 
@@ -44,9 +46,19 @@ def accelerate(
     Raises:
         ConfigError: if ``obj`` is nothing LangChain can run, or both arguments are given, or
             one of another type.
-        TranslationError: with ``mode="translate"``, if a part of a program is not understood.
+        TranslationError: with ``mode="translate"``, if a part of a program is not understood, or
+            if nothing of it can run translated and the options were given for it alone.
+        UnreadOptionWarning: a given option that no part of the object reads, where the program has
+            made warnings errors; otherwise it is a warning, once for an object and an option.
     """
     accelerator = chosen(accelerator, options)
+    made = _made(obj, accelerator)
+    if made is not obj:
+        check_options(obj, accelerator, parts_of, options)
+    return made
+
+
+def _made(obj: T, accelerator: Accelerator | None) -> T:
     if getattr(type(obj), SCHEDULED, False):
         return obj if accelerator is None else cast("Any", obj).scheduled_by(accelerator)
     if leaf_class(type(obj)).framework is LANGCHAIN and not isinstance(obj, ClassicChain):

@@ -1,4 +1,4 @@
-"""A meter of how much of a program really passes the scheduler.
+"""How much of a LangChain program really passes the scheduler.
 
 LangChain's own callbacks tell of every model and retriever call, wherever it is made; the wrappers
 tell which calls waited for their turn, on an engine or for a permit, and which began at once and
@@ -13,8 +13,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -24,9 +24,15 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.messages import BaseMessage
 from langchain_core.tracers.context import register_configure_hook
 
-from rag_accel.interception.coverage import CoverageRow, OpenMeters, as_table
-from rag_accel.interception.leaf_call import Way
+from langchain_rag_accel.option_readers import parts_of
+from langchain_rag_accel.runnables import AcceleratedRunnable
+from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
+from rag_accel.interception.covered_calls import CallTally, CoveredCalls
+from rag_accel.interception.leaf_call import NotedCall
 from rag_accel.interception.leaf_table import leaf_base
+from rag_accel.interception.option_reach import reach_into
+
+__all__ = ["Coverage", "CoverageRow", "coverage"]
 
 _NAMES = {
     "BaseChatModel": "chat model",
@@ -41,7 +47,7 @@ _NAMES = {
 _WITH_CALLBACKS = ("chat model", "language model", "retriever")
 
 
-class Coverage(BaseCallbackHandler):
+class LangChainMeter(BaseCallbackHandler):
     """Leaf calls by kind. An answer from LangChain's own cache is seen, never scheduled."""
 
     run_inline = True
@@ -49,9 +55,11 @@ class Coverage(BaseCallbackHandler):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
-        self._ways: dict[Way, Counter[str]] = {"queued": Counter(), "admitted": Counter()}
+        self._tally = CallTally()
+        self._queued: Counter[str] = Counter()
+        self._admitted: Counter[str] = Counter()
         self._parents: dict[UUID, UUID | None] = {}
-        self._retrievers: set[UUID] = set()
+        self._retrievers: dict[UUID, str] = {}  # with the class's name
         self._running: set[UUID] = set()
         #: retriever runs that asked a store whose search was scheduled by itself
         self._asking: set[UUID] = set()
@@ -59,11 +67,24 @@ class Coverage(BaseCallbackHandler):
     def rows(self) -> list[CoverageRow]:
         """Return one row per kind of leaf that was called, sorted by kind."""
         with self._lock:
-            leaves = self._retrievers - self._composites() - self._asking
-            seen = self._seen + Counter({"retriever": len(leaves)})
-            queued, admitted = self._ways["queued"], self._ways["admitted"]
-            kinds = sorted(seen | queued | admitted)
-            return [CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in kinds]
+            return self._rows()
+
+    def _rows(self) -> list[CoverageRow]:
+        seen = self._seen + Counter({"retriever": len(self._leaves())})
+        queued, admitted = self._queued, self._admitted
+        kinds = sorted(seen | queued | admitted)
+        return [CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in kinds]
+
+    def calls(self) -> tuple[CoveredCalls, ...]:
+        """Return the calls by class and method."""
+        with self._lock:
+            classes = Counter(self._retrievers[run] for run in self._leaves())
+            seen = {("retriever", cls): count for cls, count in classes.items()}
+            return self._tally.calls({row.kind: row.passed_by for row in self._rows()}, seen)
+
+    def _leaves(self) -> set[UUID]:
+        """Return the runs of retrievers that did the work themselves."""
+        return self._retrievers.keys() - self._composites() - self._asking
 
     def _composites(self) -> set[UUID]:
         """Return the retriever runs in which another one ran."""
@@ -75,26 +96,18 @@ class Coverage(BaseCallbackHandler):
                 above = self._parents.get(above)
         return found
 
-    @property
-    def passed_by(self) -> int:
-        """Return how many calls of all kinds the scheduler never heard of."""
-        return sum(row.passed_by for row in self.rows())
-
-    def __str__(self) -> str:
-        return as_table(self.rows())
-
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **kwargs: Any
     ) -> None:
-        self._saw("chat model")
+        self._saw("chat model", _class_in(serialized, kwargs))
 
     def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], **kwargs: Any) -> None:
-        self._saw("language model", len(prompts))
+        self._saw("language model", _class_in(serialized, kwargs), len(prompts))
 
     def on_retriever_start(self, serialized: dict[str, Any], query: str, **kwargs: Any) -> None:
         run = kwargs["run_id"]
         with self._lock:
-            self._retrievers.add(run)
+            self._retrievers[run] = _class_in(serialized, kwargs)
             self._running.add(run)
             self._parents[run] = kwargs.get("parent_run_id")
             _around.set((*(one for one in _around.get() if one in self._running), run))
@@ -115,35 +128,57 @@ class Coverage(BaseCallbackHandler):
         with self._lock:
             self._parents[kwargs["run_id"]] = kwargs.get("parent_run_id")
 
-    def note(self, obj: Any, args: Sequence[Any], way: Way | None) -> None:
+    def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
+        obj, args, way = call.obj, call.args, call.way
         base = leaf_base(type(obj))
         kind = _NAMES.get(base.__name__, "other") if base is not None else "other"
         # A completion model takes many prompts in one call, and calls back for each.
         many = isinstance(obj, BaseLLM) and args and isinstance(args[0], list)
         number = len(args[0]) if many else 1
         with self._lock:
+            self._tally.note(kind, call, number)
+            if call.was_admitted:
+                return
             if way is not None:
-                self._ways[way][kind] += number
+                (self._admitted if way == "admitted" else self._queued)[kind] += number
                 if kind == "vector store":  # what is part of a retriever's leaf is not told
                     self._asking.update([run for run in _around.get() if run in self._running][-1:])
             if kind not in _WITH_CALLBACKS:
                 self._seen[kind] += number
 
-    def _saw(self, kind: str, number: int = 1) -> None:
+    def _saw(self, kind: str, cls: str, number: int = 1) -> None:
         with self._lock:
             self._seen[kind] += number
+            self._tally.see(kind, cls, number)
 
 
-_open: OpenMeters[Coverage] = OpenMeters("rag_accel_coverage")
+def _class_in(serialized: dict[str, Any] | None, kwargs: dict[str, Any]) -> str:
+    """Return the name of the class that a callback tells of; empty if it does not say."""
+    ids = (serialized or {}).get("id") or [kwargs.get("name") or ""]
+    return str(ids[-1])
+
+
+_open: OpenMeters[LangChainMeter] = OpenMeters("rag_accel_coverage")
 #: runs of retrievers in which this context is, the innermost last; some may have ended
 _around: ContextVar[tuple[UUID, ...]] = ContextVar("rag_accel_retrievers", default=())
-register_configure_hook(_open.current, inheritable=True)
 
 
-def coverage() -> AbstractContextManager[Coverage]:
-    """Meter every leaf call made in the block, in this context and those copied from it.
+@cache
+def _listen() -> None:
+    """Have LangChain give its callbacks to the meter of a context, from the first meter on."""
+    register_configure_hook(_open.current, inheritable=True)
 
-    Calls in threads that carry no context at all count for the block opened last.
+
+def coverage(program: Any = None) -> Coverage:
+    """Return how much of a program passes the scheduler; in a ``with`` block, calls are counted.
+
+    Args:
+        program: whose options are looked at; the calls counted are all those made in the block, in
+            this context and those copied from it.
     """
-    return _open.opened(Coverage())
+    _listen()
+    meter = LangChainMeter()
+    own = program._accelerator if isinstance(program, AcceleratedRunnable) else None
+    inner = program.bound if isinstance(program, AcceleratedRunnable) else program
+    return Coverage(meter, partial(_open.opened, meter), reach_into(inner, parts_of, own))

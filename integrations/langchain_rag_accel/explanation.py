@@ -9,9 +9,10 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
+from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption import local_llms
+from rag_accel.adoption import embedding_devices, local_llms
 from rag_accel.interception.explanation import (
     BORROWED,
     NO_LEAF,
@@ -26,6 +27,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
+from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.stand_ins import STAND_INS
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
@@ -45,7 +47,7 @@ def leaf_lines(inner: Any, accelerator: Accelerator) -> list[str]:
     )
     if not any(found.is_leaf for found in seen):
         lines.update(dict.fromkeys(NO_LEAF))
-    return list(lines)
+    return [*lines, *unread_lines(inner, accelerator, parts_of)]
 
 
 def _say(found: Found, accelerator: Accelerator) -> str | None:
@@ -68,15 +70,16 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
     is_embeddings = isinstance(leaf, Embeddings)
     adopted = EMBEDDINGS.adopt(leaf, plain_class(cls), plain_method) if is_embeddings else None
     if adopted is not None:
-        return adopted.describe(accelerator.options)
+        return embedding_devices.describe(adopted, accelerator)
     if isinstance(leaf, VectorStore) and is_recognised(cls):
         return RECOGNISED_STORE
     model = STAND_INS.language_model(leaf, plain_class(cls), plain_method)
     if model is not None:
-        return local_llms.describe(model, accelerator.options.adopt_llm)
+        return local_llms.describe(accelerator, model)
     stands_in = STAND_INS.describe(leaf, plain_class(cls), plain_method)
     if stands_in is not None:
         return stands_in
     if leaf_base(cls) is None:
         return NOT_UNDERSTOOD
-    return BORROWED
+    unused = embedding_devices.describe_unused(accelerator) if is_embeddings else ""
+    return f"{BORROWED}{unused}"

@@ -15,12 +15,13 @@ from rag_accel import shutdown
 
 if TYPE_CHECKING or (_missing := _upstream.missing_module()) is None:
     from llama_index_rag_accel.accelerate import accelerate, explain
+    from llama_index_rag_accel.coverage import coverage
     from rag_accel.interception import activate
 
     if _gone := _upstream.missing_methods():
         _upstream.warn_of(_gone, "not all is accelerated")
 else:
-    from rag_accel.interception.plain import accelerate, activate, explain
+    from rag_accel.interception.plain import accelerate, activate, coverage, explain
 
     _upstream.warn_of([_missing], "nothing is accelerated")
 
@@ -39,6 +40,7 @@ __all__ = [
     "RagAccelVectorStore",
     "accelerate",
     "activate",
+    "coverage",
     "explain",
     "shutdown",
 ]

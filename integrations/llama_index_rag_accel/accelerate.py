@@ -10,6 +10,7 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index_rag_accel.entries import INDEX_ENTRIES, entry_methods, is_program, requests_of
 from llama_index_rag_accel.explanation import explain_inside
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
+from llama_index_rag_accel.option_readers import parts_of
 from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
@@ -17,6 +18,7 @@ from rag_accel.interception import intercept
 from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import is_scheduled
 from rag_accel.interception.twins import program_twin, twin
+from rag_accel.interception.unread_options import check_options
 
 T = TypeVar("T")
 
@@ -41,8 +43,19 @@ def accelerate(
     Raises:
         ConfigError: if ``obj`` is none of these, or both arguments are given, or
             one of another type.
+        TranslationError: ``mode="translate"`` was given for this object alone.
+        UnreadOptionWarning: a given option that no part of the object reads, where the program has
+            made warnings errors; otherwise it is a warning, once for an object and an option.
     """
     accelerator = chosen(accelerator, options)
+    made = _made(obj, accelerator)
+    # What an index answers with is not known yet: what it makes is looked at.
+    if made is not obj and not isinstance(obj, BaseIndex):
+        check_options(obj, accelerator, parts_of, options)
+    return made
+
+
+def _made(obj: T, accelerator: Accelerator | None) -> T:
     if is_program(obj):
         return program_twin(obj, accelerator, entry_methods)
     if isinstance(obj, BaseIndex):

@@ -1,4 +1,4 @@
-"""A meter of how much of a LlamaIndex program passes the scheduler.
+"""How much of a LlamaIndex program passes the scheduler.
 
 LlamaIndex's start events tell of every call of a model, embedding, retriever and reranker, wherever
 it is made; the wrappers tell which of them waited for their turn or were reported. An event is
@@ -12,9 +12,10 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
@@ -28,9 +29,14 @@ from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
-from rag_accel.interception.coverage import CoverageRow, OpenMeters, as_table
-from rag_accel.interception.leaf_call import Way, is_inside_leaf
+from llama_index_rag_accel.option_readers import parts_of
+from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
+from rag_accel.interception.covered_calls import CallTally, CoveredCalls
+from rag_accel.interception.leaf_call import NotedCall, is_inside_leaf
 from rag_accel.interception.leaf_table import is_composite, leaf_base
+from rag_accel.interception.option_reach import reach_into
+
+__all__ = ["Coverage", "CoverageRow", "coverage"]
 
 _NAMES = {
     "BaseLLM": "language model",
@@ -60,12 +66,14 @@ class _Started:
     is_covered: bool
 
 
-class LlamaIndexCoverage:
+class LlamaIndexMeter:
     """Leaf calls by kind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ways: dict[Way, Counter[str]] = {"queued": Counter(), "admitted": Counter()}
+        self._tally = CallTally()
+        self._queued: Counter[str] = Counter()
+        self._admitted: Counter[str] = Counter()
         self._past: Counter[str] = Counter()
         self._parents: dict[str, str | None] = {}
         self._owners: dict[str, Any] = {}
@@ -75,35 +83,37 @@ class LlamaIndexCoverage:
     def rows(self) -> list[CoverageRow]:
         """Return one row per kind of leaf that was called, sorted by kind."""
         with self._lock:
-            queued, admitted = self._ways["queued"], self._ways["admitted"]
-            past = self._past + self._uncovered()
-            kinds = sorted(queued | admitted | past | self._cached)
-            return [
-                CoverageRow(
-                    kind,
-                    queued[kind] + admitted[kind] + past[kind] + self._cached[kind],
-                    queued[kind],
-                    admitted[kind],
-                    self._cached[kind],
-                )
-                for kind in kinds
-            ]
+            return self._rows()
 
-    @property
-    def passed_by(self) -> int:
-        """Return how many calls of all kinds the scheduler never heard of."""
-        return sum(row.passed_by for row in self.rows())
+    def _rows(self) -> list[CoverageRow]:
+        queued, admitted = self._queued, self._admitted
+        past = self._past + Counter(one.kind for one in self._uncovered())
+        return [
+            CoverageRow(
+                kind,
+                queued[kind] + admitted[kind] + past[kind] + self._cached[kind],
+                queued[kind],
+                admitted[kind],
+                self._cached[kind],
+            )
+            for kind in sorted(queued | admitted | past | self._cached)
+        ]
 
-    def __str__(self) -> str:
-        return as_table(self.rows())
+    def calls(self) -> tuple[CoveredCalls, ...]:
+        """Return the calls by class and method."""
+        with self._lock:
+            return self._tally.calls({row.kind: row.passed_by for row in self._rows()})
 
-    def note(self, obj: Any, args: Sequence[Any], way: Way | None) -> None:
+    def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
-        base = leaf_base(type(obj))
+        base = leaf_base(type(call.obj))
         kind = _NAMES.get(base.__name__, "other") if base is not None else "other"
         with self._lock:
-            if way is not None:
-                self._ways[way][kind] += 1
+            self._tally.note(kind, call)
+            if call.was_admitted:
+                return
+            if call.way is not None:
+                (self._admitted if call.way == "admitted" else self._queued)[kind] += 1
                 self._cover(kind, active_span_id.get())
             elif kind not in _EVENTS.values():
                 self._past[kind] += 1
@@ -147,10 +157,8 @@ class LlamaIndexCoverage:
                     return
             span = self._parents.get(span)
 
-    def _uncovered(self) -> Counter[str]:
-        return Counter(
-            one.kind for calls in self._started.values() for one in calls if not one.is_covered
-        )
+    def _uncovered(self) -> Iterator[_Started]:
+        return (one for calls in self._started.values() for one in calls if not one.is_covered)
 
 
 class _Events(BaseEventHandler):
@@ -161,7 +169,7 @@ class _Events(BaseEventHandler):
 
 
 class _Spans(BaseSpanHandler[SimpleSpan]):
-    _meters: dict[str, LlamaIndexCoverage] = PrivateAttr(default_factory=dict)
+    _meters: dict[str, LlamaIndexMeter] = PrivateAttr(default_factory=dict)
 
     def new_span(
         self,
@@ -192,18 +200,29 @@ class _Spans(BaseSpanHandler[SimpleSpan]):
             meter.ended(id_)
 
 
-_open: OpenMeters[LlamaIndexCoverage] = OpenMeters("rag_accel_llama_index_coverage")
+_open: OpenMeters[LlamaIndexMeter] = OpenMeters("rag_accel_llama_index_coverage")
 
 
 @contextmanager
-def coverage() -> Iterator[LlamaIndexCoverage]:
-    """Meter every leaf call made in the block, in this context and those copied from it."""
+def _opened(meter: LlamaIndexMeter) -> Iterator[LlamaIndexMeter]:
+    """Have a meter told of the leaf calls and the events of the block."""
     root, events, spans = get_dispatcher(), _Events(), _Spans()
     root.add_event_handler(events)
     root.add_span_handler(spans)
     try:
-        with _open.opened(LlamaIndexCoverage()) as meter:
+        with _open.opened(meter):
             yield meter
     finally:
         root.event_handlers.remove(events)
         root.span_handlers.remove(spans)
+
+
+def coverage(program: Any = None) -> Coverage:
+    """Return how much of a program passes the scheduler; in a ``with`` block, calls are counted.
+
+    Args:
+        program: whose options are looked at; the calls counted are all those made in the block, in
+            this context and those copied from it.
+    """
+    meter = LlamaIndexMeter()
+    return Coverage(meter, partial(_opened, meter), reach_into(program, parts_of))

@@ -7,15 +7,20 @@ from typing import Any
 
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
+from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
 from llama_index_rag_accel.blocking_methods import blocking_method
 from llama_index_rag_accel.entries import is_program
+from llama_index_rag_accel.indexed_graph import why_not_shared
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
 from llama_index_rag_accel.off_loop import reason_to_stay
+from llama_index_rag_accel.option_readers import parts_of
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption import embedding_devices, local_llms
 from rag_accel.interception.explanation import (
     BORROWED,
+    GRAPH_RETRIEVAL,
     NO_LEAF,
     RECOGNISED_STORE,
     component,
@@ -29,6 +34,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
+from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.stand_ins import STAND_INS
 from rag_accel_adapters.llama_index.walk import FoundPart, walk
@@ -43,6 +49,7 @@ def explain_inside(obj: Any, accelerator: Accelerator) -> str:
     lines = [f"  {found.path}: {said}" for found in seen for said in _say(found, accelerator)]
     if not any(_is_leaf(found.obj) for found in seen):
         lines += NO_LEAF
+    lines += unread_lines(obj, accelerator, parts_of)
     return "\n".join([*headline(obj, LLAMA_INDEX.name, accelerator), *lines])
 
 
@@ -70,15 +77,27 @@ def _how(found: FoundPart, accelerator: Accelerator) -> str:
     if isinstance(obj, BaseEmbedding):
         adopted = EMBEDDINGS.adopt(obj, cls, plain_method)
         if adopted is not None:
-            return adopted.describe(accelerator.options)
+            return embedding_devices.describe(adopted, accelerator)
+    if isinstance(obj, BasePGRetriever):
+        return _graph_retrieval(obj)
     if is_recognised(type(obj)):
         return RECOGNISED_STORE
+    model = STAND_INS.language_model(obj, cls, plain_method)
+    if model is not None:
+        return local_llms.describe(accelerator, model)
     stands_in = STAND_INS.describe(obj, cls, plain_method)
     if stands_in is not None:
         return stands_in
     if _is_inner(found):
         return "part of the leaf that holds it: runs within its call"
-    return f"{BORROWED}{_reason(obj, cls)}"
+    is_embedding = isinstance(obj, BaseEmbedding)
+    unused = embedding_devices.describe_unused(accelerator) if is_embedding else ""
+    return f"{BORROWED}{_reason(obj, cls)}{unused}"
+
+
+def _graph_retrieval(retriever: BasePGRetriever) -> str:
+    reason = why_not_shared(retriever)
+    return GRAPH_RETRIEVAL if reason is None else f"{BORROWED} (no graph retrieval: {reason})"
 
 
 def _reason(obj: Any, cls: type) -> str:

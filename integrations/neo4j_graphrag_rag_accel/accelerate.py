@@ -7,6 +7,7 @@ from typing import TypeVar
 from neo4j_graphrag_rag_accel.entries import PROGRAMS, program_methods
 from neo4j_graphrag_rag_accel.explanation import explain, hint
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
+from neo4j_graphrag_rag_accel.option_readers import parts_of
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
@@ -14,6 +15,7 @@ from rag_accel.interception import intercept
 from rag_accel.interception.arguments import chosen
 from rag_accel.interception.leaf_table import leaf_class
 from rag_accel.interception.twins import program_twin, twin
+from rag_accel.interception.unread_options import check_options
 
 __all__ = ["accelerate", "explain"]
 
@@ -38,8 +40,18 @@ def accelerate(
     Raises:
         ConfigError: if ``obj`` is none of these, or both arguments are given, or
             one of another type.
+        TranslationError: ``mode="translate"`` was given for this object alone.
+        UnreadOptionWarning: a given option that no part of the object reads, where the program has
+            made warnings errors; otherwise it is a warning, once for an object and an option.
     """
     accelerator = chosen(accelerator, options)
+    made = _made(obj, accelerator)
+    if made is not obj:
+        check_options(obj, accelerator, parts_of, options)
+    return made
+
+
+def _made(obj: T, accelerator: Accelerator | None) -> T:
     if isinstance(obj, PROGRAMS):
         return program_twin(obj, accelerator, program_methods)
     if leaf_class(type(obj)).framework is NEO4J_GRAPHRAG:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from neo4j_graphrag.embeddings.base import Embedder
 from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.retrievers.base import Retriever
 
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
+from neo4j_graphrag_rag_accel.option_readers import parts_of
 from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.adoption import embedding_devices
 from rag_accel.interception.explanation import BORROWED, NO_LEAF, NOT_UNDERSTOOD, headline
 from rag_accel.interception.leaf_table import (
     is_composite,
@@ -18,6 +21,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
+from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 from rag_accel_adapters.neo4j_graphrag.walk import walk
 
@@ -36,6 +40,7 @@ def explain(obj: Any) -> str:
     ]
     if not any(leaf_base(type(part)) is not None for _, part in seen):
         lines += NO_LEAF
+    lines += unread_lines(obj, accelerator, parts_of)
     return "\n".join([*headline(obj, NEO4J_GRAPHRAG.name, accelerator), *lines])
 
 
@@ -46,11 +51,14 @@ def _say(part: Any, accelerator: Accelerator) -> Iterator[str]:
     if isinstance(part, GraphRAG):
         yield "runs plainly around its leaves, each search is one request"
     elif adopted is not None:
-        yield adopted.describe(accelerator.options)
+        yield embedding_devices.describe(adopted, accelerator)
     elif is_composite(part):
         yield "runs plainly around the retrievers and the model that it asks"
     elif known.framework is NEO4J_GRAPHRAG:
-        yield f"{BORROWED}{_QUERIES}" if isinstance(part, Retriever) else BORROWED
+        unused = (
+            embedding_devices.describe_unused(accelerator) if isinstance(part, Embedder) else ""
+        )
+        yield f"{BORROWED}{_QUERIES}" if isinstance(part, Retriever) else f"{BORROWED}{unused}"
     elif known.base is not None:
         yield f"a leaf of {known.framework.name}: scheduled as its integration says"
     else:

@@ -13,8 +13,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from rag_accel.accelerator.device_groups import device_group
+from rag_accel.accelerator.embedder_lists import ListedEmbedders
 from rag_accel.accelerator.engine_table import EngineTable
+from rag_accel.accelerator.found_devices import is_auto
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.config import Options
@@ -26,6 +27,7 @@ from rag_accel.engine_api import (
     PrimitiveKind,
     worst_state,
 )
+from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.leaves import Leaves
@@ -84,8 +86,9 @@ class Accelerator:
         llm, embedder, index, reranker, graph: engines of the stages that name no other; each an
             ``Engine``, a ``DocumentIndex``, a ``MemoryGraph`` or a callable, see
             ``requests.engines``; ``llm`` may be a ``LocalLLM``, or a model's folder or name on the
-            hub; ``embedder`` may list several engines of one model, each on a
-            device of its own: engines, models, devices such as ``"cuda:0"``, or members.
+            hub; ``embedder`` may list several engines of one model, each on a device of its own:
+            engines, models, devices such as ``"cuda:0"``, or members; ``"auto"`` lists the devices
+            found here. What a list does for models of programs: ``program_embedders.py``.
         engines: more of them, by the names that stages use.
         options: an ``Options``; or give single options as keyword arguments.
 
@@ -121,14 +124,18 @@ class Accelerator:
         self._lock = threading.Lock()
         self._table = EngineTable(self._driver)
         self.local_llms = LocalLLMs(self.options)
+        self._listed = ListedEmbedders(self.options, self.cores, self._table)
+        self.embedders = self._listed.programs
         self._bypassed: Counter[tuple[str, str]] = Counter()
         self._bound: dict[str, NamedEngine] = {}
+        #: whether ``embedder`` was given as a list
+        self.lists_embedders = False
         self._driver.add_borrowed(
             BorrowedEngine(USER_CODE, frozenset({PrimitiveKind.FUNCTION, PrimitiveKind.CONDITION}))
         )
         items = BorrowedEngine(LIST_ITEMS, frozenset({PrimitiveKind.PARTIAL_DECODING}))
         self._driver.add_borrowed(items)
-        self._execution = Execution(self._driver, self.calls, self.options, lambda: self._bound)
+        self._execution = Execution(self._driver, self.calls, self.options, self._engines_for)
         self._forks = forks.number
         # The driver's thread keeps the driver alive, not this object: nobody else would stop it.
         weakref.finalize(self, self._driver.close, 0.0).atexit = False
@@ -171,8 +178,11 @@ class Accelerator:
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
-        if isinstance(engine, list | tuple) and name != "graph":  # where it may be triples
-            engine = device_group(name, engine, self.options, self.cores)
+        if name == "embedder":
+            self.lists_embedders = isinstance(engine, list | tuple) or is_auto(engine)
+        engine = self._listed.engine(name, engine)
+        if engine is None:  # one that is made for the first graph that names it
+            return
         llm = as_local_llm(name, engine)
         if llm is not None:
             local = self.local_llms.add(llm)
@@ -185,10 +195,25 @@ class Accelerator:
             if PrimitiveKind.EXPANDING in taken.profile.kinds:
                 self._table.note(engine, joined, taken.profile)
             self._keep_engine(name, owned(joined, taken))
+            self._listed.joined(name, joined, taken)
             return
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))
         self._keep_engine(name, NamedEngine(self._driver.add_borrowed(borrowed), borrowed, taken))
+
+    @property
+    def options_of_engines(self) -> frozenset[str]:
+        """Return the options that engines given to this accelerator read."""
+        reads = {"embedding_runtime"} if "embedder" in self._bound else set[str]()
+        if self.local_llms.are_given:
+            reads |= {"kv_reuse", "kv_folder"}
+        return frozenset(reads)
+
+    def _engines_for(self, graph: FrozenRAGraph) -> Mapping[str, NamedEngine]:
+        """Return the engines that a graph may name; those that wait for it are made."""
+        for name, engine in self._listed.wanted(graph):
+            self._keep_engine(name, owned(self._driver.add_engine(name, engine), engine))
+        return self._bound
 
     def _keep_engine(self, name: str, engine: NamedEngine) -> None:
         # Always another mapping: what was compiled for the one before is compiled again.
@@ -269,8 +294,9 @@ class Accelerator:
 
         ``e-graph`` also says what each static pass changed.
         """
-        profiles = {name: bound.profile for name, bound in self._bound.items()}
-        parts = {name: bound.describe() for name, bound in self._bound.items() if bound.describe}
+        engines = self._engines_for(graph.freeze())
+        profiles = {name: bound.profile for name, bound in engines.items()}
+        parts = {name: bound.describe() for name, bound in engines.items() if bound.describe}
         return explain_graph(graph, profiles, stage, passes_named(self.options.passes), parts)
 
     def own(
@@ -462,7 +488,9 @@ class Accelerator:
         """
         if self.forked:
             return
+        self.embedders.stop()
         self._driver.close(self.options.shutdown_s)
+        self.embedders.join(self.options.shutdown_s)
         self.calls.close()
         self.tracer.close()
 

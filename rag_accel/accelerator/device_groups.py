@@ -7,21 +7,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.accelerator.listed_devices import (
+    CopiedModel,
     device_name,
     engine_on,
     is_device,
     is_sentence_transformer,
 )
 from rag_accel.config import Options
-from rag_accel.engine_api import Engine, PrimitiveKind
+from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import ConfigError
 from rag_accel.requests.engines import is_engine, role_engine
 
 if TYPE_CHECKING:
+    from rag_accel.engines.devices.group import DeviceGroup
     from rag_accel.engines.devices.members import Member
 
 
-def device_group(name: str, given: Sequence[Any], options: Options, cores: int) -> Engine:
+def device_group(name: str, given: Sequence[Any], options: Options, cores: int) -> DeviceGroup:
     """Return one engine over all embedders listed, the most preferred one first.
 
     Args:
@@ -35,10 +37,15 @@ def device_group(name: str, given: Sequence[Any], options: Options, cores: int) 
         ConfigError: nothing was listed, something twice or that embeds nothing, a device that is
             not there, or a first member that cannot embed.
     """
+    return group_of(listed_members(name, given, options), options, cores)
+
+
+def group_of(members: Sequence[Member], options: Options, cores: int) -> DeviceGroup:
+    """Return one engine over members, the most preferred one first. Raises as ``DeviceGroup``."""
     from rag_accel.engines.devices.group import DeviceGroup
 
     return DeviceGroup(
-        listed_members(name, given, options),
+        members,
         slo_s=options.embedding_slo_s,
         tolerance=options.member_tolerance,
         reproducible=options.reproducible,
@@ -48,17 +55,26 @@ def device_group(name: str, given: Sequence[Any], options: Options, cores: int) 
     )
 
 
-def listed_members(name: str, given: Sequence[Any], options: Options) -> list[Member]:
+def listed_members(
+    name: str, given: Sequence[Any], options: Options, model: CopiedModel | None = None
+) -> list[Member]:
     """Return a member for each thing listed; those made here are closed if a later one fails.
+
+    Args:
+        name: what stages call the list.
+        given: what is listed.
+        options: as of ``device_group``.
+        model: what devices and processes compute; None for the model of the list.
 
     Raises:
         ConfigError: something was listed twice, embeds nothing, or is a device that is not there.
     """
-    _require_apart(name, given)
+    require_apart(name, given)
     members: list[Member] = []
     try:
         for one in given:
-            members.append(_member(name, one, given, options))
+            copied = None if model is None else model.member(one)
+            members.append(copied or _member(name, one, given, options))
     except BaseException:
         for member, one in zip(members, given, strict=False):
             if member is not one and getattr(member, "engine", None) is not one:
@@ -93,7 +109,7 @@ def _member(name: str, given: Any, others: Sequence[Any], options: Options) -> M
     )
 
 
-def _require_apart(name: str, given: Sequence[Any]) -> None:
+def require_apart(name: str, given: Sequence[Any]) -> None:
     """Refuse what would be one device or one model object for two members.
 
     Raises:

@@ -83,6 +83,22 @@ class EngineTable:
         known = self._owned.get((id(obj), variant))
         return known is not None and known.stands_for(obj) and id(holder) in known.holders
 
+    def hold(self, obj: Any, variant: str, holder: Any) -> EngineName | None:
+        """Return the engine that runs ``obj`` for one more holder; None if there is none."""
+        key = (id(obj), variant)
+        known = self._owned.get(key)
+        if known is None or not known.stands_for(obj):
+            return None
+        if id(holder) not in known.holders:
+            self._hold(key, known, holder)
+        return known.engine if self._owned.get(key) is known else None
+
+    def release(self, obj: Any, variant: str) -> None:
+        """Let the engine that runs ``obj`` leave, whoever holds it."""
+        known = self._owned.pop((id(obj), variant), None)
+        if known is not None:
+            self._driver.post(EngineLeft(known.engine))
+
     def engine_of(self, obj: Any, variant: str = "") -> EngineName | None:
         """Return the engine that runs ``obj``, if there is one."""
         known = self._owned.get((id(obj), variant))

@@ -12,6 +12,7 @@ from rag_accel.requests.engines import is_model_name
 if TYPE_CHECKING:
     from rag_accel.engines.llm.local.choice import LocalModel
     from rag_accel.engines.llm.local.local_llm import LocalLLM
+    from rag_accel.engines.llm.local.options import LocalOptions
 
 
 def as_local_llm(name: str, given: Any) -> LocalLLM | None:
@@ -39,10 +40,12 @@ class LocalLLMs:
     """
 
     def __init__(self, options: Options) -> None:
-        self._options = options
+        self._own = {"kv_reuse": options.kv_reuse, "kv_folder": options.kv_folder}
         #: those that were given to the accelerator, whose bounds hold for others of the same model
         self._given: list[LocalLLM] = []
         self._models: WeakKeyDictionary[LocalLLM, LocalModel] = WeakKeyDictionary()
+        #: bounds of models that none was given of; made when they are first asked for
+        self._usual: LocalOptions | None = None
 
     def add(self, llm: LocalLLM) -> LocalModel:
         """Take a model that was given to the accelerator; the first one of a model counts."""
@@ -50,6 +53,11 @@ class LocalLLMs:
         self._given.append(llm)
         self._models = WeakKeyDictionary({llm: model})
         return model
+
+    @property
+    def are_given(self) -> bool:
+        """Tell whether a model was given to the accelerator."""
+        return bool(self._given)
 
     def model(self, llm: LocalLLM) -> LocalModel:
         """Return what is run for a component's model, the same for all that come to the same.
@@ -63,7 +71,24 @@ class LocalLLMs:
             found = models[llm] = llm.resolved(self._defaults(llm))
         return found
 
+    def bounds(self, model: Any) -> LocalOptions:
+        """Return what a model object that a program has already is run within.
+
+        They are those of the accelerator's own ``LocalLLM`` of the same object, else its options
+        ``kv_reuse`` and ``kv_folder``.
+
+        Raises:
+            ConfigError: a bound is out of range.
+        """
+        from rag_accel.engines.llm.local.options import LocalOptions
+
+        given = next((one for one in self._given if one.model is model), None)
+        if given is not None:
+            return LocalOptions.of(**{**self._own, **given.named})
+        if self._usual is None:
+            self._usual = LocalOptions.of(**self._own)
+        return self._usual
+
     def _defaults(self, llm: LocalLLM) -> dict[str, Any]:
-        own = {"kv_reuse": self._options.kv_reuse, "kv_folder": self._options.kv_folder}
         given = next((one for one in self._given if one.is_same_model(llm)), None)
-        return own if given is None else {**own, **given.named}
+        return self._own if given is None else {**self._own, **given.named}

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.accelerator.placed_models import PlacedModel
+from rag_accel.adoption.embedding_devices import on_devices
 from rag_accel.adoption.embeddings import AdoptedEmbeddings
 from rag_accel.adoption.texts_ahead import TextsAhead, find_ahead
-from rag_accel.engine_api import PrimitiveKind, TextBatch
+from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
-from rag_accel.scheduler.messages import EngineName
 
 Role = Literal["query", "document"]
 Vectors = list[list[float]]
@@ -147,9 +148,10 @@ def _works(
     role: Role,
 ) -> list[Work]:
     """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
-    engine = _engine(identity, adopted, holder)
-    hosted = adopted.hosted
+    accelerator, hosted = identity.accelerator, adopted.hosted
+    make = functools.partial(adopted.make, accelerator.options)
     if hosted is not None:
+        engine = accelerator.own(adopted.model, "hosted-embedding", make)
         work = ServerTexts(
             tuple(texts),
             role,
@@ -159,17 +161,17 @@ def _works(
         )
         # Not shared with equal work: a caller never waits for the end of another's call.
         return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]
-    step = identity.accelerator.options.max_batch
-    pieces = [tuple(texts[i : i + step]) for i in range(0, len(texts), step)]
-    return [
-        Work(engine, PrimitiveKind.EMBEDDING, TextBatch(piece, role), len(piece), (role, piece))
-        for piece in pieces
+    placed = on_devices(accelerator, adopted, holder)
+    if placed is None:
+        engine = accelerator.own(adopted.model, "embedding", make, adopted.variant, holder)
+        placed, keep_most = PlacedModel(engine), 0
+    else:  # a list longer than a batch is a load, which would push out what comes again
+        keep_most = accelerator.options.max_batch
+    step, keep = accelerator.options.max_batch, len(texts) <= keep_most
+    batches = [
+        placed.texts(tuple(texts[i : i + step]), role, keep) for i in range(0, len(texts), step)
     ]
-
-
-def _engine(identity: RequestIdentity, adopted: AdoptedEmbeddings, holder: Any) -> EngineName:
-    accelerator = identity.accelerator
-    make = functools.partial(adopted.make, accelerator.options)
-    if adopted.hosted is not None:
-        return accelerator.own(adopted.model, "hosted-embedding", make)
-    return accelerator.own(adopted.model, "embedding", make, adopted.variant, holder)
+    return [
+        Work(placed.engine, PrimitiveKind.EMBEDDING, batch, len(batch.texts), batch)
+        for batch in batches
+    ]

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from rag_accel.adoption.known_classes import PlainMethod, does_the_same, full_name
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
+from rag_accel.engines.embedding.model_encoding import ModelEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class AdoptedEmbeddings:
         hosted: how it asks its server; None for a model that computes here.
         through_sync: whether its coroutines call its other methods, what stands around which is
             part of a coroutine then.
+        encoding: how it embeds, of a model that may be copied to other devices.
+        devices: those that its owner has listed for it; None for those of the accelerator.
     """
 
     model: Any
@@ -58,6 +61,8 @@ class AdoptedEmbeddings:
     describe: Callable[[Options], str]
     hosted: HostedCalls | None = None
     through_sync: bool = False
+    encoding: ModelEncoding | None = None
+    devices: tuple[Any, ...] | None = None
 
 
 def _method(cls: type, name: str) -> Any:
@@ -107,6 +112,7 @@ def adopt_sentence_transformer(
     query_kwargs: Mapping[str, Any],
     document_kwargs: Mapping[str, Any],
     prepare: Callable[[str], str],
+    devices: tuple[Any, ...] | None = None,
 ) -> AdoptedEmbeddings:
     """Describe a ``SentenceTransformer`` with the arguments of ``encode`` for both roles.
 
@@ -120,12 +126,15 @@ def adopt_sentence_transformer(
 
     queries = _spelled_out(model, encode_arguments(query_kwargs, "query_encode_kwargs"))
     documents = _spelled_out(model, encode_arguments(document_kwargs, "encode_kwargs"))
+    encoding = ModelEncoding(model, queries, documents)
     return AdoptedEmbeddings(
         model=model,
-        variant=f"{sorted(queries.items())} {sorted(documents.items())}",
-        make=partial(_sentence_transformer, model, queries, documents),
+        variant=encoding.variant,
+        make=encoding.engine,
         prepare=prepare,
         describe=partial(_described, model),
+        encoding=encoding,
+        devices=devices,
     )
 
 
@@ -145,20 +154,6 @@ def _spelled_out(model: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _PROMPT = frozenset({"prompt", "prompt_name"})
-
-
-def _sentence_transformer(
-    model: Any, queries: Mapping[str, Any], documents: Mapping[str, Any], options: Options
-) -> Engine:
-    from rag_accel.engines.embedding.engine import SentenceTransformerEngine
-
-    return SentenceTransformerEngine(
-        model,
-        query_kwargs=queries,
-        document_kwargs=documents,
-        reproducible=options.reproducible,
-        runtime=options.embedding_runtime,
-    )
 
 
 def _described(model: Any, options: Options) -> str:

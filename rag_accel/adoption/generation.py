@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+#: How the retrieved texts of a prompt were computed; None where none are ever reused.
+Report = Mapping[str, Any] | None
 
 
 class TokenStream(Protocol):
@@ -34,6 +37,9 @@ class GreedyCall:
         result: returns what the call returns, given each completion's tokens with the last one.
         stream: is given the tokens of the only completion as they come; None if not asked for.
         plain: makes the call as it was asked for; of its stream, so many items were given already.
+        tokenizer: made the prompts; None if nobody knows it.
+        note: is told how the texts of each prompt were computed (``LocalOptions.report``) where
+            the engine has computed them, before a stream ends.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -42,6 +48,8 @@ class GreedyCall:
     result: Callable[[Sequence[Sequence[int]]], Any]
     stream: TokenStream | None
     plain: Callable[[int], Any]
+    tokenizer: Any = None
+    note: Callable[[Sequence[Report]], None] = lambda reports: None
 
 
 class AskGenerate(Protocol):
@@ -67,10 +75,16 @@ class GeneratingClient:
         model: computes; all but ``generate`` is its own.
         read: reads the arguments of ``generate``.
         ask: has its engine compute.
+        tokenizer: makes the prompts.
+
+    Attributes:
+        reports: how the texts of each prompt were computed, in the order of the prompts so far;
+            one that the model itself continued, or a call of it, has None.
     """
 
-    def __init__(self, model: Any, read: ReadCall, ask: AskGenerate) -> None:
-        self._model, self._read, self._ask = model, read, ask
+    def __init__(self, model: Any, read: ReadCall, ask: AskGenerate, tokenizer: Any) -> None:
+        self._model, self._read, self._ask, self._tokenizer = model, read, ask, tokenizer
+        self.reports: list[Report] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -87,5 +101,15 @@ class GeneratingClient:
         """Return what the model's own ``generate`` returns."""
         call = None if args else self._read(self._model, kwargs)
         if call is None:
+            self.reports.append(None)
             return self._model.generate(*args, **kwargs)
-        return self._ask.generate(self._model, call)
+        noted = len(self.reports)
+        call = replace(call, tokenizer=self._tokenizer, note=self.reports.extend)
+        result = self._ask.generate(self._model, call)
+        if len(self.reports) == noted:
+            self.reports += [None] * len(call.prompts)
+        return result
+
+    def apart(self) -> GeneratingClient:
+        """Return another client of the same model, with reports of its own."""
+        return GeneratingClient(self._model, self._read, self._ask, self._tokenizer)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.accelerator import Accelerator, RequestIdentity, Work
 from rag_accel.adoption.generation import GreedyCall, TokenStream
 from rag_accel.adoption.owned_or_plain import MEANT, fail_open, owned_or_plain
 from rag_accel.config import AdoptLLM
-from rag_accel.engine_api import Engine, PrimitiveKind
-from rag_accel.engines.llm.local.choice import DEFAULT_BOUNDS, LocalModel
+from rag_accel.engine_api import Engine, GenerationOutput, PrimitiveKind
+from rag_accel.engines.llm.local.choice import LocalModel
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.errors import ConfigError
+from rag_accel.leaves.passages import LEAST_CHARACTERS
 from rag_accel.scheduler.messages import EngineName
 
 _WHERE = "llm"
@@ -28,11 +29,15 @@ class _KnownModel:
 
     Args:
         refusal: why no engine runs it; None if one may.
-        local: what has its engines; None before the first and after the last.
+        unmade: why none with these bounds runs it, such as that their folder cannot be used.
+        locals: what has its engines, by their bounds; none before the first and after the last.
     """
 
     refusal: str | None
-    local: Callable[[], LocalModel | None] = lambda: None
+    unmade: dict[LocalOptions, str] = field(default_factory=dict[LocalOptions, str])
+    locals: WeakValueDictionary[LocalOptions, LocalModel] = field(
+        default_factory=WeakValueDictionary[LocalOptions, LocalModel]
+    )
 
 
 _seen: WeakKeyDictionary[Any, _KnownModel] = WeakKeyDictionary()
@@ -51,67 +56,100 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
         call: what is asked for.
     """
     accelerator = identity.accelerator
-    local = _adopted(model, accelerator.options.adopt_llm)
+    local = _adopted(accelerator, model)
     if local is None or not _has_room(local, call):
         return call.plain(0)
     make = partial(_make, local)
     try:
         engine = accelerator.own(local, _WHERE, make, holder=holder)
     except Exception as error:
-        if not isinstance(error, ConfigError):  # with which a model is refused
+        is_refusal = isinstance(error, ConfigError) and local.bounds not in _seen[model].unmade
+        if not is_refusal:
             fail_open(accelerator, error, _WHERE)
         return call.plain(0)
+    works = partial(_works, identity, engine, local.bounds, call)
     if call.stream is not None:
-        return _streamed(identity, _works(engine, call), call, call.stream)
+        return _streamed(identity, works, local.bounds, call, call.stream)
 
     def owned() -> Any:
-        outputs = accelerator.leaves.compute_all(identity, _works(engine, call))
+        outputs = accelerator.leaves.compute_all(identity, works())
+        call.note([local.bounds.report(output) for output in outputs])
         return call.result([output.tokens for output in outputs])
 
     return owned_or_plain(accelerator, owned, lambda: call.plain(0), _WHERE)
 
 
-def _works(engine: EngineName, call: GreedyCall) -> list[Work]:
+def _works(
+    identity: RequestIdentity, engine: EngineName, bounds: LocalOptions, call: GreedyCall
+) -> list[Work]:
+    from rag_accel.engines.llm.local.id_segments import segment_ids
     from rag_accel.engines.llm.local.tokens import TokenInput
 
-    inputs = [TokenInput(ids=ids, ends=call.ends, most=call.most) for ids in call.prompts]
+    reuses = bounds.kv_reuse != "exact" and call.tokenizer is not None
+    texts = list(identity.seen.texts()) if reuses else []
+    inputs: list[TokenInput] = []
+    for ids in call.prompts:
+        segments = None
+        if texts:
+            segments = segment_ids(
+                ids,
+                call.tokenizer,
+                texts,
+                identity.seen.asked,
+                least_tokens=bounds.least_chunk_tokens,
+                least_characters=LEAST_CHARACTERS,
+            )
+        inputs.append(TokenInput(ids=ids, ends=call.ends, most=call.most, segments=segments))
     return [Work(engine, PrimitiveKind.DECODING, one) for one in inputs]
 
 
-def why_plain(model: Any, adopt: AdoptLLM) -> str | None:
+def why_plain(accelerator: Accelerator, model: Any) -> str | None:
     """Return why no engine runs a model's calls; None if one runs those that are greedy."""
+    adopt = accelerator.options.adopt_llm
     if adopt == "off":
         return "adopt_llm is off"
     seen = _look_at(model)
     if seen.refusal is not None:
         return seen.refusal
-    local = seen.local()
-    if local is not None and not local.is_same:
+    made = [ref() for ref in seen.locals.valuerefs()]  # in one step, whatever other threads add
+    if any(local is not None and not local.is_same for local in made):
         return _note(model, "it was changed after its engine was made")
-    return _now(model, adopt)
+    bounds = accelerator.local_llms.bounds(model)
+    if bounds in seen.unmade:
+        return seen.unmade[bounds]
+    return _now(model, adopt, reuses=bounds.kv_reuse != "exact")
 
 
-def describe(model: Any, adopt: AdoptLLM) -> str:
+def reuses_texts(accelerator: Accelerator, model: Any) -> bool:
+    """Tell whether a model's engine takes the state of retrieved texts from earlier prompts."""
+    return accelerator.local_llms.bounds(model).kv_reuse != "exact"
+
+
+def describe(accelerator: Accelerator, model: Any) -> str:
     """Return how a model's calls run."""
-    reason = why_plain(model, adopt)
+    reason = why_plain(accelerator, model)
     if reason is not None:
         return f"local language model, plain: {reason}"
-    kind = "exact" if _dtype(model) == "float32" else "batched, approximate"
+    kv_reuse = accelerator.local_llms.bounds(model).kv_reuse
+    if kv_reuse != "exact":
+        kind = f"kv_reuse is {kv_reuse}, approximate"
+    else:
+        kind = "exact" if _dtype(model) == "float32" else "batched, approximate"
     return (
         f"recognised local language model: owned engine ({kind}), greedy calls of all requests"
         " share steps, others run plainly"
     )
 
 
-def _adopted(model: Any, adopt: AdoptLLM) -> LocalModel | None:
-    if why_plain(model, adopt) is not None:
+def _adopted(accelerator: Accelerator, model: Any) -> LocalModel | None:
+    if why_plain(accelerator, model) is not None:
         return None
-    seen = _seen[model]
+    bounds = accelerator.local_llms.bounds(model)
+    known = _seen[model].locals
     with _lock.lock:
-        local = seen.local()
+        local = known.get(bounds)
         if local is None:
-            local = LocalModel(model, None, None, None, DEFAULT_BOUNDS)
-            seen.local = weakref.ref(local)
+            local = known[bounds] = LocalModel(model, None, None, None, bounds)
         return local
 
 
@@ -137,11 +175,14 @@ def _refusal(model: Any) -> str | None:
     return None
 
 
-def _now(model: Any, adopt: AdoptLLM) -> str | None:
-    """Return what keeps a model from being run as it is at this moment."""
+def _now(model: Any, adopt: AdoptLLM, *, reuses: bool) -> str | None:
+    """Return what keeps a model from being run as it is at this moment.
+
+    Where texts are reused, answers are approximate anyhow.
+    """
     if any(module.training for module in model.modules()):
         return "it is in training mode"
-    if _dtype(model) != "float32" and adopt != "batched":
+    if _dtype(model) != "float32" and adopt != "batched" and not reuses:
         return f"it computes in {_dtype(model)}, and adopt_llm is exact"
     return None
 
@@ -158,34 +199,40 @@ def _note(model: Any, refusal: str) -> str:
 def _has_room(local: LocalModel, call: GreedyCall) -> bool:
     """Tell whether prompts and completions are in the model's context and fit into the pool."""
     from rag_accel.engines.llm.local.families import ModelShape
-    from rag_accel.engines.llm.local.options import POOL_BYTES
 
     shape = ModelShape.of(local.model.config)
     most = max(map(len, call.prompts)) + call.most
     token = 2 * shape.layers * shape.heads * shape.dim * local.model.dtype.itemsize
-    return most <= shape.context and 2 * most * token <= POOL_BYTES
+    return most <= shape.context and 2 * most * token <= local.bounds.pool_bytes
 
 
 def _make(local: LocalModel) -> Engine:
     import torch
 
-    try:
-        with torch.inference_mode(False):  # whatever mode its first caller is in
-            engine = local.make_for_tokens()
-    except Exception as error:
-        _note(local.model, f"its engine could not be made: {_short(error)}")
-        raise
+    with torch.inference_mode(False):  # whatever mode its first caller is in
+        try:
+            loaded = local.load_for_tokens()
+        except Exception as error:
+            _note(local.model, _unmade(error))
+            raise
+        try:
+            engine = local.make_for_tokens(loaded)
+        except Exception as error:
+            _look_at(local.model).unmade[local.bounds] = _unmade(error)
+            raise
     _made_of[engine] = local
     return engine
 
 
-def _short(error: Exception) -> str:
-    return error.what if isinstance(error, ConfigError) else type(error).__name__
+def _unmade(error: Exception) -> str:
+    reason = error.what if isinstance(error, ConfigError) else type(error).__name__
+    return f"its engine could not be made: {reason}"
 
 
 def _streamed(
     identity: RequestIdentity,
-    works: list[Work],
+    works: Callable[[], list[Work]],
+    bounds: LocalOptions,
     call: GreedyCall,
     stream: TokenStream,
 ) -> Any:
@@ -193,8 +240,8 @@ def _streamed(
     given = 0
     tokens: list[int] = []
     try:
-        (work,) = works
-        for token in _tokens(identity, work):
+        (work,) = works()
+        for token in _tokens(identity, work, lambda output: call.note([bounds.report(output)])):
             if not given:
                 stream.begin()
                 given = 1
@@ -210,7 +257,11 @@ def _streamed(
     return call.result([tokens])
 
 
-def _tokens(identity: RequestIdentity, work: Work) -> Iterator[int]:
+def _tokens(
+    identity: RequestIdentity, work: Work, note: Callable[[GenerationOutput], None]
+) -> Iterator[int]:
     for piece in identity.accelerator.leaves.stream(identity, work):
         if isinstance(piece, str):
             yield from map(int, piece.split())
+        else:
+            note(piece)

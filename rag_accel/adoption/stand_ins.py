@@ -69,6 +69,8 @@ class KnownClass:
         make: makes one.
         says: how its objects run then.
         model: returns the language model that an object calls, which has a say in how it runs.
+        tell: returns what a method has returned with how the texts of its prompts were computed,
+            given the stand-in that it ran on; only asked where the model reuses texts.
     """
 
     methods: tuple[str, ...]
@@ -76,6 +78,7 @@ class KnownClass:
     make: Callable[[Any, Ask], Any]
     says: str
     model: Callable[[Any], Any] | None = None
+    tell: Callable[[Any, Any], Any] | None = None
 
 
 class StandIns:

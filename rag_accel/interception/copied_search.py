@@ -113,7 +113,7 @@ class CopiedSearch:
 
     def _noted(self, found: Any) -> Any:
         if found is not None and meters and not is_nested(self.store):
-            note_leaf(self.store, (), "queued")
+            note_leaf(self.store, (), "owned", "search")
         return found
 
 

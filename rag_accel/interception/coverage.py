@@ -1,4 +1,4 @@
-"""How much of a program passes the scheduler: rows of counted calls, and meters that are open.
+"""How much of a program passes the scheduler: what ``coverage()`` of each framework returns.
 
 A meter learns of calls from the wrappers, and of what is called past them from its framework.
 """
@@ -6,13 +6,16 @@ A meter learns of calls from the wrappers, and of what is called past them from 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from rag_accel.interception.leaf_call import Way, meters
+from rag_accel.interception.covered_calls import CoveredCalls, as_text
+from rag_accel.interception.leaf_call import NotedCall, meters
+from rag_accel.interception.option_reach import OptionReach, as_lines
+from rag_accel.interception.patches import patches
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class CoverageRow:
     Args:
         kind: what was called.
         seen: all calls.
-        queued: those that waited for their turn.
+        queued: those that waited for their turn, or whose work did on an engine of ours.
         admitted: those that began at once and were reported.
         cached: those that a cache of the framework's answered, so that nothing was to be done.
     """
@@ -44,22 +47,87 @@ class CoverageRow:
         return self.seen - self.scheduled - self.cached
 
 
-def as_table(rows: Sequence[CoverageRow]) -> str:
-    """Return rows as text, one a line under a heading."""
-    lines = [f"{'leaf':<16}{'seen':>8}{'queued':>8}{'admitted':>10}{'passed by':>11}"]
-    lines += [
-        f"{row.kind:<16}{row.seen:>8}{row.queued:>8}{row.admitted:>10}{row.passed_by:>11}"
-        for row in rows
-    ]
-    return "\n".join(lines)
-
-
 class Meter(Protocol):
     """What is told of leaf calls."""
 
-    def note(self, obj: Any, args: Sequence[Any], way: Way | None) -> None:
-        """Learn of a leaf call, and how it passed the scheduler if it did."""
+    def note(self, call: NotedCall) -> None:
+        """Learn of a leaf call."""
         ...
+
+    def rows(self) -> list[CoverageRow]:
+        """Return one row per kind of leaf that was called, sorted by kind."""
+        ...
+
+    def calls(self) -> tuple[CoveredCalls, ...]:
+        """Return the calls by class and method."""
+        ...
+
+
+class Coverage:
+    """How much of a program passes the scheduler, and which options of its accelerator reach it.
+
+    A context manager: calls made in its blocks are counted, in their contexts and those copied from
+    them; calls in threads that carry no context at all count for the block opened last. Without a
+    block it is a view of what is known of the program before it runs. Thread-safe but for its
+    blocks, which are one thread's.
+
+    Args:
+        meter: counts.
+        open_meter: returns a block whose calls it is told of.
+        reach: returns how far options reach; empty if no program was given.
+    """
+
+    def __init__(
+        self,
+        meter: Meter,
+        open_meter: Callable[[], AbstractContextManager[object]],
+        reach: Callable[[], tuple[OptionReach, ...]] = tuple,
+    ) -> None:
+        self._meter = meter
+        self._open_meter = open_meter
+        self._reach = reach
+        self._blocks: list[AbstractContextManager[object]] = []
+
+    def __enter__(self) -> Coverage:
+        block = self._open_meter()
+        block.__enter__()
+        self._blocks.append(block)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._blocks.pop().__exit__(None, None, None)
+
+    @property
+    def calls(self) -> tuple[CoveredCalls, ...]:
+        """Return the calls by class and method, those that passed by last, with the reason."""
+        return self._meter.calls()
+
+    @property
+    def scheduled(self) -> int:
+        """Return how many calls had their work queued on an engine of ours."""
+        return sum(one.scheduled for one in self.calls)
+
+    @property
+    def borrowed(self) -> int:
+        """Return how many calls the scheduler admitted and their caller ran."""
+        return sum(one.borrowed for one in self.calls)
+
+    @property
+    def passed_by(self) -> int:
+        """Return how many calls the framework ran without the scheduler."""
+        return sum(one.passed_by for one in self.calls)
+
+    @property
+    def options(self) -> tuple[OptionReach, ...]:
+        """Return which parts of the program read each option; empty without a program."""
+        return self._reach()
+
+    def rows(self) -> list[CoverageRow]:
+        """Return the counts by kind of leaf."""
+        return self._meter.rows()
+
+    def __str__(self) -> str:
+        return "\n".join([*as_text(self.calls), *as_lines(self.options)])
 
 
 M = TypeVar("M", bound=Meter)
@@ -79,20 +147,27 @@ class OpenMeters(Generic[M]):
 
     @contextmanager
     def opened(self, meter: M) -> Iterator[M]:
-        """Have a meter told of every leaf call made in the block."""
-        token = self.current.set(meter)
-        with self._lock:
-            if not self._open:
-                meters.append(self._note)
-            self._open.append(meter)
+        """Have a meter told of every leaf call made in the block.
+
+        Leaf methods are patched meanwhile, so that calls of no accelerated program are told, too.
+        """
+        use = patches.acquire()
         try:
-            yield meter
-        finally:
+            token = self.current.set(meter)
             with self._lock:
-                self._open.remove(meter)
                 if not self._open:
-                    meters.remove(self._note)
-            self.current.reset(token)
+                    meters.append(self._note)
+                self._open.append(meter)
+            try:
+                yield meter
+            finally:
+                with self._lock:
+                    self._open.remove(meter)
+                    if not self._open:
+                        meters.remove(self._note)
+                self.current.reset(token)
+        finally:
+            patches.release(use)
 
     def here(self) -> M | None:
         """Return the meter that a call made here counts for."""
@@ -101,7 +176,7 @@ class OpenMeters(Generic[M]):
             meter = next(iter(self._open[-1:]), None)
         return meter
 
-    def _note(self, obj: Any, args: Sequence[Any], way: Way | None) -> None:
+    def _note(self, call: NotedCall) -> None:
         meter = self.here()
         if meter is not None:
-            meter.note(obj, args, way)
+            meter.note(call)

@@ -15,6 +15,10 @@ RECOGNISED_STORE = (
     " nearest vectors, searches of all requests share steps; texts and scores are the"
     " store's own"
 )
+GRAPH_RETRIEVAL = (
+    "graph retrieval: once its store was met unchanged, an owned engine makes its hops, those of"
+    " all requests in one step; nodes, scores, texts and order are its own"
+)
 NO_LEAF = (
     "  no leaf is visible from outside; the models, retrievers, stores and embeddings",
     "  that this code calls when it runs are scheduled all the same",

@@ -244,7 +244,7 @@ class GraphSearch:
     def _identity(self) -> RequestIdentity:
         identity = identity_for(self.accelerator)
         if not is_nested(self.holder):
-            note_leaf(self.holder, (), "queued")
+            note_leaf(self.holder, (), "owned", "search")
         # Only an engine reads a graph, so that is scheduled even if nothing else is.
         return identity or (self.accelerator or default_accelerator()).anonymous()
 

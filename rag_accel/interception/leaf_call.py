@@ -4,27 +4,99 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.adoption.owned_or_plain import fail_open
+from rag_accel.config import is_enabled
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
 from rag_accel.leaves.leaves import BegunCall, Permit
 
-#: How a call passed the scheduler: it waited for its turn, or began at once and was reported.
-Way: TypeAlias = Literal["queued", "admitted"]
+#: How a call passed the scheduler: an engine of ours has its work, or it is the program's own and
+#: waited for its turn, or began at once and was reported.
+Way: TypeAlias = Literal["owned", "queued", "admitted"]
 
-#: Told of every leaf call, with its object and arguments, while somebody meters them.
-meters: list[Callable[[Any, Sequence[Any], Way | None], None]] = []
+_OF_NO_RUN = "outside of an accelerated program and of activate()"
+_OFF = "RAG_ACCEL is off"
+_FAILED = "an error of ours: accelerator.bypassed counts it"
+
+
+@dataclass(frozen=True, slots=True)
+class NotedCall:
+    """A leaf call, as meters learn of it.
+
+    Args:
+        obj: whose method was called.
+        args: what it was given, where that is known.
+        way: how it passed the scheduler; None if it did not.
+        method: the method's name.
+        reason: why it did not pass.
+        was_admitted: whether it was noted before, as admitted or queued: its object then brought
+            its work to an engine of ours.
+    """
+
+    obj: Any
+    args: Sequence[Any]
+    way: Way | None
+    method: str
+    reason: str = ""
+    was_admitted: bool = False
+
+
+#: Told of every leaf call while somebody meters them.
+meters: list[Callable[[NotedCall], None]] = []
 
 #: What the context's leaf calls itself is part of the same leaf.
 held: ContextVar[tuple[LeafCall, ...]] = ContextVar("rag_accel_held", default=())
 
 
-def note_leaf(obj: Any, args: Sequence[Any], way: Way | None) -> None:
+def note_leaf(
+    obj: Any, args: Sequence[Any], way: Way | None, method: str, reason: str = ""
+) -> None:
     """Tell the meters of a leaf call, and how it passed the scheduler if it did."""
-    for tell in meters:
-        tell(obj, args, way)
+    if not meters:
+        return
+    if way is None and not reason:
+        reason = _OF_NO_RUN if is_enabled() else _OFF
+    _tell(NotedCall(obj, args, way, method, reason))
+
+
+#: The leaves around a metered call that are run without the scheduler, and what is part of them.
+_plain: ContextVar[tuple[tuple[Any, tuple[type, ...]], ...]] = ContextVar(
+    "rag_accel_plain", default=()
+)
+
+
+class unscheduled:  # noqa: N801 - used as a function
+    """A metered block that is a leaf's work without the scheduler: its own calls are part of it."""
+
+    __slots__ = ("_around", "_leaf")
+
+    def __init__(self, obj: Any, inner: tuple[type, ...]) -> None:
+        self._leaf = (obj, inner)
+
+    def __enter__(self) -> None:
+        self._around = _plain.get()
+        _plain.set((*self._around, self._leaf))
+
+    def __exit__(self, *raised: object) -> None:
+        _plain.set(self._around)  # no token: a coroutine may be closed in another context
+
+
+def is_part_of_unscheduled(obj: Any) -> bool:
+    """Tell whether a metered call of ``obj`` is part of a leaf that runs without the scheduler."""
+    return any(obj is one or isinstance(obj, inner) for one, inner in _plain.get())
+
+
+def note_work_on_engine(obj: Any, args: Sequence[Any], method: str) -> None:
+    """Tell the meters that an admitted call of an object has its work on an engine of ours."""
+    _tell(NotedCall(obj, args, "owned", method, was_admitted=True))
+
+
+def _tell(noted: NotedCall) -> None:
+    for tell in list(meters):
+        tell(noted)
 
 
 def is_nested(obj: Any) -> bool:
@@ -60,6 +132,7 @@ class LeafCall:
         "_identity",
         "_is_stream",
         "_kind",
+        "_method",
         "_permit",
         "_run",
         "inner",
@@ -79,6 +152,7 @@ class LeafCall:
         self._identity = identity
         self.obj = obj
         self._kind = leaf.kind
+        self._method = leaf.name
         self._engine = known.engine
         self.inner = known.framework.inner.get(leaf.kind, ())
         self._args = args
@@ -106,7 +180,7 @@ class LeafCall:
             self._refused(error)
             return True
         if meters:
-            note_leaf(self.obj, self._args, "admitted")
+            note_leaf(self.obj, self._args, "admitted", self._method)
         return True
 
     def _begin_known(self) -> bool:
@@ -126,7 +200,7 @@ class LeafCall:
             self._refused(error)
         else:
             if meters:
-                note_leaf(self.obj, self._args, "queued")
+                note_leaf(self.obj, self._args, "queued", self._method)
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop."""
@@ -138,7 +212,7 @@ class LeafCall:
             self._refused(error)
         else:
             if meters:
-                note_leaf(self.obj, self._args, "queued")
+                note_leaf(self.obj, self._args, "queued", self._method)
 
     def begin_stream(self) -> None:
         """Note that it goes on after its caller has returned, and its run with it."""
@@ -189,7 +263,7 @@ class LeafCall:
 
     def _refused(self, error: Exception) -> None:
         fail_open(self._identity.accelerator, error, self._engine)
-        note_leaf(self.obj, self._args, None)
+        note_leaf(self.obj, self._args, None, self._method, _FAILED)
 
 
 class inside:  # noqa: N801 - used as a function

@@ -82,7 +82,7 @@ class LocalCalls:
 
     def _identity(self) -> RequestIdentity:
         identity = identity_for(self.accelerator)
-        note_leaf(self.holder, (), "queued")
+        note_leaf(self.holder, (), "owned", "generate")
         # There is no plain way to run such a model, so it is scheduled even if nothing else is.
         return identity or (self.accelerator or default_accelerator()).anonymous()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role
+from rag_accel.adoption.embedding_devices import warn_unused
 from rag_accel.adoption.embeddings import AdoptedEmbeddings, HostedCalls
 from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engines.embedding.hosted_engine import is_small
@@ -77,6 +78,7 @@ class EmbeddingRecogniser:
     ) -> EmbeddingCall | None:
         """Return the call if an engine can do it; one with other arguments is not understood."""
         if not leaf_class(type(obj)).may_be_owned:
+            warn_unused(identity.accelerator, plain_class(type(obj)), None)
             return None
         given = (*args, *kwargs.values())
         if len(given) != 1 or is_nested(obj):
@@ -86,6 +88,7 @@ class EmbeddingRecogniser:
         if not isinstance(texts, list | tuple) or not all(map(_is_text, texts)):
             return None
         adopted = self.adopt(obj, plain_class(type(obj)), plain_method)
+        warn_unused(identity.accelerator, plain_class(type(obj)), adopted)
         if adopted is None or not _may_share(adopted.hosted, texts):
             return None
         return EmbeddingCall(identity, adopted, obj, texts, how.role, how.one)
@@ -107,7 +110,7 @@ def _plain(
 
         def run(*_: Any, **__: Any) -> Any:
             hosted = call.adopted.hosted
-            owned = _noted(call.embed if hosted is None else call.embed_or_alone, self)
+            owned = _noted(call.embed if hosted is None else call.embed_or_alone, self, leaf)
             found = owned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
             if hosted is None or not isinstance(found, AskAlone):
                 return found
@@ -135,7 +138,7 @@ def _coroutine(
 
         async def owned() -> Any:
             found = await compute(self, *args, **kwargs)
-            _note(self, found)
+            _note(self, leaf, found)
             return found
 
         async def embed(*_: Any, **__: Any) -> Any:
@@ -215,18 +218,18 @@ def _below_decorators(
     return inner, borrowed if inner is original else wrappers.borrowed(inner, leaf)
 
 
-def _noted(owned: Callable[[], Any], obj: Any) -> Callable[[], Any]:
+def _noted(owned: Callable[[], Any], obj: Any, leaf: LeafMethod) -> Callable[[], Any]:
     def noting() -> Any:
         found = owned()
-        _note(obj, found)
+        _note(obj, leaf, found)
         return found
 
     return noting
 
 
-def _note(obj: Any, found: Any) -> None:
+def _note(obj: Any, leaf: LeafMethod, found: Any) -> None:
     if meters and not isinstance(found, AskAlone):  # that one is asked for again, by itself
-        note_leaf(obj, (), "queued")
+        note_leaf(obj, (), "owned", leaf.name)
 
 
 def _is_text(value: object) -> bool:

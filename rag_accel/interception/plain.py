@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.interception.coverage import Coverage, CoverageRow
+from rag_accel.interception.covered_calls import CoveredCalls
+from rag_accel.interception.leaf_call import NotedCall
 
 T = TypeVar("T")
 
@@ -20,6 +23,21 @@ def accelerate(obj: T, *, accelerator: Any = None, options: Any = None) -> T:
 def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
     """Schedule nothing."""
     yield accelerator or default_accelerator()
+
+
+def coverage(program: Any = None) -> Coverage:
+    """Return a view that counts nothing: the calls of this framework's are not known."""
+    return Coverage(_NoMeter(), nullcontext)
+
+
+class _NoMeter:
+    def note(self, call: NotedCall) -> None: ...
+
+    def rows(self) -> list[CoverageRow]:
+        return []
+
+    def calls(self) -> tuple[CoveredCalls, ...]:
+        return ()
 
 
 def explain(obj: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from rag_accel.adoption.by_identity import ByClass
 from rag_accel.adoption.generation import GreedyCall
 from rag_accel.adoption.owned_or_plain import owned_or_plain, start_in_pool
 from rag_accel.adoption.stand_ins import ClientWork, KnownClass, StandIns
-from rag_accel.interception.leaf_call import is_nested
+from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
     LeafMethod,
     is_default,
@@ -53,7 +54,8 @@ class StandingIn:
             if known is None:
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return method(_stand_in(known, identity, obj, False), *args, **kwargs)
+            stand_in = _stand_in(known, _Asking(identity, obj, False, _notes(obj, leaf, args)), obj)
+            return _told(known, identity, obj, stand_in, method(stand_in, *args, **kwargs))
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
             # Of a default, the sync method runs on a stand-in.
@@ -61,14 +63,32 @@ class StandingIn:
             if known is None or is_default(type(obj), leaf):
                 return await borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            return await method(_stand_in(known, identity, obj, True), *args, **kwargs)
+            stand_in = _stand_in(known, _Asking(identity, obj, True, _notes(obj, leaf, args)), obj)
+            return _told(known, identity, obj, stand_in, await method(stand_in, *args, **kwargs))
 
         return coroutine if leaf.flavour == "coroutine" else sync
 
 
-def _stand_in(known: KnownClass, identity: RequestIdentity, obj: Any, is_on_loop: bool) -> Any:
+def _stand_in(known: KnownClass, ask: _Asking, obj: Any) -> Any:
     """Return what replaces an object for one call: itself where a stand-in is of no use."""
-    return known.make(obj, _Asking(identity, obj, is_on_loop)) if known.fits(obj) else obj
+    return known.make(obj, ask) if known.fits(obj) else obj
+
+
+def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[], None]]:
+    """Return what tells the meters, from any thread, that an engine has the work of a call."""
+    if not meters or is_nested(obj):
+        return []
+    context = copy_context()
+    return [lambda: context.run(note_work_on_engine, obj, args, leaf.name)]
+
+
+def _told(known: KnownClass, identity: RequestIdentity, obj: Any, stand_in: Any, found: Any) -> Any:
+    """Return what a method returned, with how texts were computed where the model reuses some."""
+    if stand_in is obj or known.tell is None or known.model is None:
+        return found
+    if not local_llms.reuses_texts(identity.accelerator, known.model(obj)):
+        return found
+    return known.tell(stand_in, found)
 
 
 def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
@@ -79,11 +99,18 @@ def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: 
 class _Asking:
     """A function that brings the work of one object's stand-in to the scheduler, for one run."""
 
-    __slots__ = ("_holder", "_identity", "is_on_loop")
+    __slots__ = ("_holder", "_identity", "_notes", "is_on_loop")
 
-    def __init__(self, identity: RequestIdentity, holder: Any, is_on_loop: bool) -> None:
+    def __init__(
+        self,
+        identity: RequestIdentity,
+        holder: Any,
+        is_on_loop: bool,
+        notes: list[Callable[[], None]],
+    ) -> None:
         self._identity = identity
         self._holder = holder
+        self._notes = notes
         self.is_on_loop = is_on_loop
 
     def __call__(
@@ -94,15 +121,26 @@ class _Asking:
         def owned() -> Any:
             engine = accelerator.own(work.client, work.name, work.make, holder=self._holder)
             leaf = Work(engine, work.kind, work.payload, work.size)
-            return read(accelerator.leaves.compute(self._identity, leaf))
+            found = read(accelerator.leaves.compute(self._identity, leaf))
+            self._note()
+            return found
 
         return owned_or_plain(accelerator, owned, plain, work.name)
 
     def adopts(self, model: Any) -> bool:
-        return local_llms.why_plain(model, self._identity.accelerator.options.adopt_llm) is None
+        return local_llms.why_plain(self._identity.accelerator, model) is None
 
     def generate(self, model: Any, call: GreedyCall) -> Any:
+        if self._notes and self.adopts(model):
+            self._note()
         return local_llms.generate(self._identity, model, self._holder, call)
+
+    def _note(self) -> None:
+        try:
+            note = self._notes.pop()
+        except IndexError:  # nobody meters, or it was noted
+            return
+        note()
 
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         running = start_in_pool(

@@ -20,7 +20,16 @@ from typing import Any, TypeVar
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.owned_or_plain import start_in_pool
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.interception.leaf_call import LeafCall, held, inside, is_nested, meters, note_leaf
+from rag_accel.interception.leaf_call import (
+    LeafCall,
+    held,
+    inside,
+    is_nested,
+    is_part_of_unscheduled,
+    meters,
+    note_leaf,
+    unscheduled,
+)
 from rag_accel.interception.leaf_table import (
     Flavour,
     Framework,
@@ -113,10 +122,10 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
         scheduled = leaf.owned(original, leaf, scheduled)
     if leaf.kind in _FINDING and leaf.finds_documents:
         scheduled = noting(scheduled, leaf_class(cls).framework)
-    seek = find if is_inherited else functools.partial(_leafs_run, find)
+    seek = find if is_inherited else functools.partial(_leafs_run, find, leaf.name)
     if leaf.within(cls):
         seek = functools.partial(_run_within, find, seek, leaf)
-    wrapper = mark(_LOOKING[leaf.flavour](original, scheduled, seek), original)
+    wrapper = mark(_LOOKING[leaf.flavour](original, scheduled, seek, leaf), original)
     setattr(wrapper, SCHEDULED_CALL, scheduled)
     return wrapper
 
@@ -163,13 +172,13 @@ def borrowed(original: Method, leaf: LeafMethod) -> Method:
     return _plain(original, leaf)
 
 
-def _leafs_run(find: FindIdentity, obj: Any) -> RequestIdentity | None:
+def _leafs_run(find: FindIdentity, name: str, obj: Any) -> RequestIdentity | None:
     """Return the run of a call that is a leaf of its own."""
     if held.get() and is_nested(obj):
         return None
     identity = find(obj)
-    if identity is None and meters and not is_composite(obj):
-        note_leaf(obj, (), None)
+    if identity is None and meters and not (is_composite(obj) or is_part_of_unscheduled(obj)):
+        note_leaf(obj, (), None, name)
     return identity
 
 
@@ -191,33 +200,52 @@ def _run_within(
 # Looking for the run ---------------------------------------------------------------------------
 
 
-def _looking_plain(original: Method, scheduled: Method, find: FindIdentity) -> Method:
+def _metered(obj: Any, leaf: LeafMethod) -> AbstractContextManager[None]:
+    """Return a scope for a leaf's work without the scheduler, while somebody meters it."""
+    if is_composite(obj):
+        return nullcontext()
+    return unscheduled(obj, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
+
+
+def _looking_plain(
+    original: Method, scheduled: Method, find: FindIdentity, leaf: LeafMethod
+) -> Method:
     plain = called_on(original)
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         identity = find(self)
         if identity is None:
+            if meters:
+                with _metered(self, leaf):
+                    return plain(self, *args, **kwargs)
             return plain(self, *args, **kwargs)
         return scheduled(identity, self, *args, **kwargs)
 
     return wrapper
 
 
-def _looking_coroutine(original: Method, scheduled: Method, find: FindIdentity) -> Method:
+def _looking_coroutine(
+    original: Method, scheduled: Method, find: FindIdentity, leaf: LeafMethod
+) -> Method:
     plain = called_on(original)
 
     @functools.wraps(original)
     async def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         identity = find(self)
         if identity is None:
+            if meters:
+                with _metered(self, leaf):
+                    return await plain(self, *args, **kwargs)
             return await plain(self, *args, **kwargs)
         return await scheduled(identity, self, *args, **kwargs)
 
     return wrapper
 
 
-def _looking_generator(original: Method, scheduled: Method, find: FindIdentity) -> Method:
+def _looking_generator(
+    original: Method, scheduled: Method, find: FindIdentity, leaf: LeafMethod
+) -> Method:
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         identity = find(self)
@@ -229,7 +257,9 @@ def _looking_generator(original: Method, scheduled: Method, find: FindIdentity) 
     return wrapper
 
 
-def _looking_async_generator(original: Method, scheduled: Method, find: FindIdentity) -> Method:
+def _looking_async_generator(
+    original: Method, scheduled: Method, find: FindIdentity, leaf: LeafMethod
+) -> Method:
     @functools.wraps(original)
     async def wrapper(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         identity = find(self)
@@ -244,7 +274,7 @@ def _looking_async_generator(original: Method, scheduled: Method, find: FindIden
     return wrapper
 
 
-_LOOKING: dict[Flavour, Callable[[Method, Method, FindIdentity], Method]] = {
+_LOOKING: dict[Flavour, Callable[[Method, Method, FindIdentity, LeafMethod], Method]] = {
     "plain": _looking_plain,
     "coroutine": _looking_coroutine,
     "generator": _looking_generator,

@@ -91,7 +91,7 @@ class Execution:
         driver: Driver,
         pool: CallPool,
         options: Options,
-        engines: Callable[[], Mapping[str, NamedEngine]],
+        engines: Callable[[FrozenRAGraph], Mapping[str, NamedEngine]],
     ) -> None:
         self._driver = driver
         self._pool = pool
@@ -222,7 +222,8 @@ class Execution:
         Raises:
             GraphError: if the graph breaks a rule, or these engines cannot run it.
         """
-        frozen, engines = graph.freeze(), self._engines()
+        frozen = graph.freeze()
+        engines = self._engines(frozen)
         plan: GraphPlan | None = frozen.made.get(self)
         if plan is None or plan.engines is not engines:
             plan = GraphPlan(frozen, engines, self._options.max_loops, self._passes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from rag_accel.adoption.clients import (
     is_large_and_flat,
     scores_pair_by_pair,
 )
+from rag_accel.adoption.generation import Report
 from rag_accel.adoption.known_classes import full_name
 from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
 from rag_accel_adapters.hf_pipelines import is_text_generation, with_client
@@ -58,6 +60,38 @@ def _pipeline_llm(llm: Any, ask: Ask) -> Any:
     return replaced(llm, pipeline=pipeline, batch_size=_ALL)
 
 
+def _tell(pipeline: Any, found: Any) -> Any:
+    """Return generations, or a stream of their chunks, that say how texts were computed."""
+    if isinstance(found, Iterator):
+        return _telling(pipeline.reports, found)
+    groups = [one if isinstance(one, list) else [one] for one in found.generations]
+    generations = [one for group in groups for one in group]
+    if len(generations) == len(pipeline.reports):
+        for generation, report in zip(generations, pipeline.reports, strict=True):
+            _add(generation, report)
+    return found
+
+
+def _telling(reports: Sequence[Report], chunks: Iterator[Any]) -> Iterator[Any]:
+    """Yield chunks, of which one says it: infos of chunks are added up."""
+    is_told = False
+    try:
+        for chunk in chunks:
+            if reports and not is_told:  # which there is before the last chunk
+                is_told = True
+                _add(chunk, reports[0])
+            yield chunk
+    finally:
+        if isinstance(chunks, Generator):
+            chunks.close()
+
+
+def _add(generation: Any, report: Report) -> None:
+    if report is not None:
+        info = generation.generation_info or {}
+        generation.generation_info = {**info, "kv_reuse": dict(report)}
+
+
 #: more prompts than any call has: those of a call are handed over together
 _ALL = sys.maxsize
 _PIPELINE = "langchain_huggingface.llms.huggingface_pipeline.HuggingFacePipeline"
@@ -67,6 +101,7 @@ _LLM = KnownClass(
     _pipeline_llm,
     "recognised local language model: its own methods run",
     lambda llm: llm.pipeline.model,
+    lambda llm, found: _tell(llm.pipeline, found),
 )
 
 
@@ -84,6 +119,7 @@ _CHAT = KnownClass(
     _pipeline_chat,
     "recognised local chat model: its own methods run",
     lambda chat: chat.llm.pipeline.model,
+    lambda chat, found: _tell(chat.llm.pipeline, found),
 )
 
 STAND_INS = StandIns(

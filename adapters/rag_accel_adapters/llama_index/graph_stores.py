@@ -8,8 +8,11 @@ truth: that neither a triplet nor a node was added, removed or replaced is seen 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from operator import is_
 from typing import Any, Final
+from weakref import ref
 
 import numpy as np
 from llama_index.core.graph_stores import simple_labelled, types
@@ -24,14 +27,21 @@ from llama_index.core.graph_stores.types import (
 
 from rag_accel.adoption.by_identity import ByIdentity
 from rag_accel.adoption.known_classes import PlainMethod, does_the_same, is_written_in
-from rag_accel.adoption.triplet_index import Places, TripletIndex
+from rag_accel.adoption.sources import digest_of
+from rag_accel.adoption.triplet_index import Numbers, Places, TripletIndex, TripletWalk
+from rag_accel.adoption.triplet_view import TripletGraph, TripletView
 
 #: Triplets from which an index is faster than the store.
 MIN_TRIPLETS = 64
+#: Triplets from which a step that requests share is faster than the store.
+MIN_SHARED_TRIPLETS = 1024
 #: What is returned where the store itself is to answer.
 ITS_OWN: Final = object()
 
 _SEARCHES = ("get_triplets", "get_rel_map")
+#: What tells the code of these as it was read, in llama-index-core 0.14.25: the index repeats what
+#: they do, and a later version may do something else.
+_READ = {"get_triplets": "b6d5c5cf2c1e0a5f", "get_rel_map": "44b0d417d5915a11"}
 _ASYNC_SEARCHES = tuple(f"a{name}" for name in _SEARCHES)
 _GRAPH_METHODS = ("get_triplets", "_get_relation_key")
 
@@ -49,6 +59,8 @@ class _GraphState:
         self._nodes = list(graph.nodes.values())
         self._relations = list(graph.relations)
         self.index: TripletIndex | None = None
+        #: the index for the first hop of a search that shares steps, and for later ones
+        self.views: tuple[TripletView, TripletView] | None = None
         self.is_refused = False
 
     def is_of(self, graph: LabelledPropertyGraph) -> bool:
@@ -62,11 +74,13 @@ class _GraphState:
             and list(graph.relations) == self._relations
         )
 
-    def make(self) -> None:
+    def make(self, graph: LabelledPropertyGraph) -> None:
         """Make the index, unless the store would see in the graph something else than the names."""
         self.is_refused = not self._is_usual()
         if not self.is_refused:
-            self.index = TripletIndex(self._triplets)
+            index = TripletIndex(self._triplets)
+            checked = TripletView(index, partial(_is_still, ref(self), ref(graph)))
+            self.index, self.views = index, (checked, TripletView(index))
 
     def _is_usual(self) -> bool:
         """Tell whether each name is that of its node, and each triplet has its nodes."""
@@ -81,11 +95,18 @@ class _GraphState:
         )
 
 
+def _is_still(state: ref[_GraphState], graph: ref[LabelledPropertyGraph]) -> bool:
+    """Tell whether both are there yet, and the graph is in that state."""
+    known, held = state(), graph()
+    return known is not None and held is not None and known.is_of(held)
+
+
 def _relation_key(subject: str, relation: str, object_: str) -> str:
     return f"{subject}_{relation}_{object_}"
 
 
 _states: ByIdentity[_GraphState] = ByIdentity()
+_graphs: ByIdentity[TripletGraph] = ByIdentity()
 
 
 class _Answers:
@@ -112,27 +133,31 @@ class _Answers:
         places = self._index.touching(given[0])
         if len(given) > 1:
             places = np.intersect1d(places, self._index.touching(given[1]))
-        found = self._native(places)
+        found = self.native(places)
         return [one for one in found if not relation_names or one[1].id in relation_names]
 
     def get_rel_map(
         self, graph_nodes: Any, depth: Any = 2, limit: Any = 30, ignore_rels: Any = None
     ) -> Any:
         """Return the triplets around nodes, hop by hop, up to the limit."""
-        if type(depth) is not int or type(limit) is not int or limit < 0:
+        search = self.around(graph_nodes, depth, limit, ignore_rels)
+        if search is None:
             return ITS_OWN
+        while len(search.frontier):
+            search.take(self._index.around(search.frontier))
+        return search.found
+
+    def around(
+        self, graph_nodes: Any, depth: Any = 2, limit: Any = 30, ignore_rels: Any = None
+    ) -> RelMap | None:
+        """Return the same search before its first hop; None where it is the store's own."""
+        if type(depth) is not int or type(limit) is not int or limit < 0:
+            return None
         names = [node.id for node in graph_nodes]
         if not self._are_known(names):
-            return ITS_OWN
-        ignored = ignore_rels or []
-        found: list[Any] = []
-        for places in self._index.hops(names, depth):
-            for one in self._native(places):
-                if len(found) >= limit:
-                    return found
-                if one[1].id not in ignored:
-                    found.append(one)
-        return found
+            return None
+        walk = TripletWalk(self._index, names, depth)
+        return RelMap(walk, self.native, limit, ignore_rels or [])
 
     def _are_known(self, names: Any) -> bool:
         """Tell whether these are names of nodes; another may be one that was changed in place."""
@@ -141,7 +166,8 @@ class _Answers:
         nodes = self._graph.nodes
         return all(type(one) is str and one in nodes and nodes[one].id == one for one in names)
 
-    def _native(self, places: Places) -> Iterable[tuple[Any, Any, Any]]:
+    def native(self, places: Places) -> Iterable[tuple[Any, Any, Any]]:
+        """Yield the graph's own nodes and relations of triplets."""
         relations = self._graph.relations
         for place in places:
             subject, relation, object_ = self._index.triplets[place]
@@ -161,6 +187,99 @@ class _ChangedInPlaceError(Exception):
     """A node was given another name where it stands."""
 
 
+#: What a search by an index meets where its graph is no longer as the index has it, or where its
+#: arguments are odd; the store's own error is the program's.
+_LEFT_TO_STORE = (_ChangedInPlaceError, TypeError, AttributeError, LookupError)
+
+
+class RelMap:
+    """One ``get_rel_map``, a hop at a time.
+
+    Args:
+        walk: over the index of the triplets.
+        native: yields the triplets at some places as the store gives them.
+        limit: most triplets that are found.
+        ignored: labels of relations that are not.
+    """
+
+    def __init__(
+        self,
+        walk: TripletWalk,
+        native: Callable[[Places], Iterable[tuple[Any, Any, Any]]],
+        limit: int,
+        ignored: Any,
+    ) -> None:
+        self._walk, self._native = walk, native
+        self._limit, self._ignored = limit, ignored
+        self.found: list[Any] = []
+
+    @property
+    def frontier(self) -> Numbers:
+        """Return the nodes to make the next hop from; none where nothing more is to be found."""
+        frontier = self._walk.frontier
+        return frontier if len(self.found) < self._limit else frontier[:0]
+
+    def take(self, around: Places) -> None:
+        """Take what touches the frontier; what is beyond the limit is not looked at."""
+        for one in self._native(self._walk.take(around)):
+            if len(self.found) >= self._limit:
+                return
+            if one[1].id not in self._ignored:
+                self.found.append(one)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSearches:
+    """Searches of one graph whose hops share the steps of an engine.
+
+    Args:
+        graph: what the engine runs.
+        holder: with which the engine lives and goes.
+        checked: the view for the first hop, in which the store is looked at.
+        unchecked: the view for later hops.
+        around: returns a search before its first hop.
+    """
+
+    graph: TripletGraph
+    holder: Any
+    checked: TripletView
+    unchecked: TripletView
+    around: Callable[..., RelMap | None]
+
+    def begin(self, *args: Any, **kwargs: Any) -> RelMap | None:
+        """Return a search before its first hop; None where it is the store's own."""
+        try:
+            return self.around(*args, **kwargs)
+        except _LEFT_TO_STORE:
+            return None
+
+    def take(self, search: RelMap, around: Places) -> bool:
+        """Take what a hop has found; tell whether the graph still holds it."""
+        try:
+            search.take(around)
+        except _LEFT_TO_STORE:
+            return False
+        return not self.checked.is_stale
+
+
+def shared(store: SimplePropertyGraphStore) -> SharedSearches | None:
+    """Return the searches of a recognised store that share steps; None while there are none.
+
+    What the store holds is not looked at before their first hop.
+    """
+    graph = store.graph
+    state = _states.get(graph)
+    if state is None or state.index is None or state.views is None:
+        return None
+    checked, unchecked = state.views
+    if checked.is_stale or len(graph.triplets) < MIN_SHARED_TRIPLETS:
+        return None
+    known = _graphs.get(graph) or _graphs.add(graph, TripletGraph())
+    known.show(checked)
+    around = _Answers(graph, state.index).around
+    return SharedSearches(known, graph, checked, unchecked, around)
+
+
 def answers(store: SimplePropertyGraphStore, name: str) -> Callable[..., Any] | None:
     """Return a search of a recognised store by its index; None while it has none.
 
@@ -177,7 +296,7 @@ def answers(store: SimplePropertyGraphStore, name: str) -> Callable[..., Any] | 
         _states.add(graph, _GraphState(graph))
         return None
     if state.index is None and not state.is_refused:
-        state.make()
+        state.make(graph)
     if state.index is None:
         return None
     search = getattr(_Answers(graph, state.index), name)
@@ -185,8 +304,8 @@ def answers(store: SimplePropertyGraphStore, name: str) -> Callable[..., Any] | 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return search(*args, **kwargs)
-        except (_ChangedInPlaceError, TypeError, AttributeError, LookupError):
-            return ITS_OWN  # the store's own error is the program's
+        except _LEFT_TO_STORE:
+            return ITS_OWN
 
     return call
 
@@ -198,6 +317,9 @@ def searches_as_known(cls: type, method: PlainMethod) -> bool:
         method: returns a class's method as its program wrote it.
     """
     if not issubclass(cls, SimplePropertyGraphStore):
+        return False
+    read = {name: method(SimplePropertyGraphStore, name) for name in _SEARCHES}
+    if any(digest_of(getattr(read[name], "__code__", None)) != _READ[name] for name in _SEARCHES):
         return False
     return does_the_same(cls, SimplePropertyGraphStore, (*_SEARCHES, *_ASYNC_SEARCHES), method)
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Generator,
+    Iterator,
+    Sequence,
+)
+from contextlib import aclosing
 from typing import Any
 
 from rag_accel.adoption.clients import CrossEncoderClient
-from rag_accel.adoption.generation import GeneratingClient
+from rag_accel.adoption.generation import GeneratingClient, Report
 from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
 from rag_accel_adapters.hf_pipelines import generating, may_share
 
@@ -27,7 +37,48 @@ def _is_local_llm(llm: Any) -> bool:
 
 
 def _llm(llm: Any, ask: Ask) -> Any:
-    return replaced(llm, _model=generating(llm._model, ask))
+    return replaced(llm, _model=generating(llm._model, ask, llm._tokenizer))
+
+
+def _tell(llm: Any, found: Any) -> Any:
+    """Return a response, or a stream of responses, whose notes say how texts were computed."""
+    reports = llm._model.reports
+    if inspect.isawaitable(found):
+        return _telling_later(reports, found)
+    if isinstance(found, Iterator):
+        return _telling(reports, found)
+    return _add(found, reports)
+
+
+def _telling(reports: Sequence[Report], responses: Iterator[Any]) -> Iterator[Any]:
+    """Yield responses; the last one, which holds the whole text, says it."""
+    try:
+        for response in responses:
+            yield _add(response, reports)
+    finally:
+        if isinstance(responses, Generator):
+            responses.close()
+
+
+async def _telling_later(
+    reports: Sequence[Report], responses: Awaitable[AsyncGenerator[Any]]
+) -> AsyncIterator[Any]:
+    return _atelling(reports, await responses)
+
+
+async def _atelling(
+    reports: Sequence[Report], responses: AsyncGenerator[Any]
+) -> AsyncIterator[Any]:
+    async with aclosing(responses):
+        async for response in responses:
+            yield _add(response, reports)
+
+
+def _add(response: Any, reports: Sequence[Report]) -> Any:
+    if reports and reports[0] is not None:
+        kwargs = response.additional_kwargs
+        response.additional_kwargs = {**kwargs, "kv_reuse": dict(reports[0])}
+    return response
 
 
 def _reads_in_threads(tokenizer: Any) -> bool:
@@ -58,6 +109,7 @@ STAND_INS = StandIns(
             _llm,
             "recognised local language model: its own methods run",
             lambda llm: llm._model,
+            _tell,
         ),
         "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": KnownClass(
             ("_postprocess_nodes", "_apostprocess_nodes"),

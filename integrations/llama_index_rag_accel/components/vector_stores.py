@@ -255,7 +255,7 @@ class RagAccelVectorStore(BasePydanticVectorStore):
         nodes, sources = query.node_ids or None, query.doc_ids or None
         asked = search_query(query, where or None)
         if not is_nested(self):
-            note_leaf(self, (), "queued" if is_enabled() else None)
+            note_leaf(self, (), "owned" if is_enabled() else None, "search")
         if where is not None and nodes is None and sources is None:
             return asked, None
         return asked, condition(query.filters, nodes, sources)

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence, Set
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.admitting import admitted_members, no_member_admits
+from rag_accel.engines.devices.formed_texts import form_of
 from rag_accel.engines.devices.joining import Joined, NotJoined, join
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.member_counts import MemberCounts
@@ -106,6 +108,12 @@ class DeviceGroup(EngineBase):
         limits = limits or MemberLimits()
         self._members = {one.spec.name: one.member for one in joining.joined}
         self._dimensions = joining.dimensions
+        #: the vectors of the probes with which members were compared, by role
+        self.expected: Mapping[Role, Vector] = joining.expected
+        reference = next(one for one in joining.joined if one.spec.name == joining.reference)
+        engine = getattr(reference.member, "engine", None)
+        #: the SentenceTransformer with which members were compared; None if it is not here
+        self.reference_model: Any = getattr(engine, "model", None)
         self._estimate = joining.joined[0].member.estimate
         self._counts = MemberCounts()
         self._placement = Placement(
@@ -172,6 +180,10 @@ class DeviceGroup(EngineBase):
         """Return the health of the group and of each member; ready while one member is."""
         with self._lock:
             return self._upkeep.health(type(self).__name__)
+
+    def admits(self, role: Role, namespace: str) -> bool:
+        """Tell whether a member may be given texts of a role and a namespace."""
+        return self._admitted(role, namespace) != frozenset()
 
     def retry_after_s(self, request: str, live: Set[str]) -> float:
         """Return 0 to admit a new request, else the seconds after which it should ask again.
@@ -299,7 +311,8 @@ class DeviceGroup(EngineBase):
             raise fault
         if request.id in self._jobs:
             raise EngineError("unfinished work was submitted again", found=request.id)
-        texts, role = request.payload.texts, request.payload.role
+        form, role = form_of(request.payload), request.payload.role
+        texts = request.payload.texts if form is None else form.texts(request.payload.texts)
         admitted = self._admitted(role, request.namespace)
         if admitted is not None and not admitted:
             raise no_member_admits(role, request.namespace)

@@ -15,6 +15,7 @@ from rag_accel.engine_api import (
     LatencyModel,
     PrimitiveKind,
 )
+from rag_accel.engines.devices.formed_texts import form_of
 from rag_accel.engines.devices.joining import Joined
 from rag_accel.engines.embedding.kept_vectors import KeptVectors, KnownTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
@@ -37,7 +38,12 @@ class MemberJob:
     known: KnownTexts | None = None
 
     def value(self, kept: KeptVectors | None) -> Vector:
-        """Return the vectors of all texts, and keep those that were computed."""
+        """Return the caller's vectors of all texts, and keep those that were computed."""
+        form = form_of(self.request.payload)
+        vectors = self._joined(kept)
+        return vectors if form is None else form.finished(vectors)
+
+    def _joined(self, kept: KeptVectors | None) -> Vector:
         if self.known is None or kept is None or not self.known.keys:
             return self.vectors
         kept.keep(self.known, self.vectors)

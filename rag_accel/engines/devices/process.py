@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from typing import Any
 
 from rag_accel.config import EmbeddingRuntime
@@ -14,6 +16,7 @@ from rag_accel.engines.devices.admitting import checked_namespaces, checked_role
 from rag_accel.engines.devices.child import ChildSettings
 from rag_accel.engines.devices.child_handle import ChildHandle, answer_of
 from rag_accel.engines.devices.members import guess_tokens
+from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import ConfigError, EngineLostError, ForkedError
 from rag_accel.system.processor import usable_cores
@@ -96,6 +99,30 @@ class ProcessMember:
         self._step_timeout_s = step_timeout_s
         self._child: ChildHandle | None = None
         self._is_over = False
+
+    @property
+    def takes_any_model(self) -> bool:
+        """Tell whether it names no model and no arguments of ``encode``."""
+        options = self._settings.options
+        return self.model is None and not options["query_kwargs"] and not options["document_kwargs"]
+
+    def with_model(self, folder: str, encoding: ModelEncoding) -> ProcessMember:
+        """Return another member like this one, with a child of its own, for a model on disk.
+
+        Args:
+            folder: where the model is until the member has embedded its first texts.
+            encoding: the arguments of ``encode``.
+        """
+        made = copy.copy(self)
+        made.model = folder
+        options = {
+            **self._settings.options,
+            "query_kwargs": dict(encoding.query_kwargs),
+            "document_kwargs": dict(encoding.document_kwargs),
+        }
+        made._settings = replace(self._settings, model=folder, options=options)
+        made._child, made._is_over = None, False
+        return made
 
     @property
     def pid(self) -> int | None:

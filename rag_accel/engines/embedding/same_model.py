@@ -1,4 +1,4 @@
-"""The check of whether a model is still the one that kept vectors were made with."""
+"""The checks of whether a model is still what it was, and whether two models are one."""
 
 from __future__ import annotations
 
@@ -34,3 +34,35 @@ def watch_of(model: Any) -> Callable[[], Callable[[], bool]] | None:
         )
 
     return watch
+
+
+def difference(model: Any, other: Any) -> str | None:
+    """Return in what two models of sentence-transformers differ; None if they compute the same.
+
+    Compared are the kinds of their modules, all weights bit by bit, the length at which texts are
+    cut, truncation of vectors, and the vocabularies.
+    """
+    import torch
+
+    if model is other:
+        return None
+    if [type(part) for part in model.modules()] != [type(part) for part in other.modules()]:
+        return "other modules"
+    weights, others = model.state_dict(), other.state_dict()
+    if weights.keys() != others.keys():
+        return "other weights"
+    for name, weight in weights.items():
+        if weight.dtype != others[name].dtype or not torch.equal(weight.cpu(), others[name].cpu()):
+            return f"other weights ({name})"
+    for setting in ("max_seq_length", "truncate_dim"):
+        if getattr(model, setting, None) != getattr(other, setting, None):
+            return f"another {setting}"
+    if _vocabulary(model) != _vocabulary(other):
+        return "another vocabulary"
+    return None
+
+
+def _vocabulary(model: Any) -> Any:
+    tokenizer = getattr(model, "tokenizer", None)
+    read = getattr(tokenizer, "get_vocab", None)
+    return None if read is None else read()

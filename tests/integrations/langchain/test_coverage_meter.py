@@ -118,14 +118,19 @@ def test_two_meters_in_two_threads_do_not_mix(accelerator: Accelerator) -> None:
     assert counts == {2: 2, 3: 3}
 
 
-def test_the_report_has_a_column_for_what_passed_by(accelerator: Accelerator) -> None:
+def test_the_report_names_what_was_borrowed_and_what_passed_by(accelerator: Accelerator) -> None:
     fast = accelerate(SyncRetriever(), accelerator=accelerator)
     with coverage() as meter:
         fast.invoke("x")
         SyncRetriever().invoke("x")
-    head, line = str(meter).splitlines()
-    assert head.split() == ["leaf", "seen", "queued", "admitted", "passed", "by"]
-    assert line.split() == ["retriever", "2", "0", "1", "1"]
+    head, *lines = str(meter).splitlines()
+    assert head.startswith("calls: 0 scheduled (queued on an engine of ours), 1 borrowed")
+    assert head.endswith("1 passed by")
+    method = "SyncRetriever._get_relevant_documents"
+    assert lines == [
+        f"  {method}: 1 borrowed",
+        f"  {method}: 1 passed by: outside of an accelerated program and of activate()",
+    ]
 
 
 def test_a_bound_method_taken_before_anything_was_accelerated_passes_by(

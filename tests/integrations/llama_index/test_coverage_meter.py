@@ -15,7 +15,7 @@ from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from llama_index_rag_accel import accelerate, activate
-from llama_index_rag_accel.coverage import LlamaIndexCoverage, coverage
+from llama_index_rag_accel.coverage import Coverage, coverage
 from rag_accel import Accelerator
 
 
@@ -34,7 +34,7 @@ def test_no_async_call_of_an_accelerated_engine_passes_by(
 ) -> None:
     engine = accelerate(QUERY_ENGINES[name](Parts()), accelerator=accelerator)
 
-    async def ask() -> LlamaIndexCoverage:
+    async def ask() -> Coverage:
         with coverage() as meter:
             await asyncio.gather(*(engine.aquery(f"When, {number}?") for number in range(4)))
             return meter

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from rag_accel.config import Options
@@ -14,6 +14,9 @@ from rag_accel.engine_api import Engine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rag_accel.engines.llm.local.loading import LoadedModel
 
 DEFAULT_BOUNDS = LocalOptions()
 
@@ -70,7 +73,6 @@ class LocalModel:
         """
         from rag_accel.engines.llm.local.engine import LocalLLMEngine
         from rag_accel.engines.llm.local.loading import load
-        from rag_accel.engines.llm.local.unchecked import warn_if_unchecked
         from rag_accel.engines.llm.local.used_settings import SettingsWatch
 
         loaded = load(
@@ -81,14 +83,7 @@ class LocalModel:
             source, loaded.tokenizer, template=self.template is None, used=loaded.settings
         )
         self._watches += [loaded.is_same, settings.is_same]
-        warn_if_unchecked(
-            self.model,
-            loaded.name,
-            loaded.runner.identity,
-            dtype=self.dtype,
-            template=self.template,
-            bounds=self.bounds,
-        )
+        self._warn_if_unchecked(loaded)
         return LocalLLMEngine(
             loaded.runner,
             loaded.tokenizer,
@@ -99,18 +94,45 @@ class LocalModel:
             check=self.check,
         )
 
-    def make_for_tokens(self) -> Engine:
-        """Return an engine of a model object for prompts of token ids. Takes long.
+    def load_for_tokens(self) -> LoadedModel:
+        """Return a model object that was proved to run here, without a tokenizer. Takes long.
 
         Raises:
             ConfigError: the model is not supported, or was not proved equal.
         """
-        from rag_accel.engines.llm.local.engine import LocalLLMEngine
         from rag_accel.engines.llm.local.loading import load
 
-        loaded = load(self.model, needs_tokenizer=False)
+        loaded = load(self.model, pool_bytes=self.bounds.pool_bytes, needs_tokenizer=False)
         self._watches.append(loaded.is_same)
-        return LocalLLMEngine(loaded.runner, None, eos=())
+        return loaded
+
+    def make_for_tokens(self, loaded: LoadedModel) -> Engine:
+        """Return an engine for prompts of token ids. With a folder, all weights are read.
+
+        Warns once as ``make`` does.
+
+        Args:
+            loaded: this model, of which there is no other engine.
+
+        Raises:
+            ConfigError: the folder cannot be used.
+        """
+        from rag_accel.engines.llm.local.engine import LocalLLMEngine
+
+        self._warn_if_unchecked(loaded)
+        return LocalLLMEngine(loaded.runner, None, eos=(), options=self.bounds)
+
+    def _warn_if_unchecked(self, loaded: LoadedModel) -> None:
+        from rag_accel.engines.llm.local.unchecked import warn_if_unchecked
+
+        warn_if_unchecked(
+            self.model,
+            loaded.name,
+            loaded.runner.identity,
+            dtype=self.dtype,
+            template=self.template,
+            bounds=self.bounds,
+        )
 
     @property
     def is_same(self) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
@@ -36,7 +36,7 @@ from rag_accel.engines.llm.local.sampling import choose
 from rag_accel.engines.llm.local.schedule import Planned, Schedule
 from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
 from rag_accel.engines.llm.local.stopping import end_tokens
-from rag_accel.engines.llm.local.tokens import EncodingInput
+from rag_accel.engines.llm.local.tokens import EncodingInput, without_texts
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError
@@ -255,7 +255,7 @@ class LocalLLMEngine(EngineBase):
         else:
             work = self._reader.generation(request, payload)
             if work.segments is not None and not self._pays(work.segments):
-                work = self._reader.generation(request, replace(payload, passages=()))
+                work = self._reader.generation(request, without_texts(payload))
         if work is None:
             self._ready.append(self._end_of_prompt(request, None))
             return

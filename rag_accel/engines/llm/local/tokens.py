@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.kv.segments import Segment, SegmentedPrompt
@@ -17,12 +17,21 @@ class TokenInput(GenerationInput):
         ids: the whole prompt; its messages are not looked at.
         ends: tokens that end the completion, in place of the engine's own.
         most: most tokens of the completion.
+        segments: of the same ids, where retrieved texts are known to stand in them.
     """
 
     messages: tuple[()] = ()
     ids: tuple[int, ...]
     ends: frozenset[int]
     most: int
+    segments: SegmentedPrompt | None = None
+
+
+def without_texts(payload: GenerationInput) -> GenerationInput:
+    """Return the same prompt without a word of where retrieved texts stand in it."""
+    if isinstance(payload, TokenInput):
+        return replace(payload, segments=None)
+    return replace(payload, passages=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,10 @@ class WorkReader:
     def _continuation(self, request: EngineRequest, payload: TokenInput) -> LocalWork:
         max_new = check_room(len(payload.ids), payload.most, self._runner.context)
         completion = CompletionTokens(payload.ends, max_new)
-        return self._work(request, payload.ids, max_new, Sampler(read_options({})), completion)
+        work = self._work(request, payload.ids, max_new, Sampler(read_options({})), completion)
+        if self._options.kv_reuse != "exact":
+            work.segments = payload.segments
+        return work
 
     def _segments(self, payload: GenerationInput) -> SegmentedPrompt | None:
         """Return the segments of a prompt whose retrieved texts may be reused; None of others."""

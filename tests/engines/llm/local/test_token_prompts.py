@@ -21,7 +21,10 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
-from rag_accel.engines.llm.local.tokens import TokenInput
+from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.tokens import TokenInput, TokenOutput
+from rag_accel.kv.segments import Segment, SegmentedPrompt
 
 PROMPTS = [ids_of(5, 1), ids_of(30, 2), ids_of(11, 3)]
 
@@ -40,9 +43,11 @@ def chosen(model: Any, ids: list[int], ends: list[int]) -> tuple[int, ...]:
     return tuple(made[0, len(ids) :].tolist())
 
 
-def outputs(payloads: list[GenerationInput], *, stream: bool = False) -> list[EngineOutput]:
+def outputs(
+    payloads: list[GenerationInput], *, stream: bool = False, engine: LocalLLMEngine | None = None
+) -> list[EngineOutput]:
     """Return all that an engine reports of works submitted together."""
-    engine = LocalLLMEngine(runner_for(shared("llama")), None, eos=())
+    engine = engine or LocalLLMEngine(runner_for(shared("llama")), None, eos=())
     requests = [
         EngineRequest(
             id=WorkId(str(at)),
@@ -82,3 +87,55 @@ def test_an_engine_without_a_tokenizer_refuses_messages() -> None:
     (found,) = outputs([GenerationInput((Message("user", "What?"),))])
     assert found.kind == "error"
     assert "no tokenizer" in str(found.error)
+
+
+HEAD, CHUNK, OTHER, ASKED = (tuple(ids_of(size, at)) for at, size in enumerate((6, 40, 30, 9), 4))
+
+
+def prompt_of(*chunks: tuple[int, ...]) -> TokenInput:
+    """Return a prompt of the head, texts and a question."""
+    segments = [Segment("head", HEAD, 0)]
+    for ids in chunks:
+        segments.append(Segment("chunk", ids, segments[-1].end))
+    made = SegmentedPrompt((*segments, Segment("glue", ASKED, segments[-1].end)))
+    return TokenInput(ids=made.ids, ends=frozenset(), most=9, segments=made)
+
+
+def engine_with(**bounds: Any) -> LocalLLMEngine:
+    """Return an engine of a model whose keys can be moved."""
+    runner = load(shared("llama"), needs_tokenizer=False).runner
+    return LocalLLMEngine(runner, None, eos=(), options=LocalOptions(**bounds))
+
+
+def value_of(payload: TokenInput, engine: LocalLLMEngine) -> TokenOutput:
+    (found,) = outputs([payload], engine=engine)
+    assert isinstance(found.value, TokenOutput)
+    return found.value
+
+
+def test_a_text_behind_its_own_head_gives_what_generate_chooses() -> None:
+    engine = engine_with(kv_reuse="full", reuse_always=True)
+    payload = prompt_of(CHUNK)
+    assert value_of(prompt_of(OTHER, CHUNK), engine).use is not None
+    again = value_of(payload, engine)
+    assert again.use is not None
+    assert again.use.from_chunks == len(CHUNK)
+    assert again.tokens == chosen(shared("llama"), list(payload.ids), [-1])
+
+
+def test_an_engine_that_reuses_nothing_computes_texts() -> None:
+    engine = engine_with(kv_reuse="exact")
+    for payload in (prompt_of(CHUNK, OTHER), prompt_of(OTHER, CHUNK)):
+        found = value_of(payload, engine)
+        assert found.use is not None
+        assert found.use.from_chunks == 0
+        assert found.tokens == chosen(shared("llama"), list(payload.ids), [-1])
+
+
+def test_texts_that_do_not_pay_are_computed_in_the_prompt() -> None:
+    engine = engine_with(kv_reuse="fused")
+    payload = prompt_of(CHUNK[:6])  # two passes over the question take longer
+    found = value_of(payload, engine)
+    assert found.use is not None
+    assert found.use.is_exact
+    assert found.tokens == chosen(shared("llama"), list(payload.ids), [-1])

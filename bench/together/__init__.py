@@ -1,0 +1,1 @@
+"""Whole programs in which every mechanism takes part, all of it on and all of it off."""

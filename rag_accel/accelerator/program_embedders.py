@@ -1,0 +1,328 @@
+"""The embedding models that programs bring along, on the devices that a user has listed.
+
+A list that names no model takes each program's own, one group for each; a list with models of its
+own serves the programs whose model is shown to be the same. Either is prepared in a thread beside
+the program, whose texts go to an engine of their model alone until then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from rag_accel.accelerator.device_groups import group_of, listed_members
+from rag_accel.accelerator.engine_table import EngineTable
+from rag_accel.accelerator.listed_devices import CopiedModel, is_sentence_transformer
+from rag_accel.accelerator.placed_models import (
+    PlacedModel,
+    Vectors,
+    forms_around,
+    not_admitted,
+    other_model,
+    other_vectors,
+    vectors_of,
+)
+from rag_accel.config import Options
+from rag_accel.engines.embedding.model_encoding import ModelEncoding
+from rag_accel.errors import ClosedError
+from rag_accel.scheduler.messages import EngineName
+
+if TYPE_CHECKING:
+    from rag_accel.engines.devices.group import DeviceGroup
+
+logger = logging.getLogger("rag_accel.engines")
+
+Devices = tuple[Any, ...]
+_Key = tuple[int, int, str]
+
+#: classes that are warned of; a program may make one for every request
+_MOST_NAMED = 256
+_CHANGED = "the model was changed since it was compared"
+_CLOSED = "the accelerator is closed"
+
+
+@dataclass(slots=True)
+class _Placing:
+    """A model that is, was or will be on the devices of a list.
+
+    Args:
+        encoding: the model and its arguments of ``encode``.
+        devices: those that take it; None for the group of a list with models of its own.
+    """
+
+    encoding: ModelEncoding
+    devices: Devices | None
+    state: Literal["waiting", "placed", "out"] = "waiting"
+    reason: str = ""
+    #: of the group of a list with models of its own
+    placed: PlacedModel | None = None
+    group: DeviceGroup | None = None
+    is_same: Callable[[], bool] | None = None
+    #: whose use this is, by their ids; None for those that cannot tell when they go
+    holders: dict[int, weakref.ref[Any] | None] = field(
+        default_factory=dict[int, "weakref.ref[Any] | None"]
+    )
+    #: those that join, for an end before they have
+    members: Sequence[Any] = ()
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def variant(self) -> str:
+        """Return what tells its engine from others of the model."""
+        return f"devices {id(self.devices)} {self.encoding.variant}"
+
+
+class ProgramEmbedders:
+    """Which engine on several devices embeds for the model of a program. Thread-safe.
+
+    Args:
+        options: as of ``device_group``.
+        cores: threads that members here may use.
+        table: of the accelerator's engines.
+    """
+
+    def __init__(self, options: Options, cores: int, table: EngineTable) -> None:
+        self._options = options
+        self._cores = cores
+        self._table = table
+        #: what was listed, if it takes any model
+        self.devices: Devices | None = None
+        #: the group of a list with models of its own
+        self.group: tuple[EngineName, DeviceGroup] | None = None
+        self._placings: dict[_Key, _Placing] = {}
+        self._threads: list[threading.Thread] = []
+        self._unused: set[str] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+        #: one model after the other, so that none is compared while another takes the cores
+        self._turn = threading.Lock()
+
+    def has_devices(self, devices: Devices | None = None) -> bool:
+        """Tell whether devices are listed for a model, by its owner or by the accelerator's."""
+        return devices is not None or self.devices is not None or self.group is not None
+
+    def engine(
+        self, encoding: ModelEncoding, holder: Any, devices: Devices | None = None
+    ) -> PlacedModel | None:
+        """Return where several devices embed as ``encoding`` does; None if they do not.
+
+        The first call for a model begins to place it, and returns None until that is done.
+
+        Args:
+            encoding: the model and its arguments of ``encode``.
+            holder: whose use this is; an engine goes with the last holder.
+            devices: listed by the owner of the model, instead of those of the accelerator.
+        """
+        devices = self.devices if devices is None else devices
+        key = (id(devices), id(encoding.model), encoding.variant)
+        placing = self._placings.get(key) or self._begin(key, encoding, devices)
+        if id(holder) not in placing.holders:
+            self._hold(key, placing, holder)
+        if placing.state != "placed":
+            return None
+        assert placing.is_same is not None, "a placed model is watched"
+        if not placing.is_same():
+            self._leave(placing)
+            return None
+        if placing.devices is None:
+            return placing.placed
+        engine = self._table.hold(encoding.model, placing.variant, holder)
+        if engine is not None:
+            return PlacedModel(engine)
+        if self._placings.get(key) is placing:  # its last holder had gone
+            self._placings.pop(key, None)
+        return None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until each model that is being placed is, or is known to stay out."""
+        waiting = list(self._placings.values())
+        return all(one.is_over.wait(timeout_s) for one in waiting)
+
+    def describe(self, encoding: ModelEncoding, devices: Devices | None = None) -> str:
+        """Return where a model is computed, or why not on the devices listed."""
+        devices = self.devices if devices is None else devices
+        placing = self._placings.get((id(devices), id(encoding.model), encoding.variant))
+        if placing is None or placing.state == "waiting":
+            return "on the listed devices once its vectors there are shown to be its own"
+        if placing.state == "out" or placing.group is None:
+            return f"not on the listed devices: {placing.reason}"
+        return "on the listed devices: " + "; ".join(placing.group.describe_parts())
+
+    def warn_unused(self, cls: type, why: str) -> None:
+        """Say once for a class that the devices listed do not compute what its objects embed."""
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        if name in self._unused or len(self._unused) >= _MOST_NAMED:
+            return
+        self._unused.add(name)
+        logger.warning("%s embeds as before, not on the devices listed: %s", name, why)
+
+    def stop(self) -> None:
+        """Let no model be placed any more, and end members that have not joined yet."""
+        with self._lock:
+            self._closed = True
+            waiting = [one for one in self._placings.values() if one.state == "waiting"]
+        for placing in waiting:
+            _abort(placing.members)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads that place models, after ``stop``."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    # Begin and end.
+
+    def _begin(self, key: _Key, encoding: ModelEncoding, devices: Devices | None) -> _Placing:
+        with self._lock:
+            known = self._placings.get(key)
+            if known is not None:
+                return known
+            placing = self._placings[key] = _Placing(encoding, devices)
+            thread = threading.Thread(
+                target=self._place, args=(placing,), name="rag-accel-placing", daemon=True
+            )
+            self._threads = [one for one in self._threads if one.is_alive()]
+            self._threads.append(thread)
+            thread.start()
+            return placing
+
+    def _hold(self, key: _Key, placing: _Placing, holder: Any) -> None:
+        try:
+            placing.holders[id(holder)] = weakref.ref(holder)
+            end = weakref.finalize(holder, _let_go, weakref.ref(self), key, placing, id(holder))
+        except TypeError:
+            placing.holders[id(holder)] = None
+            return
+        end.atexit = False
+
+    def let_go(self, key: _Key, placing: _Placing, holder: int) -> None:
+        """Forget a model with its last holder; runs wherever that is collected: no locks."""
+        placing.holders.pop(holder, None)
+        if not placing.holders and self._placings.get(key) is placing:
+            self._placings.pop(key, None)
+
+    def _leave(self, placing: _Placing) -> None:
+        with self._lock:
+            if placing.state != "placed":
+                return
+            placing.state, placing.reason, placing.group = "out", _CHANGED, None
+        if placing.devices is not None:
+            self._table.release(placing.encoding.model, placing.variant)
+        logger.warning("a model leaves the devices listed for it: %s", _CHANGED)
+
+    # On the thread that places a model.
+
+    def _place(self, placing: _Placing) -> None:
+        try:
+            with self._turn:
+                reason = _CLOSED if self._closed else self._tried(placing)
+        except ClosedError:
+            reason = _CLOSED
+        except Exception as error:  # the program goes on without; explain() says why
+            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        placing.members = ()
+        if reason is None:
+            placing.state = "placed"
+        else:
+            placing.state, placing.reason, placing.group = "out", reason, None
+            if not self._closed and reason is not _CLOSED:
+                logger.warning("a model is not computed on the devices listed: %s", reason)
+        placing.is_over.set()
+
+    def _tried(self, placing: _Placing) -> str | None:
+        """Return None once a model is placed, else why it stays where it is."""
+        from rag_accel.engines.embedding.same_model import watch_of
+
+        models = [placing.encoding.model]
+        if placing.devices is None and self.group is not None:
+            listed = self.group[1].reference_model
+            if is_sentence_transformer(listed) and listed is not models[0]:
+                models.append(listed)
+        watches = [watch for model in models if (watch := watch_of(model)) is not None]
+        if len(watches) < len(models):
+            return "changes of its model would not be seen"
+        checks = [watch() for watch in watches]
+        placing.is_same = lambda: all(check() for check in checks)
+        own = vectors_of(placing.encoding, self._options, self._cores)
+        if placing.devices is not None:
+            return self._copied(placing, placing.devices, own)
+        assert self.group is not None, "devices or a group were listed"
+        engine, placing.group = self.group
+        return self._shared(placing, engine, placing.group, own)
+
+    def _shared(
+        self, placing: _Placing, engine: EngineName, group: DeviceGroup, own: Vectors
+    ) -> str | None:
+        """Do as ``_tried`` with the group of a list that has models of its own."""
+        encoding, options = placing.encoding, self._options
+        reason = other_model(encoding, group) or not_admitted(group, options.namespace)
+        if reason is not None:
+            return reason
+        placing.placed = PlacedModel(engine)
+        reason = self._compared(placing, own)
+        if reason is None:
+            return None
+        forms = forms_around(encoding, group, own, options, self._cores)
+        if forms is None:
+            return reason
+        placing.placed = PlacedModel(engine, forms)
+        return None if placing.is_same is not None and placing.is_same() else _CHANGED
+
+    def _copied(self, placing: _Placing, devices: Devices, own: Vectors) -> str | None:
+        model = CopiedModel(placing.encoding, self._options)
+        try:
+            placing.members = listed_members("embedder", devices, self._options, model)
+            if self._closed:  # after the look of ``stop``
+                _abort(placing.members)
+            placing.group = group = group_of(placing.members, self._options, self._cores)
+        finally:
+            model.close()
+        is_joined = False
+        try:
+            reason = self._compared(placing, own)
+            if reason is None:
+                is_joined = self._join(placing, group)
+                reason = None if is_joined else "nothing uses it any more"
+            return reason
+        finally:
+            if not is_joined:
+                group.close()
+
+    def _compared(self, placing: _Placing, own: Vectors) -> str | None:
+        assert placing.group is not None, "there is something to compare with"
+        assert placing.is_same is not None, "the model is watched"
+        reason = other_vectors(own, placing.group.expected, self._options.member_tolerance)
+        return reason or (None if placing.is_same() else _CHANGED)
+
+    def _join(self, placing: _Placing, group: DeviceGroup) -> bool:
+        """Let the scheduler know of a group that somebody still uses; tell whether one does."""
+        model, is_joined = placing.encoding.model, False
+        for known in list(placing.holders.values()):
+            holder = None if known is None else known()
+            if known is not None and holder is None:
+                continue
+            if is_joined:  # an engine whose first holder has gone is not made again
+                self._table.hold(model, placing.variant, holder)
+            elif not self._closed:
+                self._table.own(model, "embedding", lambda: group, placing.variant, holder)
+                is_joined = True
+        return is_joined
+
+
+def _let_go(
+    embedders: weakref.ref[ProgramEmbedders], key: _Key, placing: _Placing, holder: int
+) -> None:
+    alive = embedders()
+    if alive is not None:
+        alive.let_go(key, placing, holder)
+
+
+def _abort(members: Sequence[Any]) -> None:
+    from rag_accel.engines.devices.members import AbortableMember
+
+    for member in members:
+        if isinstance(member, AbortableMember):
+            member.abort()

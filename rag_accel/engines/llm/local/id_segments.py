@@ -1,0 +1,198 @@
+"""Prompts of token ids as ranges: retrieved texts found in ids that a program has made itself.
+
+The ids stay as they are. They are read back as text by the tokenizer that made them; a text that
+stands there is a chunk of the tokens that are wholly inside it, so that a token which holds a
+text's edge and what is beside it is computed.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag_accel.kv.locate import locate
+from rag_accel.kv.segments import Segment, SegmentedPrompt, SegmentKind, TextSpan
+
+_FIRST_LINE = re.compile(r"\s*\S[^\n]*\n\s*")
+
+
+def segment_ids(
+    ids: Sequence[int],
+    tokenizer: Any,
+    documents: Iterable[tuple[str, str]],
+    asked: Collection[str],
+    *,
+    least_tokens: int,
+    least_characters: int,
+) -> SegmentedPrompt | None:
+    """Return a prompt of ids by its segments; None where no text is found in it.
+
+    The head, which texts are encoded behind, is the same for prompts that begin alike:
+
+    - Where special tokens mark turns, it is the first turn with the mark that opens the second.
+      Where a text or what is asked stands in the first turn, it ends with the last special token
+      before both.
+    - Else it is the first line, or what of it stands before the first text; where what is asked
+      stands there, the special tokens that the prompt begins with, if any.
+
+    What is asked is no chunk, nor is a text with a special token in it, the end of the prompt, or
+    the texts of a last turn that holds nothing else.
+
+    Args:
+        ids: the whole prompt.
+        tokenizer: made them; another than a fast one of transformers finds nothing.
+        documents: the id and the text of each, as ``locate`` looks for them.
+        asked: what the documents were searched by, without white space around it.
+        least_tokens: shorter texts are computed.
+        least_characters: shorter texts are not looked for.
+    """
+    read = _read(ids, tokenizer)
+    if read is None:
+        return None
+    spans = locate(read.text, documents, least_characters, never=asked, parts=True)
+    chunks = [(tokens, span) for span in spans if (tokens := read.inside(span))]
+    chunks = _without_what_is_asked(read, chunks)
+    used = [one for one in chunks if len(one[0]) >= least_tokens and one[0].stop < len(ids)]
+    if not used:
+        return None
+    first = min(span.start for span in spans)
+    return _segmented(ids, _head(read, first, asked), used, read.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadPrompt:
+    """A prompt's text and where each token stands in it.
+
+    Args:
+        ids: the tokens.
+        text: of all of them.
+        starts: the first character of each; tokens that make up a character together share it.
+        ends: the place behind its last one.
+        marks: places of special tokens among the ids.
+        begin: the token that begins every prompt; None if there is none.
+    """
+
+    ids: Sequence[int]
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+    marks: Sequence[int]
+    begin: int | None
+
+    def inside(self, span: TextSpan) -> range:
+        """Return the tokens wholly inside a span; none of one with a special token."""
+        tokens = range(bisect_left(self.starts, span.start), bisect_right(self.ends, span.stop))
+        mark = bisect_left(self.marks, tokens.start)
+        is_marked = mark < len(self.marks) and self.marks[mark] < tokens.stop
+        return range(0) if is_marked else tokens
+
+    def before(self, place: int) -> int:
+        """Return how many tokens end before a place of the text or there."""
+        return bisect_right(self.ends, place)
+
+
+_Chunk = tuple[range, TextSpan]
+
+
+def _read(ids: Sequence[int], tokenizer: Any) -> _ReadPrompt | None:
+    """Return the text of ids; None where the tokenizer cannot tell where each of them stands."""
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import DecodeStream
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        return None
+    stream = DecodeStream(skip_special_tokens=False)
+    pieces: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    at = 0
+    try:
+        for token in ids:
+            piece = stream.step(backend, token)
+            starts.append(at)
+            if piece is not None:  # else the next tokens complete a character
+                at += len(piece)
+                pieces.append(piece)
+                ends += [at] * (len(starts) - len(ends))
+    except Exception:  # of ids that the tokenizer did not make
+        return None
+    ends += [at + 1] * (len(starts) - len(ends))
+    added = tokenizer.added_tokens_decoder
+    special = {id for id, token in added.items() if token.special} | {*tokenizer.all_special_ids}
+    marks = [place for place, token in enumerate(ids) if token in special]
+    return _ReadPrompt(ids, "".join(pieces), starts, ends, marks, tokenizer.bos_token_id)
+
+
+def _head(read: _ReadPrompt, first: int, asked: Collection[str]) -> int:
+    """Return how many tokens the head has.
+
+    Args:
+        read: the prompt.
+        first: where its first text begins.
+        asked: what the documents were searched by.
+    """
+    limit = min(first, _first_place(read.text[:first], asked))
+    tokens = read.before(limit)
+    marks = [place for place in read.marks if place < tokens]
+    opening = next((read.ids[place] for place in marks if read.ids[place] != read.begin), None)
+    if opening is not None:
+        opened = [place for place in marks if read.ids[place] == opening]
+        return (opened[1] if len(opened) > 1 else marks[-1]) + 1
+    begun = marks[-1] + 1 if marks else 0
+    line = _FIRST_LINE.match(read.text, read.ends[begun - 1] if begun else 0)
+    stop = first if line is None else min(first, line.end())
+    return read.before(stop) if stop <= limit else begun
+
+
+def _first_place(text: str, wanted: Collection[str]) -> int:
+    """Return where the first of some texts stands as words of their own; the end if none does."""
+    looked = (re.search(rf"(?<!\w){re.escape(one)}(?!\w)", text) for one in wanted if one)
+    return min((found.start() for found in looked if found is not None), default=len(text))
+
+
+def _without_what_is_asked(read: _ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
+    """Return the texts without those of a last turn that holds nothing else, but a role's name."""
+    stops = [*read.marks, len(read.ids)]
+    for at in range(len(stops) - 1, -1, -1):
+        turn = range(stops[at - 1] + 1 if at else 0, stops[at])
+        inside = [one for one in chunks if turn.start <= one[0].start and one[0].stop <= turn.stop]
+        if len(_rest(read, turn, inside).split()) > 1:
+            return chunks
+        if inside:
+            return [one for one in chunks if one not in inside]
+    return chunks
+
+
+def _rest(read: _ReadPrompt, turn: range, inside: Iterable[_Chunk]) -> str:
+    """Return what of a turn's text is in no chunk."""
+    if not turn:
+        return ""
+    at, rest = read.starts[turn.start], ""
+    for _, span in inside:
+        rest += f"{read.text[at : span.start]} "
+        at = span.stop
+    return rest + read.text[at : read.ends[turn.stop - 1]]
+
+
+def _segmented(
+    ids: Sequence[int], head: int, chunks: Iterable[_Chunk], text: str
+) -> SegmentedPrompt:
+    segments: list[Segment] = []
+    at = 0
+
+    def take(kind: SegmentKind, stop: int, document: str = "", text: str = "") -> None:
+        nonlocal at
+        if stop > at:
+            segments.append(Segment(kind, tuple(ids[at:stop]), at, document, text))
+        at = stop
+
+    take("head", head)
+    for tokens, span in chunks:
+        take("glue", tokens.start)
+        take("chunk", tokens.stop, span.document, text[span.start : span.stop])
+    take("glue", len(ids))
+    return SegmentedPrompt(tuple(segments))

@@ -1,0 +1,123 @@
+"""Leaf calls by class and method: how each passed the scheduler, and why others did not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rag_accel.interception.leaf_call import NotedCall
+from rag_accel.interception.leaf_table import plain_class
+
+_PAST = "not seen by a wrapper: a cache of the framework's answered, or it was called past them"
+
+
+@dataclass(frozen=True, slots=True)
+class CoveredCalls:
+    """The calls of one method of one class that went one way.
+
+    Args:
+        cls: the class's name; in brackets the kind, where the class is not known.
+        method: the method's name; empty where only the framework told of the calls.
+        scheduled: those whose work was queued on an engine of ours.
+        borrowed: those that the scheduler admitted and that ran where their caller was.
+        passed_by: those that the framework ran without the scheduler.
+        reason: why they passed by; empty for others.
+    """
+
+    cls: str
+    method: str
+    scheduled: int = 0
+    borrowed: int = 0
+    passed_by: int = 0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.cls}.{self.method}" if self.method else self.cls
+        if self.passed_by:
+            return f"{name}: {self.passed_by} passed by: {self.reason}"
+        counts = [(self.scheduled, "scheduled"), (self.borrowed, "borrowed")]
+        return f"{name}: " + ", ".join(f"{count} {way}" for count, way in counts if count)
+
+
+class CallTally:
+    """Counts of leaf calls by kind, class and method. Not thread-safe: a meter locks around it."""
+
+    def __init__(self) -> None:
+        self._owned: Counter[tuple[str, str, str]] = Counter()
+        self._borrowed: Counter[tuple[str, str, str]] = Counter()
+        self._past: Counter[tuple[str, str, str, str]] = Counter()
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def note(self, kind: str, call: NotedCall, number: int = 1) -> None:
+        """Count what a wrapper told of."""
+        cls = plain_class(type(call.obj)).__name__
+        if call.way is None:
+            self._past[kind, cls, call.method, call.reason] += number
+        elif call.way == "owned":
+            self._owned[kind, cls, call.method] += number
+            if call.was_admitted:
+                self._borrowed[kind, cls, call.method] -= number
+        else:
+            self._borrowed[kind, cls, call.method] += number
+
+    def see(self, kind: str, cls: str, number: int = 1) -> None:
+        """Count what the framework told of."""
+        self._seen[kind, cls] += number
+
+    def calls(
+        self, past: Mapping[str, int], seen: Mapping[tuple[str, str], int] | None = None
+    ) -> tuple[CoveredCalls, ...]:
+        """Return all calls, those that passed by last.
+
+        Args:
+            past: how many calls of each kind passed by, which the framework knows best.
+            seen: more that the framework told of, by kind and class.
+        """
+        passed = sorted({*self._owned, *self._borrowed})
+        covered = [
+            CoveredCalls(key[1], key[2], self._owned[key], max(self._borrowed[key], 0))
+            for key in passed
+        ]
+        rest = [one for kind in sorted(past) for one in self._past_of(kind, past[kind], seen or {})]
+        return (*(one for one in covered if one.scheduled or one.borrowed), *rest)
+
+    def _past_of(
+        self, kind: str, number: int, seen: Mapping[tuple[str, str], int]
+    ) -> Iterator[CoveredCalls]:
+        """Yield a kind's calls that passed by: those with a reason first, a class's before none."""
+        for cls, method, reason, count in self._reasons(kind, seen):
+            taken = min(count, number)
+            if taken > 0:
+                number -= taken
+                yield CoveredCalls(cls, method, passed_by=taken, reason=reason)
+        if number > 0:
+            yield CoveredCalls(f"({kind})", "", passed_by=number, reason=_PAST)
+
+    def _reasons(
+        self, kind: str, seen: Mapping[tuple[str, str], int]
+    ) -> Iterator[tuple[str, str, str, int]]:
+        noted: Counter[str] = Counter()
+        for (its_kind, cls, method, reason), count in sorted(self._past.items()):
+            if its_kind == kind:
+                noted[cls] += count
+                yield cls, method, reason, count
+        for known in (self._owned, self._borrowed):
+            for (its_kind, cls, _), count in known.items():
+                noted[cls] += count if its_kind == kind else 0
+        for (its_kind, cls), count in sorted({**self._seen, **seen}.items()):
+            if its_kind == kind and cls:
+                yield cls, "", _PAST, count - noted[cls]
+
+
+def as_text(calls: Iterable[CoveredCalls]) -> list[str]:
+    """Return calls as lines under their totals."""
+    calls = tuple(calls)
+    scheduled = sum(one.scheduled for one in calls)
+    borrowed = sum(one.borrowed for one in calls)
+    past = sum(one.passed_by for one in calls)
+    return [
+        f"calls: {scheduled} scheduled (queued on an engine of ours), {borrowed} borrowed"
+        f" (admitted, run where the caller is), {past} passed by",
+        *(f"  {one}" for one in calls),
+    ]

@@ -1,0 +1,153 @@
+"""Which parts of a program read which options of its accelerator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from typing import Any
+
+from rag_accel.accelerator import Accelerator
+from rag_accel.config import Options
+from rag_accel.interception.identity import activated
+
+#: The most parts of a program that are looked at; of a larger one nothing is concluded.
+MAX_PARTS = 2000
+
+#: The option that a list of embedders is, beside those of ``Options``.
+EMBEDDER = "embedder"
+
+#: The options that only some parts of a program read, with what reads them.
+READERS = {
+    "mode": "a LangChain chain, a composite retriever or compressor of LangChain",
+    "kv_reuse": "a local language model that names no other, or a RAGraph",
+    "kv_folder": "the same, where kv_reuse is 'full' or 'fused'",
+    "adopt_llm": "a Hugging Face language model of the program",
+    "embedding_runtime": "a recognised local embedding model",
+    "side_by_side": "a composite of LlamaIndex, or of LangChain with mode='translate'",
+    "off_loop": "an async method of LlamaIndex that blocks its loop",
+    EMBEDDER: "a recognised local embedding model, or a RAGraph",
+}
+
+#: What a recognised part of a program reads.
+ADOPTED_EMBEDDINGS = frozenset({"embedding_runtime", EMBEDDER})
+ADOPTED_LLM = frozenset({"adopt_llm", "kv_reuse", "kv_folder"})
+
+DEFAULTS = {spec.name: spec.default for spec in fields(Options) if spec.name in READERS}
+
+
+@dataclass(frozen=True, slots=True)
+class PartOptions:
+    """One part of a program.
+
+    Args:
+        path: its position.
+        cls: its class's name.
+        options: those that it reads.
+        is_leaf: whether it does work itself.
+        has_no_steps: whether ``mode`` says nothing of it, as of a lone model of LangChain.
+    """
+
+    path: str
+    cls: str
+    options: frozenset[str] = frozenset()
+    is_leaf: bool = False
+    has_no_steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OptionReach:
+    """How far one option reaches into one program.
+
+    Args:
+        option: its name.
+        value: its value on the program's accelerator.
+        is_given: whether that is another than the default.
+        parts: the parts that read it, each as its path and class.
+    """
+
+    option: str
+    value: Any
+    is_given: bool
+    parts: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.option}={self.value!r}: {', '.join(self.parts) or 'no part reads it'}"
+
+
+def component_options(obj: Any, options: Options) -> frozenset[str]:
+    """Return what a component of this library reads."""
+    local = sys.modules.get("rag_accel.engines.llm.local.local_llm")
+    llm: Any = getattr(obj, "_llm", None)
+    if local is not None and isinstance(llm, local.LocalLLM):
+        reuse = llm.named.get("kv_reuse", options.kv_reuse)
+        reads = {"kv_reuse"} if reuse == "exact" else {"kv_reuse", "kv_folder"}
+        return frozenset(reads - set(llm.named))
+    return ADOPTED_EMBEDDINGS if hasattr(obj, "_adopted") else frozenset()
+
+
+def options_of(own: Accelerator | None) -> tuple[Options, bool]:
+    """Return the options that hold for a program, and whether a list of embedders does."""
+    accelerator = own or activated()
+    if accelerator is None:
+        return Options.load(), False
+    return accelerator.options, accelerator.lists_embedders
+
+
+#: Returns the parts of an object under options.
+PartsOf = Callable[[Any, Options], Iterable[PartOptions]]
+
+
+def reach_into(
+    program: Any, parts_of: PartsOf, own: Accelerator | None = None
+) -> Callable[[], tuple[OptionReach, ...]]:
+    """Return what tells how far options reach into a program, at the time it is asked.
+
+    Args:
+        program: the program; None for none.
+        parts_of: returns its parts.
+        own: the accelerator it was given, if its class does not have it.
+    """
+
+    def look() -> tuple[OptionReach, ...]:
+        if program is None:
+            return ()
+        given = own or getattr(type(program), "__rag_accel_own__", None)
+        options, lists_embedders = options_of(given)
+        return reach(parts_of(program, options), options, lists_embedders)
+
+    return look
+
+
+def reach(
+    parts: Iterable[PartOptions], options: Options, lists_embedders: bool = False
+) -> tuple[OptionReach, ...]:
+    """Return how far each option of ``READERS`` reaches into a program."""
+    seen = list(islice(parts, MAX_PARTS))
+    return tuple(
+        _reach_of(name, seen, options, lists_embedders)
+        for name in READERS
+        if name != EMBEDDER or lists_embedders
+    )
+
+
+def _reach_of(
+    name: str, parts: Sequence[PartOptions], options: Options, lists_embedders: bool
+) -> OptionReach:
+    readers = dict.fromkeys(f"{one.path}: {one.cls}" for one in parts if name in one.options)
+    if name == EMBEDDER:
+        return OptionReach(name, "a list", lists_embedders, tuple(readers))
+    value = getattr(options, name)
+    return OptionReach(name, value, value != DEFAULTS[name], tuple(readers))
+
+
+def as_lines(options: Sequence[OptionReach]) -> list[str]:
+    """Return options as text: those that parts read, then the others."""
+    if not options:
+        return []
+    return [
+        "options:",
+        *(f"  {one}" for one in options if one.parts),
+        *(f"  {one}" for one in options if one.is_given and not one.parts),
+    ]

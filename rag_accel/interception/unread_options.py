@@ -1,0 +1,170 @@
+"""Options that were given for an object and that no part of it reads: said once, never silent."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.by_identity import ByIdentity
+from rag_accel.adoption.owned_or_plain import logger
+from rag_accel.config import ENV_PREFIX, Options, is_enabled
+from rag_accel.errors import TranslationError, UnreadOptionWarning
+from rag_accel.interception.option_reach import (
+    DEFAULTS,
+    MAX_PARTS,
+    READERS,
+    OptionReach,
+    PartOptions,
+    PartsOf,
+    reach,
+)
+
+#: Values that hold of themselves where nothing reads the option: defaults, and those that keep
+#: something from being done.
+_ASKING_NOTHING: dict[str, tuple[Any, ...]] = {
+    "mode": ("auto",),
+    "kv_reuse": ("exact",),
+    "kv_folder": (None,),
+    "adopt_llm": ("exact", "off"),
+    "embedding_runtime": ("auto", "torch"),
+    "side_by_side": (False,),
+    "off_loop": (False,),
+}
+
+#: Of each object, the options that a warning has named.
+_named: ByIdentity[dict[str, object]] = ByIdentity()
+
+
+def unread(
+    parts: Iterable[PartOptions], options: Options, accelerator: Accelerator | None = None
+) -> list[OptionReach]:
+    """Return the options that no part reads though somebody asked for what they do.
+
+    Those that an engine of the accelerator's own reads are not among them: its RAGraphs have them.
+
+    Nothing is concluded of a program that is too large to be looked at, nor, but for ``mode``, of
+    one none of whose leaves can be seen before it runs.
+    """
+    seen = list(islice(parts, MAX_PARTS + 1))
+    if len(seen) > MAX_PARTS:
+        return []
+    is_hidden = not any(part.is_leaf for part in seen)
+    has_no_steps = any(part.has_no_steps for part in seen)
+    lists_embedders = accelerator is not None and accelerator.lists_embedders
+    elsewhere = frozenset() if accelerator is None else accelerator.options_of_engines
+    return [
+        one
+        for one in reach(seen, options, lists_embedders)
+        if not one.parts
+        and one.option not in elsewhere
+        and not (has_no_steps if one.option == "mode" else is_hidden)
+        and _is_asked(one.option, one.value, one.is_given)
+    ]
+
+
+def _is_asked(option: str, value: Any, is_given: bool = False) -> bool:
+    """Tell whether somebody gave an option, with a value that asks for something to be done."""
+    if value in _ASKING_NOTHING.get(option, ()):
+        return False
+    return is_given or ENV_PREFIX + option.upper() in os.environ
+
+
+def unread_lines(obj: Any, accelerator: Accelerator, parts_of: PartsOf) -> Iterator[str]:
+    """Yield what the explanation of an object says of options that no part of it reads."""
+    options = accelerator.options
+    for one in unread(parts_of(obj, options), options, accelerator):
+        yield f"  option {one.option}={one.value!r}: {_why(one.option)}"
+
+
+def warn_unread(obj: Any, option: str, text: str, stacklevel: int = 3) -> None:
+    """Warn, once for an object and an option, that nothing of the object reads the option.
+
+    Raises:
+        UnreadOptionWarning: where the program has made warnings errors.
+    """
+    mine = object()
+    try:
+        named = _named.add(obj, {})
+    except TypeError:  # without weak references: then it is Python that shows a text once
+        named = {}
+    if named.setdefault(option, mine) is mine:
+        warnings.warn(UnreadOptionWarning(text, option), stacklevel=stacklevel)
+
+
+def check_options(
+    obj: Any,
+    accelerator: Accelerator | None,
+    parts_of: PartsOf,
+    own_options: Options | None = None,
+) -> None:
+    """Say which given options no part of an object reads, as its ``accelerate()`` does.
+
+    Nothing is said of defaults, nor where ``RAG_ACCEL`` is off.
+
+    Args:
+        obj: the object, before it is accelerated.
+        accelerator: the one given; None for the one that all share, whose options the environment
+            alone gives.
+        parts_of: returns the object's parts.
+        own_options: those given for this object alone.
+
+    Raises:
+        TranslationError: ``mode="translate"`` was given for this object alone, and no part reads
+            it.
+        UnreadOptionWarning: where the program has made warnings errors.
+    """
+    if not is_enabled():
+        return
+    options = _given(accelerator)
+    if options is None:
+        return
+    try:
+        found = unread(parts_of(obj, options), options, accelerator)
+    except Exception as error:  # of the program's own attributes, which are its business
+        # Text only: a kept record would keep the error, its frames and so the program alive.
+        logger.warning("what %s reads of its options is unknown: %s", _name(obj), repr(error))
+        return
+    for one in found:
+        if one.option == "mode" and own_options is not None and _is_argument(own_options):
+            raise TranslationError(
+                "an object of this kind cannot run translated",
+                where="mode",
+                found=_name(obj),
+                valid=READERS["mode"],
+                hint="leave mode out: what the object calls is intercepted",
+            )
+        warn_unread(
+            obj,
+            one.option,
+            f"{_name(obj)}: {one.option}={one.value!r}: {_why(one.option)}",
+            stacklevel=4,
+        )
+
+
+def _given(accelerator: Accelerator | None) -> Options | None:
+    """Return the options to look at; None if none of those is given that may be unread."""
+    if accelerator is None:
+        is_set = any(ENV_PREFIX + name.upper() in os.environ for name in _ASKING_NOTHING)
+        return Options.load() if is_set else None
+    options = accelerator.options
+    is_asked = accelerator.lists_embedders or any(
+        _is_asked(name, value := getattr(options, name), value != DEFAULTS[name])
+        for name in _ASKING_NOTHING
+    )
+    return options if is_asked else None
+
+
+def _is_argument(options: Options) -> bool:
+    return options.origins()["mode"] == "argument"
+
+
+def _name(obj: Any) -> str:
+    return f"{type(obj).__module__}.{type(obj).__qualname__}"
+
+
+def _why(option: str) -> str:
+    return f"no part that can be seen before it runs reads it; read by {READERS[option]}"

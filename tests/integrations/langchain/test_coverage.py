@@ -1,0 +1,162 @@
+"""``coverage()`` tells what of a LangChain program passes the scheduler, and what reads options."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+from lc_fakes import FakeEmbeddings, SyncChat, SyncRetriever
+from lc_programs import model_chain, retrieval_chain
+
+from langchain_rag_accel import accelerate, activate, coverage
+from rag_accel import Accelerator, Options
+
+INPUT = {"input": "question one"}
+PLAIN = "outside of an accelerated program and of activate()"
+
+
+def test_a_borrowed_call_is_told_by_class_and_method(accelerator: Accelerator) -> None:
+    fast = accelerate(retrieval_chain(), accelerator=accelerator)
+    with coverage(fast) as seen:
+        fast.invoke(INPUT)
+    assert (seen.scheduled, seen.borrowed, seen.passed_by) == (0, 2, 0)
+    assert {(one.cls, one.method, one.borrowed) for one in seen.calls} == {
+        ("AsyncChat", "_generate", 1),
+        ("AsyncRetriever", "_get_relevant_documents", 1),
+    }
+
+
+def test_a_plain_program_passes_by_with_the_reason() -> None:
+    program = retrieval_chain()
+    with coverage(program) as seen:
+        program.invoke(INPUT)
+    assert (seen.scheduled, seen.borrowed, seen.passed_by) == (0, 0, 2)
+    assert {one.reason for one in seen.calls} == {PLAIN}
+
+
+def test_embeddings_outside_of_any_program_pass_by() -> None:
+    with coverage() as seen:
+        FakeEmbeddings().embed_query("x")
+    (one,) = seen.calls
+    assert (one.cls, one.method, one.passed_by) == ("FakeEmbeddings", "embed_query", 1)
+
+
+def test_the_master_switch_is_a_reason(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    with coverage(fast) as seen:
+        fast.invoke(INPUT)
+    assert [one.reason for one in seen.calls] == ["RAG_ACCEL is off"]
+
+
+def test_an_error_of_ours_is_a_reason() -> None:
+    accelerator = Accelerator()
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    accelerator.close()
+    with coverage(fast) as seen:
+        fast.invoke(INPUT)
+    assert seen.passed_by == 1
+
+
+def test_what_activate_sees_counts(accelerator: Accelerator) -> None:
+    program = model_chain()
+    with activate(accelerator), coverage(program) as seen:
+        program.invoke(INPUT)
+    assert (seen.borrowed, seen.passed_by) == (1, 0)
+
+
+def test_blocks_of_one_view_add_up_and_leave_no_patch(accelerator: Accelerator) -> None:
+    model = SyncChat()
+    before = SyncChat._generate
+    seen = coverage(model)
+    for _ in range(2):
+        with seen:
+            model.invoke("x")
+    assert seen.passed_by == 2
+    assert SyncChat._generate is before
+
+
+def test_a_block_that_raises_is_left(accelerator: Accelerator) -> None:
+    before = SyncChat._generate
+    seen = coverage()
+    with pytest.raises(ZeroDivisionError), seen:
+        raise ZeroDivisionError
+    SyncChat().invoke("x")
+    assert seen.passed_by == 0
+    assert SyncChat._generate is before
+
+
+def test_threads_with_views_of_their_own_do_not_mix(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    together = threading.Barrier(4)
+
+    def count(number: int) -> int:
+        with coverage(fast) as seen:
+            together.wait(60)
+            for _ in range(number):
+                fast.invoke(INPUT)
+            together.wait(60)
+        return seen.borrowed
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(count, range(1, 5))) == [1, 2, 3, 4]
+
+
+def test_options_are_seen_before_a_run() -> None:
+    with Accelerator(mode="translate") as accelerator:
+        fast = accelerate(model_chain(), accelerator=accelerator)
+        seen = {one.option: one for one in coverage(fast).options}
+    assert str(seen["mode"]) == "mode='translate': program: RunnableSequence"
+    assert seen["mode"].is_given
+    assert str(seen["kv_reuse"]) == "kv_reuse='exact': no part reads it"
+
+
+def test_an_option_that_no_part_reads_is_printed_if_it_was_given() -> None:
+    seen = coverage(model_chain())
+    assert "adopt_llm" not in str(seen)
+    with Accelerator(adopt_llm="batched") as accelerator, activate(accelerator):
+        assert "  adopt_llm='batched': no part reads it" in str(seen).splitlines()
+
+
+def test_without_a_program_no_option_is_told() -> None:
+    assert coverage().options == ()
+
+
+def test_langgraph_reads_no_mode() -> None:
+    graphs = pytest.importorskip("langgraph.graph")
+
+    class State(TypedDict):
+        answer: str
+
+    builder = graphs.StateGraph(State).add_node("ask", lambda state: {"answer": "x"})
+    graph: Any = builder.add_edge(graphs.START, "ask").compile()
+    parts = {one.option: one.parts for one in coverage(graph).options}
+    assert parts["mode"] == ()
+
+
+def test_the_name_stays_a_function_whatever_is_imported() -> None:
+    meters = importlib.import_module("langchain_rag_accel.coverage")
+    package = importlib.import_module("langchain_rag_accel")
+    assert package.coverage is meters.coverage is coverage
+
+
+def _ask(text: str) -> Any:
+    return SyncRetriever().invoke(text)
+
+
+def test_a_call_in_an_own_function_counts(accelerator: Accelerator) -> None:
+    fast = accelerate(RunnableLambda(_ask))
+    with coverage(fast) as seen:
+        fast.invoke("x")
+    assert (seen.borrowed, seen.passed_by) == (1, 0)
+
+
+def test_defaults_of_options_are_not_given() -> None:
+    assert not any(one.is_given for one in coverage(model_chain()).options)
+    assert Options().mode == "auto"

@@ -1,0 +1,78 @@
+"""Calls of local language models count as scheduled, and read the options for such models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("langchain_huggingface")
+
+import tiny_chat
+from fake_runner import tokenizer
+from hf_callers import QUESTIONS, own_model, own_pipeline
+from langchain_huggingface import HuggingFacePipeline
+from lc_fakes import FakeEmbeddings
+
+from langchain_rag_accel import ChatRagAccel, accelerate, coverage, explain
+from rag_accel import Accelerator
+from rag_accel.engines import LocalLLM
+
+
+def parts(program: Any) -> dict[str, tuple[str, ...]]:
+    """Return the parts that read each option."""
+    return {one.option: one.parts for one in coverage(program).options}
+
+
+def test_each_prompt_of_a_pipeline_is_scheduled(accelerator: Accelerator) -> None:
+    llm = HuggingFacePipeline(pipeline=own_pipeline(own_model()))
+    fast = accelerate(llm, accelerator=accelerator)
+    plain = llm.batch(QUESTIONS)
+    with coverage(fast) as seen:
+        assert fast.batch(QUESTIONS) == plain
+    assert seen.scheduled == len(QUESTIONS)
+    assert seen.borrowed == 0
+    assert parts(fast)["adopt_llm"] == ("program: HuggingFacePipeline",)
+
+
+def test_a_streamed_answer_of_a_pipeline_is_scheduled(accelerator: Accelerator) -> None:
+    llm = HuggingFacePipeline(pipeline=own_pipeline(own_model()))
+    fast = accelerate(llm, accelerator=accelerator)
+    with coverage(fast) as seen:
+        assert list(fast.stream(QUESTIONS[0]))
+    assert (seen.scheduled, seen.borrowed, seen.passed_by) == (1, 0, 0)
+
+
+def test_a_pipeline_that_is_not_adopted_is_borrowed() -> None:
+    llm = HuggingFacePipeline(pipeline=own_pipeline(own_model()))
+    with Accelerator(strict=True, adopt_llm="off") as accelerator:
+        fast = accelerate(llm, accelerator=accelerator)
+        with coverage(fast) as seen:
+            fast.invoke(QUESTIONS[0])
+    assert (seen.scheduled, seen.borrowed, seen.passed_by) == (0, 1, 0)
+
+
+def test_a_component_is_scheduled_and_reads_the_reuse() -> None:
+    with Accelerator(strict=True, kv_reuse="full") as accelerator:
+        model = ChatRagAccel(model=tiny_chat.model(), tokenizer=tokenizer(), max_tokens=4)
+        fast = accelerate(model | str, accelerator=accelerator)
+        with coverage(fast) as seen:
+            fast.invoke("Which?")
+        assert (seen.scheduled, seen.borrowed, seen.passed_by) == (1, 0, 0)
+        assert parts(fast)["kv_reuse"] == ("program.0: ChatRagAccel",)
+        assert "option" not in explain(fast)
+
+
+def test_a_model_of_the_accelerators_own_reads_the_reuse() -> None:
+    llm = LocalLLM(tiny_chat.model(), tokenizer())
+    with Accelerator(strict=True, llm=llm, kv_reuse="full") as accelerator:
+        accelerate(FakeEmbeddings(), accelerator=accelerator)
+
+
+def test_what_a_component_names_is_not_the_accelerators() -> None:
+    model = ChatRagAccel(
+        model=tiny_chat.model(), tokenizer=tokenizer(), max_tokens=4, kv_reuse="full"
+    )
+    assert parts(model)["kv_reuse"] == ()
+    assert parts(model)["kv_folder"] == ("program: ChatRagAccel",)

@@ -1,0 +1,503 @@
+"""Embeddings of a LangChain program on the devices that are listed as the embedder."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from idle_accelerators import soon_idle
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_huggingface import HuggingFaceEmbeddings
+from lc_programs import joined
+from program_models import program_model
+
+from langchain_rag_accel import RagAccelEmbeddings, accelerate, explain
+from rag_accel import Accelerator, BusyError, ConfigError, UnreadOptionWarning
+from rag_accel.accelerator.found_devices import FoundDevices
+from rag_accel.engines import (
+    DeviceGroup,
+    ProcessMember,
+    RemoteMember,
+    SentenceTransformerEngine,
+)
+from rag_accel.testing.members import FakeMember
+
+PATIENCE_S = 20.0
+TEXTS = [f"text number {number} " + "word " * (number % 30) for number in range(200)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return program_model()
+
+
+@contextmanager
+def opened(**arguments: Any) -> Iterator[Accelerator]:
+    """Open a strict accelerator; in the end nothing lives in it and nothing was bypassed."""
+    with Accelerator(strict=True, embedding_runtime="torch", **arguments) as made:
+        yield made
+        assert soon_idle(made)
+        assert made.bypassed == {}
+        assert made._driver.internal_errors == 0
+
+
+def program(model: Any, **fields: Any) -> HuggingFaceEmbeddings:
+    made = HuggingFaceEmbeddings.model_construct(model_name="the program's", **fields)
+    made._client = model
+    return made
+
+
+def member(name: str, model: Any, **more: Any) -> FakeMember:
+    """Return a member elsewhere that computes what a model does; a lock makes it one thread."""
+    turn = threading.Lock()
+
+    def vectors(texts: Sequence[str], role: str) -> Any:
+        with turn:
+            return model.encode(list(texts))
+
+    return FakeMember(name, vectors=vectors, **more)
+
+
+def placed(fast: Any, accelerator: Accelerator) -> Any:
+    """Return accelerated embeddings once their model is on the devices, or known not to be."""
+    fast.embed_query("the first text")
+    assert accelerator.embedders.wait(PATIENCE_S)
+    return fast
+
+
+def children() -> set[int]:
+    """Return the ids of this process's children."""
+    found: set[int] = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has just ended
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid():
+                found.add(int(stat.parent.name))
+    return found
+
+
+def torch_no_grad() -> Any:
+    import torch
+
+    return torch.no_grad()
+
+
+def embedding_chain(plain: Any) -> Any:
+    def embed(question: str) -> list[float]:
+        return plain.embed_query(question)
+
+    return RunnableLambda(embed)
+
+
+def engines(accelerator: Accelerator) -> dict[str, Any]:
+    assert soon_idle(accelerator)
+    found: Any = accelerator.metrics.snapshot().get("engines", {})
+    return found
+
+
+def close_to(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.array(found), np.array(expected), rtol=0, atol=1e-6)
+
+
+# A list of devices alone takes the program's model.
+
+
+def test_a_device_takes_the_programs_model_and_not_the_packaged_one(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: Any) -> Any:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("rag_accel.engines.embedding.engine.load_model", load)
+    plain = program(model)
+    with opened(embedder=["cpu"]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS)
+        assert "on the listed devices: cpu: the first member" in explain(fast)
+
+
+def test_two_models_of_a_program_are_two_groups(model: Any) -> None:
+    plain, other = program(model), program(program_model(seed=1))
+    with opened(embedder=["cpu"]) as acc:
+        for one in (plain, other):
+            fast = placed(accelerate(one, accelerator=acc), acc)
+            close_to(fast.embed_documents(TEXTS[:5]), one.embed_documents(TEXTS[:5]))
+        groups = [name for name, engine in engines(acc).items() if "cpu_texts" in engine]
+    assert len(groups) == 2
+
+
+def test_arguments_of_encode_are_honoured_for_each_role() -> None:
+    prompted = program_model(query="query: ", text="passage: ")
+    plain = program(
+        prompted,
+        encode_kwargs={"prompt_name": "text"},
+        query_encode_kwargs={"prompt_name": "query", "truncate_dim": 40},
+    )
+    with opened(embedder=["cpu"]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        assert "on the listed devices: cpu" in explain(fast)
+        close_to(fast.embed_documents(TEXTS[:9]), plain.embed_documents(TEXTS[:9]))
+        close_to(fast.embed_query("a question"), plain.embed_query("a question"))
+
+
+def test_a_group_goes_with_its_last_holder(model: Any) -> None:
+    with opened(embedder=["cpu"]) as acc:
+        fast = placed(accelerate(program(model), accelerator=acc), acc)
+        assert len(acc.health().parts) == 2
+        del fast
+        gc.collect()
+        assert soon_idle(acc)
+        assert acc.embedders._placings == {}
+        again = placed(accelerate(program(model), accelerator=acc), acc)
+        assert "cpu: the first member" in explain(again)
+
+
+@pytest.mark.processes
+def test_64_callers_of_a_chain_share_a_device_and_a_process(model: Any) -> None:
+    plain = program(model)
+    store = InMemoryVectorStore(plain)
+    store.add_texts(TEXTS[:30])
+    chain = store.as_retriever(search_kwargs={"k": 2}) | RunnableLambda(joined)
+    questions = [f"question {number} " + "word " * number for number in range(64)]
+    with opened(embedder=["cpu", ProcessMember()]) as acc:
+        embeddings = placed(accelerate(plain, accelerator=acc), acc)
+        fast = accelerate(chain, accelerator=acc)
+        with ThreadPoolExecutor(64) as callers:
+            found = list(callers.map(fast.invoke, questions))
+        assert found == [chain.invoke(question) for question in questions]
+        counts = engines(acc)["embedding#2"]
+        assert counts["items"] >= 64
+        vectors = embeddings.embed_documents(TEXTS)
+        close_to(vectors, plain.embed_documents(TEXTS))
+        counts = engines(acc)["embedding#2"]
+        assert min(counts["cpu_texts"], counts["process_texts"]) > 0
+
+
+# A list with models of its own.
+
+
+def test_64_callers_of_a_chain_use_both_members(model: Any) -> None:
+    plain, first, second = program(model), member("first", model), member("second", model)
+    questions = [f"question {number}" for number in range(64)]
+    with opened(embedder=[first, second], call_threads=80) as acc:
+        chain = embedding_chain(plain)
+        embeddings = placed(accelerate(plain, accelerator=acc), acc)
+        assert "first: the first member" in explain(embeddings)
+        fast = accelerate(chain, accelerator=acc)
+        first.may_go.clear()
+        first.is_asked.clear()
+        second.is_asked.clear()
+        with ThreadPoolExecutor(64) as callers:
+            asked = [callers.submit(fast.invoke, text) for text in questions]
+            assert first.is_asked.wait(PATIENCE_S)
+            assert second.is_asked.wait(PATIENCE_S)
+            first.may_go.set()
+            found = [one.result(PATIENCE_S) for one in asked]
+        counts = engines(acc)["embedder"]
+    close_to(found, [plain.embed_query(text) for text in questions])
+    assert min(counts["first_texts"], counts["second_texts"]) > 0
+    assert counts["first_texts"] + counts["second_texts"] == 64
+
+
+@pytest.mark.processes
+def test_a_process_that_is_killed_midway_fails_no_call(model: Any) -> None:
+    plain, process = program(model), ProcessMember(program_model)
+    first = member("first", model)
+    with opened(embedder=[first, process]) as acc:
+        embeddings = placed(accelerate(plain, accelerator=acc), acc)
+        assert "process: equal vectors on all probes" in explain(embeddings)
+        first.may_go.clear()
+        first.is_asked.clear()
+        with ThreadPoolExecutor(8) as callers:
+            asked = [callers.submit(embeddings.embed_documents, TEXTS) for _ in range(8)]
+            assert first.is_asked.wait(PATIENCE_S)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            first.may_go.set()
+            for one in asked:
+                close_to(one.result(PATIENCE_S), plain.embed_documents(TEXTS))
+        embeddings.embed_documents(TEXTS)
+        assert "process: has left" in explain(embeddings)
+
+
+def test_a_list_honours_arguments_that_its_members_do_not_have(model: Any) -> None:
+    plain = program(
+        model,
+        encode_kwargs={"prompt": "passage: "},
+        query_encode_kwargs={"prompt": "query: ", "truncate_dim": 40, "normalize_embeddings": True},
+    )
+    with opened(embedder=[member("first", model)]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        assert "on the listed devices: first" in explain(fast)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        close_to(fast.embed_query("a\nquestion"), plain.embed_query("a\nquestion"))
+        counts = engines(acc)["embedder"]
+    assert counts["first_texts"] == len(TEXTS) + 1
+
+
+def test_equal_texts_with_other_arguments_share_no_vectors(model: Any) -> None:
+    plain = program(model)
+    cut = program(model, encode_kwargs={"truncate_dim": 40})
+    listed = [SentenceTransformerEngine(model, runtime="torch")]
+    with opened(embedder=listed) as acc:
+        both = [placed(accelerate(one, accelerator=acc), acc) for one in (plain, cut)]
+        for _ in range(2):  # the second time they are kept
+            for fast, one in zip(both, (plain, cut), strict=True):
+                close_to(fast.embed_query("a question"), one.embed_query("a question"))
+        counts = engines(acc)["embedder"]
+    assert (counts["kept_vector_misses"], counts["kept_vector_hits"]) == (1, 3)
+
+
+def test_a_group_that_a_user_has_made_serves_programs_too(model: Any) -> None:
+    plain, first = program(model), member("first", model)
+    with opened(embedder=DeviceGroup([first])) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert engines(acc)["embedder"]["first_texts"] == len(TEXTS)
+
+
+def test_a_model_of_other_weights_runs_as_before_and_it_is_said(model: Any) -> None:
+    plain = program(program_model(seed=1))
+    listed = [SentenceTransformerEngine(model, runtime="torch")]
+    with opened(embedder=listed) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS[:9]), plain.embed_documents(TEXTS[:9]))
+        assert "not on the listed devices: the list has another model: other weights" in explain(
+            fast
+        )
+        assert "first_texts" not in engines(acc).get("embedder", {})
+
+
+def test_another_length_at_which_texts_are_cut_is_another_model(model: Any) -> None:
+    other = program_model()
+    other.max_seq_length = 250  # longer than each probe
+    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch")]) as acc:
+        fast = placed(accelerate(program(other), accelerator=acc), acc)
+        assert "another max_seq_length" in explain(fast)
+
+
+def test_an_equal_model_that_was_loaded_again_is_the_lists(model: Any) -> None:
+    plain = program(program_model())
+    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch")]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert engines(acc)["embedder"]["cpu_texts"] == len(TEXTS)
+
+
+def test_texts_that_no_member_may_be_given_stay_with_the_program(model: Any) -> None:
+    plain = program(model)
+    for namespace, said in (("public", "on the listed"), ("secret", "no member may be given")):
+        again = member("public", model)
+        again.namespaces = frozenset({"public"})  # type: ignore[attr-defined]
+        with opened(embedder=[again], namespace=namespace) as acc:
+            fast = placed(accelerate(plain, accelerator=acc), acc)
+            assert said in explain(fast)
+            again.calls.clear()
+            close_to(fast.embed_query("a secret"), plain.embed_query("a secret"))
+            assert bool(again.calls) == (namespace == "public")
+
+
+def test_vectors_of_one_tenant_are_not_kept_for_another(model: Any) -> None:
+    plain = program(model)
+    for namespace in ("one", "two"):
+        with opened(embedder=["cpu"], namespace=namespace) as acc:
+            fast = placed(accelerate(plain, accelerator=acc), acc)
+            fast.embed_query("a secret")
+            assert "kept_vector_hits" not in engines(acc)["embedding#2"]
+            fast.embed_query("a secret")
+            assert engines(acc)["embedding#2"]["kept_vector_hits"] == 1
+            assert engines(acc)["embedding#2"]["cpu_texts"] == 1
+
+
+# Changes, limits and ends.
+
+
+@pytest.mark.parametrize("listed", ["devices", "models"])
+def test_a_model_that_is_changed_leaves_the_devices(
+    listed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = program_model()
+    plain = program(own)
+    with opened(embedder=["cpu"] if listed == "devices" else [member("first", own)]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        before = fast.embed_query("a question")
+        with torch_no_grad():
+            next(own.parameters()).mul_(1.5)
+        caplog.clear()
+        after = fast.embed_query("a question")
+        close_to(after, plain.embed_query("a question"))
+        assert np.abs(np.array(after) - before).max() > 1e-3
+        assert "not on the listed devices: the model was changed" in explain(fast)
+    assert [one.levelno for one in caplog.records] == [logging.WARNING]
+
+
+def test_a_program_is_refused_at_its_first_call_when_its_texts_would_be_late(model: Any) -> None:
+    plain, first, ran = program(model), member("first", model), list[str]()
+
+    def note(vector: list[float]) -> list[float]:
+        ran.append("after")
+        return vector
+
+    chain = embedding_chain(plain) | RunnableLambda(note)
+    limits = {"on_full": "raise", "embedding_slo_s": 0.001}
+    with opened(embedder=[first], **limits) as acc:
+        embeddings = placed(accelerate(plain, accelerator=acc), acc)
+        fast = accelerate(chain, accelerator=acc)
+        first.may_go.clear()
+        first.is_asked.clear()
+        with ThreadPoolExecutor(1) as callers:
+            asked = callers.submit(embeddings.embed_documents, TEXTS)
+            assert first.is_asked.wait(PATIENCE_S)
+            try:
+                with pytest.raises(BusyError, match="later than it should") as refused:
+                    fast.invoke("a question")
+                with pytest.raises(BusyError, match="later than it should"):
+                    asyncio.run(embeddings.aembed_query("a question"))
+            finally:
+                first.may_go.set()
+            close_to(asked.result(PATIENCE_S), plain.embed_documents(TEXTS))
+        assert refused.value.retry_after_s > 0
+        assert ran == []
+        assert fast.invoke("a question") is not None
+
+
+def test_a_class_that_no_engine_computes_is_named_once(
+    model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = DeterministicFakeEmbedding(size=4)
+    with opened(embedder=["cpu"]) as acc:
+        with pytest.warns(UnreadOptionWarning, match="embedder"):
+            fast = accelerate(fake, accelerator=acc)
+        for _ in range(2):
+            assert fast.embed_query("x") == fake.embed_query("x")
+        assert "not on the listed devices: no engine of this library" in explain(fast)
+    said = [one.getMessage() for one in caplog.records if "DeterministicFake" in one.getMessage()]
+    assert len(said) == 1
+
+
+@pytest.mark.processes
+def test_closing_while_a_process_starts_leaves_none(model: Any) -> None:
+    before = children()
+    plain = program(model)
+    with opened(embedder=["cpu", ProcessMember()]) as acc:
+        fast = accelerate(plain, accelerator=acc)
+        fast.embed_query("x")
+    assert acc.embedders.wait(PATIENCE_S)
+    assert children() == before
+
+
+@pytest.mark.processes
+def test_closing_ends_all_members(model: Any) -> None:
+    before = children()
+    with opened(embedder=["cpu", ProcessMember()]) as acc:
+        placed(fast := accelerate(program(model), accelerator=acc), acc)
+        assert "process: equal" in explain(fast)
+        assert len(children() - before) == 1
+    assert children() == before
+
+
+# The component.
+
+
+def test_a_component_lists_devices_of_its_own(model: Any) -> None:
+    with opened() as acc:
+        ours = RagAccelEmbeddings(model, accelerator=acc, devices=["cpu"])
+        placed(ours, acc)
+        close_to(ours.embed_documents(TEXTS), model.encode(TEXTS))
+        assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS)
+        assert "on the listed devices: cpu" in explain(accelerate(ours, accelerator=acc))
+
+
+def test_a_component_uses_the_list_of_its_accelerator(model: Any) -> None:
+    with opened(embedder=["cpu"]) as acc:
+        ours = placed(RagAccelEmbeddings(model, accelerator=acc), acc)
+        close_to(asyncio.run(ours.aembed_documents(TEXTS)), model.encode(TEXTS))
+        assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS)
+
+
+@pytest.mark.parametrize("devices", [[], "cpu", ["gpu0"], 3, ["cpu", "cpu"], ["cuda:63"]])
+def test_a_component_refuses_what_is_no_device(model: Any, devices: Any) -> None:
+    with pytest.raises(ConfigError):
+        RagAccelEmbeddings(model, devices=devices)
+
+
+# Servers, and callers that leave.
+
+
+def test_a_server_takes_texts_of_a_program_whose_model_it_has(model: Any) -> None:
+    def respond(request: httpx2.Request) -> httpx2.Response:
+        vectors = model.encode(json.loads(request.content)["input"])
+        data = [{"index": at, "embedding": row.tolist()} for at, row in enumerate(vectors)]
+        return httpx2.Response(200, content=json.dumps({"data": data}))
+
+    remote = RemoteMember("http://server.test/v1", "m", transport=httpx2.MockTransport(respond))
+    plain = program(model, encode_kwargs={"prompt": "passage: "})
+    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch"), remote]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        counts = engines(acc)["embedder"]
+    assert min(counts["cpu_texts"], counts["remote_texts"]) > 0
+
+
+async def test_callers_on_a_loop_are_served_though_others_leave(model: Any) -> None:
+    plain, first = program(model), member("first", model)
+    with opened(embedder=[first]) as acc:
+        fast = accelerate(plain, accelerator=acc)
+        await fast.aembed_query("the first text")
+        assert await asyncio.to_thread(acc.embedders.wait, PATIENCE_S)
+        first.may_go.clear()
+        first.is_asked.clear()
+        asked = [asyncio.create_task(fast.aembed_query(f"{number}")) for number in range(8)]
+        assert await asyncio.to_thread(first.is_asked.wait, PATIENCE_S)
+        for task in asked[::2]:
+            task.cancel()
+        first.may_go.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(one, asyncio.CancelledError) for one in found] == [True, False] * 4
+        close_to(found[1::2], [plain.embed_query(f"{number}") for number in range(1, 8, 2)])
+
+
+def test_a_model_that_cannot_be_placed_is_embedded_as_before(
+    model: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise MemoryError("no room\nfor it")
+
+    monkeypatch.setattr("rag_accel.accelerator.program_embedders.group_of", fail)
+    plain = program(model)
+    with opened(embedder=["cpu"]) as acc:
+        fast = placed(accelerate(plain, accelerator=acc), acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert "not on the listed devices: MemoryError: no room" in explain(fast)
+    assert [one.levelno for one in caplog.records] == [logging.WARNING]
+
+
+def test_one_processor_that_was_found_is_the_usual_engine(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "rag_accel.accelerator.embedder_lists.find_devices", lambda: FoundDevices(("cpu",))
+    )
+    plain = program(model)
+    with opened(embedder="auto") as acc:
+        assert not acc.embedders.has_devices()
+        fast = accelerate(plain, accelerator=acc)
+        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+        assert set(engines(acc)) == {"embedding#1"}
+        assert "listed devices" not in explain(fast)

@@ -1,0 +1,177 @@
+"""Engines over a HuggingFaceLLM that a program has already compute no node twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("llama_index.llms.huggingface")
+
+import torch
+from fake_runner import tokenizer
+from hf_callers import GREEDY, count_owned, own_model
+from li_reuse_programs import TEXTS, WHOLE, ask, synthesized
+from llama_index.core.llms import ChatMessage
+from llama_index.llms.huggingface import HuggingFaceLLM
+
+from llama_index_rag_accel import accelerate, activate, explain
+from rag_accel import Accelerator
+
+Build = Callable[[Any], Any]
+compact = synthesized("compact")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Give a model that tests leave as it is."""
+    return own_model()
+
+
+@pytest.fixture
+def reusing() -> Iterator[Accelerator]:
+    with Accelerator(kv_reuse="full", strict=True) as made:
+        yield made
+
+
+def llm_of(model: Any) -> HuggingFaceLLM:
+    return HuggingFaceLLM(
+        model=model,
+        tokenizer=tokenizer(),
+        max_new_tokens=4,
+        generate_kwargs=GREEDY,
+        context_window=2048,
+    )
+
+
+def reused(accelerator: Accelerator) -> int:
+    engines = accelerator.metrics.snapshot()["engines"].values()
+    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
+
+
+def tokens(*names: str) -> int:
+    texts = [TEXTS[name] for name in names]
+    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+
+
+@pytest.mark.parametrize("build", WHOLE, ids=lambda one: one.__name__)
+def test_nodes_are_found_and_not_computed_again(
+    model: Any, reusing: Accelerator, build: Build
+) -> None:
+    engine = accelerate(build(llm_of(model)), accelerator=reusing)
+    ask(engine, "abc of these")
+    assert reused(reusing) == 0
+    ask(engine, "cab of these")
+    assert reused(reusing) >= tokens(*"abc")
+
+
+def test_a_model_in_bfloat16_reuses_nodes(reusing: Accelerator) -> None:
+    engine = accelerate(compact(llm_of(own_model(torch.bfloat16))), accelerator=reusing)
+    engine.query("abc of these")
+    engine.query("cab of these")
+    assert reused(reusing) == tokens(*"abc")
+
+
+def test_coroutines_reuse_nodes(model: Any, reusing: Accelerator) -> None:
+    engine = accelerate(compact(llm_of(model)), accelerator=reusing)
+
+    async def both() -> None:
+        await engine.aquery("abc of these")
+        await asyncio.gather(engine.aquery("cab of these"), engine.aquery("bca of these"))
+
+    asyncio.run(both())
+    assert reused(reusing) == 2 * tokens(*"abc")
+
+
+def test_streams_reuse_nodes(model: Any, reusing: Accelerator) -> None:
+    made = synthesized("compact", streaming=True)(llm_of(model))
+    streaming = accelerate(made, accelerator=reusing)
+    "".join(streaming.query("abc of these").response_gen)
+    assert reused(reusing) == 0
+    pieces = list(streaming.query("cab of these").response_gen)
+    assert reused(reusing) == tokens(*"abc")
+    whole = accelerate(compact(llm_of(model)), accelerator=reusing).query("cab of these")
+    assert "".join(pieces) == str(whole)
+
+
+def test_an_activated_program_reuses_nodes(model: Any, reusing: Accelerator) -> None:
+    with activate(accelerator=reusing):
+        engine = accelerate(compact(llm_of(model)), accelerator=reusing)
+        engine.query("abc of these")
+        engine.query("cab of these")
+    assert reused(reusing) == tokens(*"abc")
+
+
+def test_without_the_option_all_is_as_before(
+    model: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = llm_of(model)
+    plain = [str(compact(llm).query(one)) for one in ("abc of these", "cab of these")]
+    direct = llm.complete("Which one?")
+    sizes = count_owned(monkeypatch)
+    engine = accelerate(compact(llm), accelerator=accelerator)
+    assert [str(engine.query(one)) for one in ("abc of these", "cab of these")] == plain
+    found = accelerate(llm, accelerator=accelerator).complete("Which one?")
+    assert found.additional_kwargs == direct.additional_kwargs
+    assert sizes
+    assert reused(accelerator) == 0
+
+
+# What was reused is said
+
+
+CALLS: dict[str, Callable[[Any, str], Any]] = {
+    "complete": lambda llm, text: llm.complete(text),
+    "chat": lambda llm, text: llm.chat([ChatMessage(content=text)]),
+    "stream_complete": lambda llm, text: list(llm.stream_complete(text))[-1],
+    "stream_chat": lambda llm, text: list(llm.stream_chat([ChatMessage(content=text)]))[-1],
+    "acomplete": lambda llm, text: asyncio.run(llm.acomplete(text)),
+    "achat": lambda llm, text: asyncio.run(llm.achat([ChatMessage(content=text)])),
+    "astream_complete": lambda llm, text: asyncio.run(_last(llm.astream_complete(text))),
+    "astream_chat": lambda llm, text: asyncio.run(
+        _last(llm.astream_chat([ChatMessage(content=text)]))
+    ),
+}
+
+
+async def _last(stream: Any) -> Any:
+    return [one async for one in await stream][-1]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_response_says_how_its_prompt_was_computed(
+    name: str, model: Any, reusing: Accelerator
+) -> None:
+    llm = llm_of(model)
+    plain, found = (
+        CALLS[name](one, "Which one?") for one in (llm, accelerate(llm, accelerator=reusing))
+    )
+    assert found.additional_kwargs.pop("kv_reuse") == {
+        "way": "full",
+        "recipe": "alone",
+        "ratio": 0.0,
+        "reused_tokens": 0,
+        "recomputed_tokens": 0,
+        "preprocessed_tokens": 0,
+        "approximate_tokens": 0,
+        "exact": True,
+    }
+    assert found.additional_kwargs == plain.additional_kwargs
+    assert str(found) == str(plain)
+
+
+def test_a_call_that_no_engine_runs_says_nothing(model: Any, reusing: Accelerator) -> None:
+    llm = llm_of(model)
+    llm.generate_kwargs = {**GREEDY, "repetition_penalty": 1.3}
+    found = accelerate(llm, accelerator=reusing).complete("Which one?")
+    assert found.additional_kwargs == {}
+
+
+def test_explain_says_how_the_model_reuses_texts(model: Any, reusing: Accelerator) -> None:
+    said = explain(accelerate(compact(llm_of(model)), accelerator=reusing))
+    (line,) = [one for one in said.splitlines() if ": HuggingFaceLLM: " in one]
+    assert "owned engine" in line
+    assert "kv_reuse is full" in line

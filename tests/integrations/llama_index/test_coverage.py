@@ -1,0 +1,102 @@
+"""``coverage()`` of LlamaIndex, and options that no part of its objects reads."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from li_programs import QUERY_ENGINES, EchoLLM, HashEmbedding, Parts
+from llama_index.core.schema import TextNode
+from llama_index.core.vector_stores import SimpleVectorStore
+
+from llama_index_rag_accel import accelerate, activate, coverage, explain
+from rag_accel import Accelerator, Options, TranslationError, UnreadOptionWarning
+
+PLAIN = "outside of an accelerated program and of activate()"
+
+
+def test_an_accelerated_engine_is_covered(accelerator: Accelerator) -> None:
+    engine = accelerate(QUERY_ENGINES["compact"](Parts()), accelerator=accelerator)
+    with coverage(engine) as seen:
+        engine.query("When did the bridge open?")
+    assert seen.passed_by == 0, str(seen)
+    assert seen.borrowed == sum(row.scheduled for row in seen.rows())
+    assert ("EchoLLM", "complete") in {(one.cls, one.method) for one in seen.calls}
+
+
+def test_a_plain_engine_passes_by_with_the_reason() -> None:
+    engine = QUERY_ENGINES["compact"](Parts())
+    with coverage(engine) as seen:
+        engine.query("When did the bridge open?")
+    assert (seen.scheduled, seen.borrowed) == (0, 0)
+    assert seen.passed_by == sum(row.passed_by for row in seen.rows()) > 0
+    assert {one.reason for one in seen.calls} == {PLAIN}
+
+
+def test_a_plain_call_that_has_others_is_one() -> None:
+    store = SimpleVectorStore()
+    with coverage() as seen:
+        store.add([TextNode(text="a", id_="1", embedding=[1.0, 0.0])])
+    assert [(one.cls, one.method, one.passed_by) for one in seen.calls] == [
+        ("SimpleVectorStore", "add", 1)
+    ]
+
+
+def test_options_name_the_parts_that_read_them(accelerator: Accelerator) -> None:
+    engine = accelerate(QUERY_ENGINES["fusion"](Parts()), accelerator=accelerator)
+    parts = {one.option: one.parts for one in coverage(engine).options}
+    assert any("QueryFusionRetriever" in part for part in parts["side_by_side"])
+    assert parts["mode"] == parts["kv_reuse"] == ()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"kv_reuse": "full"}, {"kv_folder": "/nowhere"}, {"adopt_llm": "batched"}],
+    ids=lambda given: next(iter(given)),
+)
+def test_an_unread_option_warns_once(given: dict[str, Any]) -> None:
+    engine = QUERY_ENGINES["compact"](Parts())
+    (name,) = given
+    with Accelerator(**given) as accelerator:
+        with pytest.warns(UnreadOptionWarning, match=name):
+            fast = accelerate(engine, accelerator=accelerator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            accelerate(engine, accelerator=accelerator)
+        assert f"option {name}=" in explain(fast)
+        assert str(fast.query("When?")) == str(engine.query("When?"))
+
+
+def test_translate_for_an_engine_alone_is_an_error() -> None:
+    with pytest.raises(TranslationError, match="cannot run translated"):
+        accelerate(QUERY_ENGINES["compact"](Parts()), options=Options(mode="translate"))
+
+
+def test_translate_on_a_shared_accelerator_is_a_warning() -> None:
+    with (
+        Accelerator(mode="translate") as accelerator,
+        pytest.warns(UnreadOptionWarning, match="mode"),
+    ):
+        accelerate(QUERY_ENGINES["compact"](Parts()), accelerator=accelerator)
+
+
+def test_an_index_is_not_judged_but_what_it_makes_is() -> None:
+    parts = Parts()
+    with Accelerator(kv_reuse="full") as accelerator:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            index = accelerate(parts.index(), accelerator=accelerator)
+        with pytest.warns(UnreadOptionWarning, match="kv_reuse"):
+            index.as_query_engine(llm=parts.llm)
+
+
+def test_nothing_is_said_where_nothing_was_given(accelerator: Accelerator) -> None:
+    for obj in (QUERY_ENGINES["compact"](Parts()), EchoLLM(), HashEmbedding()):
+        assert "option" not in explain(accelerate(obj, accelerator=accelerator))
+        accelerate(obj)
+
+
+def test_activate_says_nothing() -> None:
+    with Accelerator(kv_reuse="full") as accelerator, activate(accelerator):
+        QUERY_ENGINES["compact"](Parts()).query("When?")
