@@ -104,3 +104,22 @@ def test_a_chain_takes_a_graphs_chunks_on_the_same_engine(accelerator: Accelerat
     assert [one.name for one in accelerator.health().parts].count("llm") == 1
     assert "ChatRagAccel: engine llm" in asked.explain()
     assert "llm: owned" in accelerator.explain(graph())
+
+
+def test_a_component_may_hold_the_object_and_name_other_bounds() -> None:
+    llm = LocalLLM(tiny_chat.model(), tokenizer(), kv_reuse="full")
+    with Accelerator(llm=llm, index=search, reranker=rerank, strict=True) as accelerator:
+        accelerator.run(graph(), input="abc")
+        same = ChatRagAccel(model=llm, max_tokens=4, accelerator=accelerator)
+        other = ChatRagAccel(model=llm, max_tokens=4, kv_reuse="exact", accelerator=accelerator)
+        assert same.invoke("Which document?").response_metadata["kv_reuse"]["way"] == "full"
+        assert "kv_reuse" not in other.invoke("Which document?").response_metadata
+        names = [one.name for one in accelerator.health().parts]
+    assert names.count("llm") == 1
+    assert len([name for name in names if name.startswith("llm")]) == 2
+
+
+def test_a_copied_component_keeps_its_bounds(accelerator: Accelerator) -> None:
+    made = ChatRagAccel(model=tiny_chat.model(), tokenizer=tokenizer(), kv_reuse="exact")
+    copied = made.model_copy(update={"max_tokens": 2, "accelerator": accelerator})
+    assert "kv_reuse" not in copied.invoke("Which document?").response_metadata

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 DEFAULT_BOUNDS = LocalOptions()
 
 
+def name_of(model: Any) -> str:
+    """Return what a model is called that is a folder, a name on the hub, or an object."""
+    if isinstance(model, str | Path):
+        return str(model)
+    return getattr(getattr(model, "config", None), "name_or_path", "") or "model"
+
+
 class LocalModel:
     """A language model by folder, hub name or object, with what makes another engine of it.
 
@@ -54,9 +61,7 @@ class LocalModel:
     @property
     def name(self) -> str:
         """Return what the model is called."""
-        named = isinstance(self.model, str | Path)
-        config = getattr(self.model, "config", None)
-        return str(self.model) if named else getattr(config, "name_or_path", "") or "model"
+        return name_of(self.model)
 
     @property
     def reuses_texts(self) -> bool:

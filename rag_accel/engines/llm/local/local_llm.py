@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rag_accel.engines.llm.local.choice import LocalModel, local_model
+from rag_accel.engines.llm.local.choice import LocalModel, local_model, name_of
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 
@@ -89,9 +89,7 @@ class LocalLLM:
     @property
     def name(self) -> str:
         """Return what the model is called."""
-        named = isinstance(self.model, str | Path)
-        config = getattr(self.model, "config", None)
-        return str(self.model) if named else getattr(config, "name_or_path", "") or "model"
+        return name_of(self.model)
 
     @cached_property
     def context(self) -> int:
