@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bench.results import Row, SuiteResult, load
 from bench.suites import ratio_definitions
-from rag_accel.engines.llm.emulated.table import MODELLED
 from rag_accel.errors import RagAccelError
+from rag_accel.testing.emulated.table import MODELLED
 
 EMULATED = f"with an emulated accelerator ({MODELLED})"
 SCRIPTED = "with engines and models that sleep as a script says"

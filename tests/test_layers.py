@@ -94,13 +94,27 @@ def test_a_contract_breaks_when_it_is_broken(contract: str, checkout: Path) -> N
 
 @pytest.mark.parametrize(
     ("room", "imported"),
-    [("scheduler", "rag_accel.engines.batching"), ("graph", "rag_accel.scheduler.state")],
-    ids=["a sibling", "a higher room"],
+    [
+        ("scheduler", "rag_accel.engines.batching"),
+        ("graph", "rag_accel.scheduler.state"),
+        ("recognition", "rag_accel.accelerator"),
+        ("interception", "rag_accel.adoption.owned_embedding"),
+        ("adoption", "rag_accel.testing"),
+    ],
+    ids=["a sibling", "a higher room", "the accelerator", "its own calls", "the test kit"],
 )
 def test_a_room_must_not_import(room: str, imported: str, checkout: Path) -> None:
     with _planted(checkout / "rag_accel" / room / "planted.py", imported):
         report = _lint(checkout)
     assert f"{_contracts()['rooms']} BROKEN" in report, report
+
+
+@pytest.mark.parametrize("room", ["interception", "adoption", "leaves", "engines.llm"])
+def test_an_adapter_must_not_import(room: str, checkout: Path) -> None:
+    file = checkout / "adapters/rag_accel_adapters/libraries/planted.py"
+    with _planted(file, f"rag_accel.{room}"):
+        report = _lint(checkout)
+    assert f"{_contracts()['adapters']} BROKEN" in report, report
 
 
 def test_no_import_leads_back_to_where_it_came_from() -> None:

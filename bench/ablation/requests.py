@@ -31,10 +31,10 @@ from bench.measure import median
 from bench.paired import in_ms
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
-from rag_accel.engines.llm.emulated.table import DeviceTable
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
 from rag_accel.passes.manager import RUNTIME_PASSES, STATIC_PASSES
+from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import prompts, steps
 
 PASSES = (*(one.name for one in STATIC_PASSES), *RUNTIME_PASSES)

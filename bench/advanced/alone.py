@@ -19,7 +19,7 @@ from bench.measure import median
 from bench.paired import in_ms
 from bench.results import Row, row_of
 from langchain_rag_accel.demo.load import torch_threads
-from rag_accel.engines.llm.emulated.table import DeviceTable
+from rag_accel.testing.emulated.table import DeviceTable
 
 SEQUENTIAL, HAND_PARALLEL, OURS = "sequential", "hand_parallel", "ours"
 LANGGRAPH_ARMS = (SEQUENTIAL, HAND_PARALLEL)

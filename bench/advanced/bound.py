@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from bench.advanced.answers import NUM_QUERIES
 from bench.advanced.stages import Generated, Notes
-from rag_accel.engines.llm.emulated.batch import ContinuousBatch, DeviceSequence, Update
-from rag_accel.engines.llm.emulated.table import DeviceTable
-from rag_accel.engines.llm.emulated.text import Script
+from rag_accel.testing.emulated.batch import ContinuousBatch, DeviceSequence, Update
+from rag_accel.testing.emulated.table import DeviceTable
+from rag_accel.testing.emulated.text import Script
 
 
 def bound_s(table: DeviceTable, notes: Notes) -> float:

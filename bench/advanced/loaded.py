@@ -17,7 +17,7 @@ from bench.advanced.workload import LOADED, LOADED_TOP_K, TOP_K, Setting
 from bench.measure import Pairs, alternate, median, ratios
 from bench.paired import in_ms
 from bench.results import Row, median_row, row_of
-from rag_accel.engines.llm.emulated.table import DeviceTable, step_time_s
+from rag_accel.testing.emulated.table import DeviceTable, step_time_s
 
 BLIND = "blind"
 _SEED = 20_240

@@ -13,11 +13,11 @@ from bench.advanced.answers import NUM_QUERIES
 from bench.advanced.workload import TOP_K, TOP_N, Request, Setting, Variant
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
-from rag_accel.engines.llm.emulated.engine import EmulatedEngine
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.server import Server
+from rag_accel.testing.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.engine import EmulatedEngine
 from rag_accel.workflows import advanced_document_qa
 
 _DRIVER = "rag-accel-driver"

@@ -13,7 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from bench.advanced.answers import NUM_QUERIES
 from bench.advanced.workload import TOP_K, TOP_N, Setting
-from langchain_rag_accel.components.emulated import EmulatedChatModel
+from bench.mixed.emulated_chat_model import EmulatedChatModel
 from rag_accel.engine_api import Document
 from rag_accel.workflows import Upload, prompts
 

@@ -14,11 +14,11 @@ from langchain_rag_accel.demo.material import BATCH, Material
 from rag_accel.config import Options
 from rag_accel.engine_api import Document, Engine
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
-from rag_accel.engines.llm.emulated.table import DeviceTable
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.errors import ConfigError
+from rag_accel.testing.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import SynthesisMode, Upload
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 

@@ -18,10 +18,10 @@ import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from bench.baselines.chunk_reuse import DEVIATION_LAYER, encoded
-from rag_accel.engines.llm.local.attention import Packed
-from rag_accel.engines.llm.local.rows import SequenceRows
-from rag_accel.engines.llm.local.runner import PackedRunner
-from rag_accel.engines.llm.local.shared_weights import packed_copy
+from rag_accel.engines.llm.local.batching.rows import SequenceRows
+from rag_accel.engines.llm.local.model.attention import Packed
+from rag_accel.engines.llm.local.model.runner import PackedRunner
+from rag_accel.engines.llm.local.model.shared_weights import packed_copy
 from rag_accel.errors import ConfigError
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.segments import SegmentedPrompt

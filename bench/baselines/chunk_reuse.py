@@ -20,8 +20,8 @@ from random import Random
 
 import torch
 
-from rag_accel.engines.llm.local.rows import LanePool, SequenceRows
-from rag_accel.engines.llm.local.runner import PackedRunner
+from rag_accel.engines.llm.local.batching.rows import LanePool, SequenceRows
+from rag_accel.engines.llm.local.model.runner import PackedRunner
 from rag_accel.errors import ConfigError
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.segments import SegmentedPrompt

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.baselines.chunk_reuse import States
-from rag_accel.engines.llm.local.rows import Probe, Runner, SequenceRows
+from rag_accel.engines.llm.local.batching.rows import Probe, Runner, SequenceRows
 from rag_accel.errors import ConfigError
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.selection import Asked, QuestionGuided

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.results import Row
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.local.tokens import TokenInput
+from rag_accel.engines.llm.local.text.tokens import TokenInput
 from rag_accel.fidelity.divergence import mean_and_error
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextCutter, TextPrompt

@@ -15,9 +15,9 @@ from bench.baselines import chunk_reuse
 from bench.baselines.critical_layers import Answered, CriticalLayers, profiled
 from bench.kv.answers import Answerer
 from bench.results import Row
-from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
-from rag_accel.engines.llm.local.tokens import TokenInput
+from rag_accel.engines.llm.local.text.tokens import TokenInput
 from rag_accel.fidelity.divergence import Divergence, divergence, mean_and_error
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt

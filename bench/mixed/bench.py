@@ -18,7 +18,7 @@ from bench.mixed.sweep import Bracket, find_limit
 from bench.mixed.systems import RagAccelSystem, StagedSystem, System
 from bench.mixed.trace import Trace
 from bench.results import Row
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.device import EmulatedDevice
 
 _logger = logging.getLogger("bench.mixed")
 

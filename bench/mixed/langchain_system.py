@@ -13,13 +13,13 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
+from bench.mixed.emulated_chat_model import EmulatedChatModel
 from bench.mixed.index_files import LargeIndex
 from bench.mixed.programs import PROGRAMS, TOP_K, Answer
 from bench.mixed.systems import QueryVectors
 from bench.mixed.trace import Request
-from langchain_rag_accel.components.emulated import EmulatedChatModel
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.device import EmulatedDevice
 
 
 class TableEmbeddings(Embeddings):

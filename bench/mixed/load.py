@@ -19,9 +19,9 @@ from bench.measure import median, percentile
 from bench.mixed.programs import Answer
 from bench.mixed.systems import System
 from bench.mixed.trace import Request, poisson_arrivals
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
+from rag_accel.testing.emulated.device import EmulatedDevice
 
 
 @dataclass(frozen=True, slots=True)

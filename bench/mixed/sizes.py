@@ -16,8 +16,8 @@ from bench.mixed.index_files import IndexSize
 from bench.mixed.load import Window
 from bench.mixed.trace import EVEN, Mix, Workflow
 from bench.results import sizes_of
-from rag_accel.engines.llm.emulated.table import H100_LIKE_1B, TABLES, DeviceTable, replicated
 from rag_accel.errors import ConfigError
+from rag_accel.testing.emulated.table import H100_LIKE_1B, TABLES, DeviceTable, replicated
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,13 @@ from bench.mixed.programs import PROGRAMS, TOP_K, Answer, graphs
 from bench.mixed.trace import Request
 from rag_accel.engine_api import Document, GenerationInput, Message
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
-from rag_accel.engines.llm.emulated.engine import EmulatedEngine
 from rag_accel.engines.retrieval import RetrievalEngine
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.requests.prompts import as_text
 from rag_accel.server import Server
 from rag_accel.system.processor import usable_cores
+from rag_accel.testing.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.engine import EmulatedEngine
 
 MOST_LIVE = 1_000_000
 """Past its limit a system's queue grows with the window: the baselines turn nobody away either."""

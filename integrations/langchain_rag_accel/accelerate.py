@@ -22,7 +22,7 @@ from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
 from rag_accel.interception.unread_options import check_options
 from rag_accel_adapters.langchain.blocking_chains import ClassicChain
-from rag_accel_adapters.langgraph.parts import is_graph
+from rag_accel_adapters.langchain.langgraph_parts import is_graph
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rag_accel.adoption.owned_or_plain import start_in_pool
+from rag_accel.interception.fallback import start_in_pool
 from rag_accel.interception.identity import find_identity
 from rag_accel_adapters.langchain.blocking_chains import blocking_call
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from langchain_rag_accel.side_by_side import spreading
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.known_classes import full_name
 from rag_accel.interception.twins import program_of, program_twin
+from rag_accel.recognition.known_classes import full_name
 
 _TRANSFORMER = "langchain_experimental.graph_transformers.llm.LLMGraphTransformer"
 _ENTRIES = (

@@ -27,6 +27,8 @@ from langchain_rag_accel.owned_search import (
     searching,
 )
 from langchain_rag_accel.side_by_side import spreading
+from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
+from rag_accel.adoption.proxy_calls import StandingIn
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import (
     Framework,
@@ -35,8 +37,6 @@ from rag_accel.interception.leaf_table import (
     leaf_pair,
     plain_method,
 )
-from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
-from rag_accel.interception.stand_ins import StandingIn
 from rag_accel_adapters.langchain.blocking_chains import ClassicChain, runs_in_executor
 from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.documents import documents_in, question_in

@@ -19,10 +19,10 @@ from rag_accel.interception.option_reach import (
     PartOptions,
     component_options,
 )
+from rag_accel_adapters.langchain.langgraph_parts import is_graph
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.stand_ins import STAND_INS
 from rag_accel_adapters.langchain.walk import is_users, walk
-from rag_accel_adapters.langgraph.parts import is_graph
 
 _SPREAD = frozenset({"mode", "side_by_side"})
 

@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.program import AcceleratedProgram
-from rag_accel_adapters.langgraph.skeleton import called_without_context, skeleton
+from rag_accel_adapters.langchain.langgraph_skeleton import called_without_context, skeleton
 
 T = TypeVar("T")
 

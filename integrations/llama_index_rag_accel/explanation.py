@@ -9,11 +9,11 @@ from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
-from llama_index_rag_accel.blocking_methods import blocking_method
+from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
+from llama_index_rag_accel.concurrency.off_loop import reason_to_stay
 from llama_index_rag_accel.entries import is_program
 from llama_index_rag_accel.indexed_graph import why_not_shared
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from llama_index_rag_accel.off_loop import reason_to_stay
 from llama_index_rag_accel.option_readers import parts_of
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator

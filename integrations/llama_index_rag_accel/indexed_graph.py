@@ -17,13 +17,13 @@ from weakref import WeakKeyDictionary
 
 from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
-from llama_index_rag_accel.layers import layers_of
+from llama_index_rag_accel.concurrency.layers import layers_of
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.owned_or_plain import aowned_or_plain, fail_open, owned_or_plain
+from rag_accel.adoption.shared_hops import SharedHops
+from rag_accel.interception.fallback import aowned_or_plain, fail_open, owned_or_plain
 from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import held, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
-from rag_accel.interception.shared_hops import SharedHops
 from rag_accel.interception.wrappers import borrowed
 from rag_accel.leaves.leaves import runs_in_loop
 from rag_accel_adapters.llama_index.graph_retrievers import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from llama_index.core.embeddings import BaseEmbedding
 
-from llama_index_rag_accel.blocking_methods import blocking_method
-from llama_index_rag_accel.composites import composite_of
+from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
+from llama_index_rag_accel.concurrency.composites import composite_of
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
 from rag_accel.config import Options
 from rag_accel.interception.leaf_table import (

@@ -11,6 +11,7 @@ from neo4j_graphrag.llm.base import LLMInterface, LLMInterfaceV2
 from neo4j_graphrag.retrievers.base import Retriever
 from neo4j_graphrag.tool import Tool
 
+from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import (
     Framework,
@@ -18,7 +19,6 @@ from rag_accel.interception.leaf_table import (
     leaf_base,
     plain_method,
 )
-from rag_accel.interception.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 
 DECODING, EMBEDDING = PrimitiveKind.DECODING, PrimitiveKind.EMBEDDING

@@ -20,7 +20,7 @@ from rag_accel.engines.devices.cost_model import (
     depth_within,
     savings_of,
 )
-from rag_accel.engines.measuring import SIZES, Measurements
+from rag_accel.engines.devices.measuring import SIZES, Measurements
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:

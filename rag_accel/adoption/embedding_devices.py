@@ -6,7 +6,7 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.placed_models import PlacedModel
-from rag_accel.adoption.embeddings import AdoptedEmbeddings
+from rag_accel.recognition.embeddings import AdoptedEmbeddings
 
 HOSTED = "its server computes its vectors"
 NOT_KNOWN = "no engine of this library computes what it does"

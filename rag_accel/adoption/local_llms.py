@@ -9,16 +9,16 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
-from rag_accel.adoption.generation import GreedyCall, TokenStream
-from rag_accel.adoption.owned_or_plain import MEANT, fail_open, owned_or_plain
 from rag_accel.config import AdoptLLM
 from rag_accel.engine_api import Engine, GenerationOutput, PrimitiveKind
 from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.errors import ConfigError
-from rag_accel.leaves.passages import LEAST_CHARACTERS
+from rag_accel.interception.fallback import MEANT, fail_open, owned_or_plain
+from rag_accel.kv.prompt_chunks import LEAST_CHARACTERS
+from rag_accel.recognition.generation import GreedyCall, TokenStream
 from rag_accel.scheduler.messages import EngineName
+from rag_accel.system.locks import RenewedLock
 
 _WHERE = "llm"
 
@@ -82,8 +82,8 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
 def _works(
     identity: RequestIdentity, engine: EngineName, bounds: LocalOptions, call: GreedyCall
 ) -> list[Work]:
-    from rag_accel.engines.llm.local.id_segments import segment_ids
-    from rag_accel.engines.llm.local.tokens import TokenInput
+    from rag_accel.engines.llm.local.reuse.id_segments import segment_ids
+    from rag_accel.engines.llm.local.text.tokens import TokenInput
 
     reuses = bounds.kv_reuse != "exact" and call.tokenizer is not None
     texts = list(identity.seen.texts()) if reuses else []
@@ -166,7 +166,7 @@ def _look_at(model: Any) -> _KnownModel:
 
 
 def _refusal(model: Any) -> str | None:
-    from rag_accel.engines.llm.local.families import check_model
+    from rag_accel.engines.llm.local.model.families import check_model
 
     try:
         check_model(model)
@@ -198,7 +198,7 @@ def _note(model: Any, refusal: str) -> str:
 
 def _has_room(local: LocalModel, call: GreedyCall) -> bool:
     """Tell whether prompts and completions are in the model's context and fit into the pool."""
-    from rag_accel.engines.llm.local.families import ModelShape
+    from rag_accel.engines.llm.local.model.families import ModelShape
 
     shape = ModelShape.of(local.model.config)
     most = max(map(len, call.prompts)) + call.most

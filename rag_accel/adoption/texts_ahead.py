@@ -8,9 +8,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.embeddings import AdoptedEmbeddings
-from rag_accel.adoption.owned_or_plain import MEANT
+from rag_accel.interception.fallback import MEANT
 from rag_accel.leaves.handed_over import HandedOver
+from rag_accel.recognition.embeddings import AdoptedEmbeddings
 
 Place = tuple[int, int]
 

@@ -14,7 +14,7 @@ from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
     from rag_accel.engine_api import Message
-    from rag_accel.engines.llm.local.filling import FillReport, Progress
+    from rag_accel.engines.llm.local.prefill.filling import FillReport, Progress
 
 #: Options of the command that ``FillOptions`` has by the same names.
 _BOUNDS = (
@@ -72,7 +72,7 @@ def add_fill_verb(verbs: Any) -> None:
 
 def _fill(arguments: argparse.Namespace) -> int:
     # They need torch, which other commands do without.
-    from rag_accel.engines.llm.local.filling import FillOptions, fill_folder
+    from rag_accel.engines.llm.local.prefill.filling import FillOptions, fill_folder
 
     given = {name: getattr(arguments, name) for name in _BOUNDS}
     options = FillOptions(**{name: one for name, one in given.items() if one is not None})
@@ -94,7 +94,7 @@ def _fill(arguments: argparse.Namespace) -> int:
 
 
 def _prompt(arguments: argparse.Namespace) -> Sequence[Message]:
-    from rag_accel.engines.llm.local.fill_prompt import prompt_of
+    from rag_accel.engines.llm.local.prefill.fill_prompt import prompt_of
 
     system = None if arguments.system is None else _unended(arguments.system)
     if arguments.prompt is None:

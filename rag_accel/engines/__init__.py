@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
-    from rag_accel.engines.devices.emulated import EmulatedMember
     from rag_accel.engines.devices.group import DeviceGroup
     from rag_accel.engines.devices.limits import MemberLimits
     from rag_accel.engines.devices.members import EngineMember
@@ -17,18 +16,15 @@ if TYPE_CHECKING:
     from rag_accel.engines.devices.remote import RemoteMember
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
     from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+    from rag_accel.engines.http.options import RemoteOptions
     from rag_accel.engines.knowledge.bolt import BoltGraph
     from rag_accel.engines.knowledge.engine import KnowledgeEngine
     from rag_accel.engines.knowledge.memory import MemoryGraph
-    from rag_accel.engines.llm.emulated.device import EmulatedDevice
-    from rag_accel.engines.llm.emulated.engine import EmulatedEngine
-    from rag_accel.engines.llm.emulated.table import DeviceTable
     from rag_accel.engines.llm.extractive.engine import ExtractiveEngine
     from rag_accel.engines.llm.local.engine import LocalLLMEngine
     from rag_accel.engines.llm.local.local_llm import LocalLLM
     from rag_accel.engines.llm.local.options import LocalOptions
     from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
-    from rag_accel.engines.llm.remote.options import RemoteOptions
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
     from rag_accel.engines.retrieval import (
@@ -48,11 +44,7 @@ __all__ = [
     "BoltGraph",
     "CallableEmbeddingEngine",
     "DeviceGroup",
-    "DeviceTable",
     "DocumentIndex",
-    "EmulatedDevice",
-    "EmulatedEngine",
-    "EmulatedMember",
     "EngineMember",
     "ExtractiveEngine",
     "HybridEngine",
@@ -83,10 +75,6 @@ _HOMES = {
     "BoltGraph": "knowledge.bolt",
     "CallableEmbeddingEngine": "embedding.callable_engine",
     "DeviceGroup": "devices.group",
-    "DeviceTable": "llm.emulated.table",
-    "EmulatedDevice": "llm.emulated.device",
-    "EmulatedEngine": "llm.emulated.engine",
-    "EmulatedMember": "devices.emulated",
     "EngineMember": "devices.members",
     "ExtractiveEngine": "llm.extractive.engine",
     "HybridEngine": "retrieval.hybrid.engine",
@@ -101,7 +89,7 @@ _HOMES = {
     "OpenAICompatibleEngine": "llm.remote.engine",
     "ProcessMember": "devices.process",
     "RemoteMember": "devices.remote",
-    "RemoteOptions": "llm.remote.options",
+    "RemoteOptions": "http.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
 }

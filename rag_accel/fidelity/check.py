@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engines.llm.local.loading import LoadedModel, load
+from rag_accel.engines.llm.local.model.loading import LoadedModel, load
 from rag_accel.engines.llm.local.options import POOL_BYTES, LocalOptions, check_least, check_share
-from rag_accel.engines.llm.local.tokens import TokenInput
+from rag_accel.engines.llm.local.text.tokens import TokenInput
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.divergence import Divergence, divergence
 from rag_accel.fidelity.forced import ForcedEngine

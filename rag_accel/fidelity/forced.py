@@ -15,8 +15,8 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.llm.local.batching.rows import SequenceRows
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
-from rag_accel.engines.llm.local.rows import SequenceRows
 from rag_accel.errors import EngineError
 
 

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 from rag_accel.engine_api import Document, GenerationInput, Message
-from rag_accel.engines.llm.local.prompting import Prompting
+from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.errors import ConfigError
+from rag_accel.kv.prompt_chunks import with_passages
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.leaves.passages import with_passages
 from rag_accel.sample import make_questions
 
 SYSTEM = "Answer the question from the passages. Be brief."

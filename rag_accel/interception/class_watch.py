@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rag_accel.adoption.known_classes import NamedClasses
 from rag_accel.interception.leaf_table import Framework, frameworks
+from rag_accel.recognition.known_classes import NamedClasses
 
 Watcher = Callable[[type], None]
 

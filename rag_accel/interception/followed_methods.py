@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rag_accel.adoption.owned_or_plain import logger
+from rag_accel.interception.fallback import logger
 from rag_accel.interception.leaf_table import mark_as, unpatched
 from rag_accel.interception.wrappers import SCHEDULED_CALL
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from rag_accel.accelerator import RequestIdentity, current_request
-from rag_accel.adoption.owned_or_plain import fail_open
 from rag_accel.config import is_enabled
+from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
 from rag_accel.leaves.leaves import BegunCall, Permit
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
-from rag_accel.adoption.by_identity import ByClass
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.seen_documents import ReadDocuments
+from rag_accel.recognition.by_identity import ByClass
 from rag_accel.scheduler.messages import EngineName
 
 Method = Callable[..., Any]

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, forget_program
-from rag_accel.adoption.owned_or_plain import logger
 from rag_accel.interception.class_watch import (
     is_imported,
     leaf_classes,
@@ -26,6 +25,7 @@ from rag_accel.interception.class_watch import (
     unwatch,
     watch,
 )
+from rag_accel.interception.fallback import logger
 from rag_accel.interception.identity import Activation, find_identity, find_lender, lent
 from rag_accel.interception.leaf_table import (
     Framework,

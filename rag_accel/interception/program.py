@@ -13,8 +13,8 @@ from rag_accel.accelerator import (
     current_request,
     default_accelerator,
 )
-from rag_accel.adoption.owned_or_plain import fail_open
 from rag_accel.config import is_enabled, is_switch_set
+from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import activated, current_run, lent
 from rag_accel.interception.leaf_call import inside
 from rag_accel.interception.patches import Interception

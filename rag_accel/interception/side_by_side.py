@@ -22,7 +22,7 @@ from threading import Condition
 from typing import Any, TypeVar
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.owned_or_plain import fail_open
+from rag_accel.interception.fallback import fail_open
 
 T = TypeVar("T")
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
-from rag_accel.adoption.known_classes import full_name
-from rag_accel.adoption.owned_or_plain import logger
+from rag_accel.interception.fallback import logger
 from rag_accel.interception.followed_methods import followed_methods
 from rag_accel.interception.identity import identity_for, scoped
 from rag_accel.interception.leaf_table import leaf_class, leaf_methods, plain_class
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.wrappers import FindIdentity, wrap
+from rag_accel.recognition.known_classes import full_name
 
 #: Where a twin keeps its accelerator: in the class, since its state belongs to the original too.
 _OWN = "__rag_accel_own__"

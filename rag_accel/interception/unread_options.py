@@ -9,10 +9,9 @@ from itertools import islice
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.by_identity import ByIdentity
-from rag_accel.adoption.owned_or_plain import logger
 from rag_accel.config import ENV_PREFIX, Options, is_enabled
 from rag_accel.errors import TranslationError, UnreadOptionWarning
+from rag_accel.interception.fallback import logger
 from rag_accel.interception.option_reach import (
     DEFAULTS,
     MAX_PARTS,
@@ -22,6 +21,7 @@ from rag_accel.interception.option_reach import (
     PartsOf,
     reach,
 )
+from rag_accel.recognition.by_identity import ByIdentity
 
 #: Values that hold of themselves where nothing reads the option: defaults, and those that keep
 #: something from being done.

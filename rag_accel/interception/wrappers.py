@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, TypeVar
 
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.owned_or_plain import start_in_pool
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.interception.fallback import start_in_pool
 from rag_accel.interception.leaf_call import (
     LeafCall,
     held,

@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.extractive.sentences import split_sentences
+from rag_accel.engines.sentences import split_sentences
 from rag_accel.errors import ConfigError, DocumentError
 
 # Load a user's own questions from a file.

@@ -15,13 +15,13 @@ from rag_accel.accelerator import Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines import (
     DocumentIndex,
-    EmulatedMember,
     IndexSpec,
     ProcessMember,
     RemoteMember,
     SentenceTransformerEngine,
 )
 from rag_accel.scheduler.messages import EngineName
+from rag_accel.testing import EmulatedMember
 from rag_accel.testing.members import FakeMember
 
 TEXTS = ("one", "retrieval of vectors " * 20)

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from list_harness import OFF, ON, Awaited, echo, echoing, engines, fan_out
 
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
-from rag_accel.engines.llm.emulated.engine import EmulatedEngine
-from rag_accel.engines.llm.emulated.waiting import VirtualTime
 from rag_accel.graph.item_lists import read_items
 from rag_accel.testing import FakeEngine
+from rag_accel.testing.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.engine import EmulatedEngine
+from rag_accel.testing.emulated.waiting import VirtualTime
 from rag_accel.workflows import Synthesis, advanced_document_qa
 
 # What is found -----------------------------------------------------------------------------------

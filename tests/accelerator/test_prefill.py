@@ -10,10 +10,10 @@ from accel_harness import Gate, chain, generation_graph, opened, reply
 
 from rag_accel import END, START, DeadlineError, RAGraph
 from rag_accel.engine_api import KINDS, EngineOutput, Handle, PrimitiveKind, StepBudget
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
-from rag_accel.engines.llm.emulated.engine import EmulatedEngine
-from rag_accel.engines.llm.emulated.waiting import VirtualTime
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
+from rag_accel.testing.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.engine import EmulatedEngine
+from rag_accel.testing.emulated.waiting import VirtualTime
 
 
 class Prefilling(FakeEngine):

@@ -16,9 +16,9 @@ from hf_callers import own_model
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import MaxTimeCriteria
 
-from rag_accel.adoption.generation import GreedyCall
-from rag_accel_adapters.hf_generation import read_greedy
-from rag_accel_adapters.hf_pipelines import stop_tokens
+from rag_accel.recognition.generation import GreedyCall
+from rag_accel_adapters.libraries.hf_generation import read_greedy
+from rag_accel_adapters.libraries.hf_pipelines import stop_tokens
 
 IDS = torch.tensor([[3, 4, 5, 6]])
 

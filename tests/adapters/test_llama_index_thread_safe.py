@@ -24,8 +24,8 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
 
-from rag_accel.adoption.known_classes import full_name
-from rag_accel.adoption.thread_safety import MAX_OBJECTS, ThreadSafety
+from rag_accel.recognition.known_classes import full_name
+from rag_accel.recognition.thread_safety import MAX_OBJECTS, ThreadSafety
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY, preparation
 
 ALL = (

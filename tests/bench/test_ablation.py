@@ -33,15 +33,15 @@ from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
 from rag_accel.engines.batching import BatchLimits, PendingWork
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.engines.embedding.under_way import Piece, UnderWay
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
-from rag_accel.engines.llm.emulated.engine import EmulatedEngine
-from rag_accel.engines.llm.emulated.table import DeviceTable
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.errors import ConfigError
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.scheduler.driver.turns import Turns
+from rag_accel.testing.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.engine import EmulatedEngine
+from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import advanced_document_qa
 
 Ended = Callable[[SuiteResult], int]

@@ -15,7 +15,7 @@ from fake_runner import tokenizer
 
 from bench.baselines import chunk_reuse
 from bench.baselines.cacheblend import CacheBlend
-from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt

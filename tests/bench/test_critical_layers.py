@@ -22,9 +22,9 @@ from bench.baselines.critical_layers import (
     profiled,
     question_attention,
 )
-from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.batching.rows import SequenceRows
+from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.llm.local.rows import SequenceRows
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt

@@ -11,7 +11,7 @@ pytest.importorskip("langchain_community")
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import default_stores, ratio_definitions
 from rag_accel import Accelerator
-from rag_accel.adoption import clients, store_copies
+from rag_accel.recognition import clients, store_copies
 
 TINY = default_stores.Sizes(documents=200, dimension=16, turns=2, callers=4, searches=12)
 

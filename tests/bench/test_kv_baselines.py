@@ -14,7 +14,7 @@ from fake_runner import tokenizer
 
 from bench.baselines import chunk_reuse
 from bench.baselines.chunk_reuse import PrefixOnly, encoded, full_prefill, reuse
-from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt

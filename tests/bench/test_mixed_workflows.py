@@ -34,9 +34,9 @@ from bench.mixed.trace import (
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import mixed_workflows, ratio_definitions
 from rag_accel.engine_api import Message
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
-from rag_accel.engines.llm.emulated.table import DeviceTable
 from rag_accel.errors import ConfigError
+from rag_accel.testing.emulated.device import EmulatedDevice
+from rag_accel.testing.emulated.table import DeviceTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:`langchain-community` is being:DeprecationWarning")
 

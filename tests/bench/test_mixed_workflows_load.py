@@ -13,8 +13,8 @@ from bench.mixed.load import MixedLoad, Window, run_load
 from bench.mixed.programs import Answer
 from bench.mixed.sweep import Bracket, find_limit
 from bench.mixed.trace import Request, Workflow
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
 from rag_accel.errors import ConfigError
+from rag_accel.testing.emulated.device import EmulatedDevice
 
 REQUESTS = [Request(number, Workflow.ONE_SHOT, f"question {number}") for number in range(500)]
 

@@ -15,10 +15,10 @@ from tiny_chat import model
 
 from rag_accel.cli import main
 from rag_accel.config import Options
-from rag_accel.engines.llm.local import unchecked
 from rag_accel.engines.llm.local.choice import local_model
-from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity import ReuseCheck, TextPrompt, check_reuse
 from rag_accel.kv.verdict import default_folder, read_verdict

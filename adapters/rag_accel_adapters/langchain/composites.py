@@ -16,7 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import patch_config
 
-from rag_accel.adoption.sources import digest_of
+from rag_accel.recognition.sources import digest_of
 
 T = TypeVar("T")
 Method = Callable[..., Any]

@@ -14,9 +14,9 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from rag_accel.adoption.embeddings import HostedCalls
-from rag_accel_adapters.as_shipped import PlainMethod, is_class_as_shipped, package_of
-from rag_accel_adapters.openai_clients import (
+from rag_accel.recognition.embeddings import HostedCalls
+from rag_accel_adapters.libraries.as_shipped import PlainMethod, is_class_as_shipped, package_of
+from rag_accel_adapters.libraries.openai_clients import (
     InOrder,
     changed_since,
     client_values,

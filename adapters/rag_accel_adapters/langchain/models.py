@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from rag_accel.adoption.embeddings import (
+from rag_accel.errors import ConfigError
+from rag_accel.recognition.embeddings import (
     AdoptedEmbeddings,
     KnownEmbeddings,
     adopt_sentence_transformer,
     adopt_server,
 )
-from rag_accel.adoption.known_classes import PlainMethod
-from rag_accel.errors import ConfigError
+from rag_accel.recognition.known_classes import PlainMethod
 from rag_accel_adapters.langchain.hosted import hosted_calls
-from rag_accel_adapters.written_methods import WrittenMethods
+from rag_accel_adapters.libraries.written_methods import WrittenMethods
 
 _INNER = ("_embed",)
 _LEAVES = ("embed_documents", "embed_query", "aembed_documents", "aembed_query")

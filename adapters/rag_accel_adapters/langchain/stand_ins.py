@@ -7,16 +7,16 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from rag_accel.adoption.clients import (
+from rag_accel.recognition.clients import (
     CrossEncoderClient,
     FlatIndexClient,
     is_large_and_flat,
     scores_pair_by_pair,
 )
-from rag_accel.adoption.generation import Report
-from rag_accel.adoption.known_classes import full_name
-from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
-from rag_accel_adapters.hf_pipelines import is_text_generation, with_client
+from rag_accel.recognition.generation import Report
+from rag_accel.recognition.known_classes import full_name
+from rag_accel.recognition.proxies import Ask, KnownClass, StandIns, replaced
+from rag_accel_adapters.libraries.hf_pipelines import is_text_generation, with_client
 
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.adoption.copied_vectors import Rows, rows_of
-from rag_accel.adoption.known_classes import is_written_in
-from rag_accel.adoption.store_copies import Look
+from rag_accel.recognition.copied_vectors import Rows, rows_of
+from rag_accel.recognition.known_classes import is_written_in
+from rag_accel.recognition.store_copies import Look
 
 #: a document, its score and its vector, as ``InMemoryVectorStore`` finds them
 Found = list[tuple[Any, float, Any]]

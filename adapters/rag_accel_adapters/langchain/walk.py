@@ -33,8 +33,8 @@ from langchain_core.vectorstores import VectorStore
 from pydantic import BaseModel
 
 from rag_accel_adapters.langchain.callables import held_by, wanted_in
+from rag_accel_adapters.langchain.langgraph_parts import parts_of
 from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
-from rag_accel_adapters.langgraph.parts import parts_of
 
 LEAF_BASES = (
     BaseLanguageModel,

@@ -25,11 +25,11 @@ from llama_index.core.graph_stores.types import (
     Relation,
 )
 
-from rag_accel.adoption.by_identity import ByIdentity
-from rag_accel.adoption.known_classes import PlainMethod, does_the_same, is_written_in
-from rag_accel.adoption.sources import digest_of
-from rag_accel.adoption.triplet_index import Numbers, Places, TripletIndex, TripletWalk
-from rag_accel.adoption.triplet_view import TripletGraph, TripletView
+from rag_accel.recognition.by_identity import ByIdentity
+from rag_accel.recognition.known_classes import PlainMethod, does_the_same, is_written_in
+from rag_accel.recognition.sources import digest_of
+from rag_accel.recognition.triplet_index import Numbers, Places, TripletIndex, TripletWalk
+from rag_accel.recognition.triplet_view import TripletGraph, TripletView
 
 #: Triplets from which an index is faster than the store.
 MIN_TRIPLETS = 64

@@ -14,10 +14,10 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any
 
-from rag_accel.adoption.clients import CrossEncoderClient
-from rag_accel.adoption.generation import GeneratingClient, Report
-from rag_accel.adoption.stand_ins import Ask, KnownClass, StandIns, replaced
-from rag_accel_adapters.hf_pipelines import generating, may_share
+from rag_accel.recognition.clients import CrossEncoderClient
+from rag_accel.recognition.generation import GeneratingClient, Report
+from rag_accel.recognition.proxies import Ask, KnownClass, StandIns, replaced
+from rag_accel_adapters.libraries.hf_pipelines import generating, may_share
 
 
 def _is_local_cross_encoder(reranker: Any) -> bool:

@@ -13,9 +13,9 @@ from llama_index.core.vector_stores import simple, types, utils
 from llama_index.core.vector_stores.simple import SimpleVectorStore, SimpleVectorStoreData
 from llama_index.core.vector_stores.types import VectorStoreQueryResult
 
-from rag_accel.adoption.copied_vectors import Rows, rows_of
-from rag_accel.adoption.known_classes import PlainMethod, does_the_same, is_written_in
-from rag_accel.adoption.store_copies import Look
+from rag_accel.recognition.copied_vectors import Rows, rows_of
+from rag_accel.recognition.known_classes import PlainMethod, does_the_same, is_written_in
+from rag_accel.recognition.store_copies import Look
 
 _ITS_METHODS = ("query", "aquery")
 #: lengths of vectors whose squares and products float64 holds with all its digits

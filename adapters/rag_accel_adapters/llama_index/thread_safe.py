@@ -20,7 +20,7 @@ import llama_index.core
 from llama_index.core import utils
 from llama_index.core.prompts import PromptTemplate
 
-from rag_accel.adoption.thread_safety import Look, PlainClass, ThreadSafety, state_of
+from rag_accel.recognition.thread_safety import Look, PlainClass, ThreadSafety, state_of
 
 _CORE = "llama_index.core"
 

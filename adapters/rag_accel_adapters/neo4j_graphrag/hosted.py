@@ -14,15 +14,15 @@ from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
-from rag_accel.adoption.embeddings import HostedCalls
-from rag_accel.adoption.stand_ins import replaced
-from rag_accel_adapters.as_shipped import (
+from rag_accel.recognition.embeddings import HostedCalls
+from rag_accel.recognition.proxies import replaced
+from rag_accel_adapters.libraries.as_shipped import (
     PlainMethod,
     is_class_as_shipped,
     is_object_as_shipped,
     package_of,
 )
-from rag_accel_adapters.openai_clients import (
+from rag_accel_adapters.libraries.openai_clients import (
     InOrder,
     changed_since,
     client_values,

@@ -12,12 +12,12 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.embedder_lists import component_devices
 from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed
 from rag_accel.adoption.embedding_devices import described_devices
-from rag_accel.adoption.embeddings import adopt_sentence_transformer
-from rag_accel.adoption.owned_or_plain import aowned_or_plain, owned_or_plain
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
+from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
+from rag_accel.recognition.embeddings import adopt_sentence_transformer
 
 
 class RagAccelEmbeddings(Embeddings):

@@ -14,10 +14,10 @@ from langchain_core.vectorstores import VectorStoreRetriever
 
 from langchain_rag_accel.components.store_search import Filter, Scored, StoreSearch, document
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.hybrid_search import ahybrid_search, hybrid_search, variant_of
 from rag_accel.engine_api import HybridQuery
 from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
 from rag_accel.errors import ConfigError
-from rag_accel.interception.hybrid_search import ahybrid_search, hybrid_search, variant_of
 
 HYBRID = "hybrid"
 _OPTIONS = frozenset({"k", "filter", "nprobe"})

@@ -23,12 +23,12 @@ from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_vali
 
 from langchain_rag_accel.components.local_messages import generation_input, named_documents
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.local_calls import CallsAhead, LocalCalls
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
 from rag_accel.engines.llm.local.options import KvRecipe, number, whole_number
-from rag_accel.interception.local_calls import CallsAhead, LocalCalls
-from rag_accel.leaves.passages import with_passages
+from rag_accel.kv.prompt_chunks import with_passages
 
 #: Fields as they are given: what could merely be read as a number is refused, as in calls.
 Whole = Annotated[int, BeforeValidator(whole_number)]

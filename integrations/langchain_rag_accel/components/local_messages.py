@@ -9,9 +9,9 @@ from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 
 from rag_accel.engine_api import GenerationInput, Message, Role
-from rag_accel.engines.llm.local.stopping import stop_strings
+from rag_accel.engines.llm.local.text.stopping import stop_strings
 from rag_accel.errors import ConfigError
-from rag_accel.leaves.passages import several_documents
+from rag_accel.kv.prompt_chunks import several_documents
 
 _ROLES: Mapping[str, Role] = {
     "system": "system",

@@ -12,13 +12,13 @@ from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.shared_index import Hits, SharedIndex
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engine_api import SearchQuery
 from rag_accel.engines.retrieval import Metric
 from rag_accel.errors import ConfigError
 from rag_accel.interception.leaf_call import is_nested, note_leaf
-from rag_accel.interception.shared_index import Hits, SharedIndex
 
 Filter = Mapping[str, Any] | None
 Scored = list[tuple[Document, float]]

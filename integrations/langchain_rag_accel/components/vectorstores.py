@@ -19,14 +19,14 @@ from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.components.hybrid_search import HybridStoreSearch, checked_hybrid
 from langchain_rag_accel.components.store_search import document
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.owned_or_plain import start_in_pool
+from rag_accel.adoption.shared_index import SharedIndex
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engines.retrieval import DocumentIndex, Metric, load_index, read_header, save_index
 from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
 from rag_accel.engines.retrieval.vectors.spec import checked_ids
 from rag_accel.errors import IndexFileError
+from rag_accel.interception.fallback import start_in_pool
 from rag_accel.interception.identity import identity_for
-from rag_accel.interception.shared_index import SharedIndex
 
 # Tell whether embeddings make the vectors of a stored index: by what they compute, not by name.
 #

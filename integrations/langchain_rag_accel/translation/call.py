@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, current_request
-from rag_accel.adoption.owned_or_plain import MEANT, fail_open
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.graph.stages import Function
+from rag_accel.interception.fallback import MEANT, fail_open
 from rag_accel.interception.identity import scoped
 from rag_accel.requests.program_run import ProgramRun
 from rag_accel_adapters.langchain.runs import Batch, CallState, CompositeRun

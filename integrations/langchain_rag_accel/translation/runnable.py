@@ -15,9 +15,9 @@ from langchain_rag_accel.side_by_side import MAX_AT_ONCE, is_spread
 from langchain_rag_accel.translation.batch import arun_batch, run_batch
 from langchain_rag_accel.translation.call import TranslatedCall
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.owned_or_plain import fail_open
 from rag_accel.config import is_enabled
 from rag_accel.graph.text import format as format_graph
+from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import current_run
 from rag_accel_adapters.langchain.parts import ProgramPart
 from rag_accel_adapters.langchain.translate import Translation, translate

@@ -14,13 +14,13 @@ from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.accelerator.embedder_lists import component_devices
 from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed, hand_over
 from rag_accel.adoption.embedding_devices import described_devices
-from rag_accel.adoption.embeddings import AdoptedEmbeddings, adopt_sentence_transformer
-from rag_accel.adoption.owned_or_plain import aowned_or_plain, fail_open, owned_or_plain
 from rag_accel.adoption.texts_ahead import TextsAhead, texts_ahead
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
+from rag_accel.interception.fallback import aowned_or_plain, fail_open, owned_or_plain
 from rag_accel.interception.identity import identity_for, scoped
 from rag_accel.interception.leaf_call import note_leaf
+from rag_accel.recognition.embeddings import AdoptedEmbeddings, adopt_sentence_transformer
 
 # Without the span around them: overriding methods get one of their own.
 _batch: Any = inspect.unwrap(BaseEmbedding.get_text_embedding_batch)

@@ -12,15 +12,15 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from llama_index_rag_accel.accelerate import accelerate
 from rag_accel.accelerator import Accelerator
-from rag_accel.engine_api import Direction, GraphHit
-from rag_accel.errors import ConfigError
-from rag_accel.graph.stages.graph_retrieval import Link
-from rag_accel.interception.graph_search import (
+from rag_accel.adoption.graph_search import (
     GraphSearch,
     GraphSearchOptions,
     PathEmbedder,
     check_graph,
 )
+from rag_accel.engine_api import Direction, GraphHit
+from rag_accel.errors import ConfigError
+from rag_accel.graph.stages.graph_retrieval import Link
 
 _TOP_K = "similarity_top_k"
 _OPTIONS = (_TOP_K, "hops", "seeds", "link", "relations", "direction", "fan_out", "max_paths")

@@ -33,14 +33,14 @@ from pydantic import BeforeValidator
 
 from llama_index_rag_accel.components.named_documents import named_documents
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.local_calls import LocalCalls
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
 from rag_accel.engines.llm.local.options import KvRecipe, number, whole_number
-from rag_accel.engines.llm.local.stopping import stop_strings
+from rag_accel.engines.llm.local.text.stopping import stop_strings
 from rag_accel.errors import ConfigError
-from rag_accel.interception.local_calls import LocalCalls
-from rag_accel.leaves.passages import with_passages
+from rag_accel.kv.prompt_chunks import with_passages
 
 T = TypeVar("T")
 

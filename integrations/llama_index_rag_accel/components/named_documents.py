@@ -7,7 +7,7 @@ from typing import Any
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from rag_accel.errors import ConfigError
-from rag_accel.leaves.passages import several_documents
+from rag_accel.kv.prompt_chunks import several_documents
 from rag_accel_adapters.llama_index.documents import documents_in
 
 

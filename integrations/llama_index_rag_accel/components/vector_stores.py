@@ -32,7 +32,13 @@ from llama_index_rag_accel.components.node_documents import (
 )
 from llama_index_rag_accel.components.query_modes import check_query, search_query
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.owned_or_plain import start_in_pool
+from rag_accel.adoption.hybrid_search import (
+    ahybrid_search,
+    hybrid_search,
+    hybrid_search_among,
+    variant_of,
+)
+from rag_accel.adoption.shared_index import Hits, SharedIndex
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import HybridQuery, SearchQuery
 from rag_accel.engines.retrieval import (
@@ -44,15 +50,9 @@ from rag_accel.engines.retrieval import (
 )
 from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
 from rag_accel.errors import ConfigError
-from rag_accel.interception.hybrid_search import (
-    ahybrid_search,
-    hybrid_search,
-    hybrid_search_among,
-    variant_of,
-)
+from rag_accel.interception.fallback import start_in_pool
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import is_nested, note_leaf
-from rag_accel.interception.shared_index import Hits, SharedIndex
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """What embedding on several devices costs and saves: WindVE 3.1 and 3.2, Equations 1 to 11.
 
 A device is a line: a batch of ``C`` texts takes ``alpha * C + beta`` seconds (Equation 12), fitted
-to what was measured (``engines/measuring.py``).
+to what was measured (``devices/measuring.py``).
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from rag_accel.engines.devices.members import MemberChangedError, guess_tokens
 from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.under_way import Vector
-from rag_accel.engines.llm.remote.client import failure, omitted_headers, open_client
-from rag_accel.engines.llm.remote.errors import ErrorWriter, Secret, check_base_url
-from rag_accel.engines.llm.remote.loop_thread import LoopThread
-from rag_accel.engines.llm.remote.options import RemoteOptions
-from rag_accel.engines.retry_after import retry_after_s
+from rag_accel.engines.http.errors import ErrorWriter, Secret, check_base_url
+from rag_accel.engines.http.loop_thread import LoopThread
+from rag_accel.engines.http.openai_client import failure, omitted_headers, open_client
+from rag_accel.engines.http.options import RemoteOptions
+from rag_accel.engines.http.retry_after import retry_after_s
 from rag_accel.errors import (
     ConfigError,
     EngineLostError,

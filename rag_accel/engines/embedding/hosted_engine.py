@@ -24,8 +24,8 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
+from rag_accel.engines.http.retry_after import seconds_asked
 from rag_accel.engines.outbox import Outbox
-from rag_accel.engines.retry_after import seconds_asked
 from rag_accel.errors import ClosedError, EngineError, EngineOutputError
 
 #: Asks a server once, without trying again; returns one vector per text, in order.

@@ -1,4 +1,4 @@
-"""Let the tests of this room share their helpers, a device in virtual time and a chat server."""
+"""Let the tests of this room share their helpers and a chat server."""
 
 from __future__ import annotations
 
@@ -14,17 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from chat_server import ChatServer
 from llm_harness import MakeEngine, Naps
 
-from rag_accel.engines.llm.emulated.device import EmulatedDevice
-from rag_accel.engines.llm.emulated.waiting import VirtualTime
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
-
-
-@pytest.fixture
-def device() -> Iterator[EmulatedDevice]:
-    """Yield a device whose seconds pass at once."""
-    time = VirtualTime()
-    with EmulatedDevice("h100_like_8b", clock=time, waiter=time) as made:
-        yield made
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tiny_chat import model
 from transformers import pipeline
 
 from rag_accel.adoption import local_llms
-from rag_accel.engines.llm.local.runner import PackedRunner
+from rag_accel.engines.llm.local.model.runner import PackedRunner
 
 CALLERS = 8
 TOKENS = 12

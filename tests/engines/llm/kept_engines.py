@@ -19,7 +19,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
-from rag_accel.engines.llm.local.loading import load
+from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 
 TEXTS = ("The height of Mount Fuji is 3776 metres.", "A lane holds keys and values.")

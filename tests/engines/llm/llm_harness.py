@@ -17,9 +17,9 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.emulated.table import H100_LIKE_8B
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
 from rag_accel.errors import RemoteEngineError
+from rag_accel.testing.emulated.table import H100_LIKE_8B
 
 # A device whose first step outlasts every test.
 ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)

@@ -9,7 +9,7 @@ from typing import Self
 
 from aiohttp import web
 
-from rag_accel.engines.llm.remote.loop_thread import LoopThread
+from rag_accel.engines.http.loop_thread import LoopThread
 
 
 class LoopbackServer(ABC):

@@ -23,8 +23,8 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
+from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
-from rag_accel.engines.llm.remote.options import RemoteOptions
 from rag_accel.errors import ClosedError, ConfigError, EngineError
 from rag_accel.testing.conformance import EngineContract
 

@@ -15,9 +15,9 @@ from llm_harness import PATIENCE_S, MakeEngine, error_of, run, work
 from raw_server import Line, RawServer
 
 from rag_accel.engine_api import GenerationInput, Message
+from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
 from rag_accel.engines.llm.remote.completions import request_body
-from rag_accel.engines.llm.remote.options import RemoteOptions
 
 ANSWER = json.dumps({"choices": [{"message": {"content": "hi"}}]}).encode()
 

@@ -10,8 +10,8 @@ import pytest
 from chat_server import UNANSWERED, ChatServer, Fault
 from llm_harness import MakeEngine, Naps, error_of, finish, run, work
 
+from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
-from rag_accel.engines.llm.remote.options import RemoteOptions
 
 
 @pytest.mark.parametrize("stream", [False, True])

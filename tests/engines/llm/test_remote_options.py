@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.llm.remote.options import RemoteOptions
+from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.errors import ConfigError
 
 

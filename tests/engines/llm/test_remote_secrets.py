@@ -20,9 +20,9 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.http.errors import Secret
+from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
-from rag_accel.engines.llm.remote.errors import Secret
-from rag_accel.engines.llm.remote.options import RemoteOptions
 from rag_accel.errors import ConfigError
 
 KEY = "sk-very-secret-0123456789"

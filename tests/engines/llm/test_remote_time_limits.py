@@ -12,8 +12,8 @@ from raw_server import CLOSED_BY_END, HEAD, Line, RawServer
 
 from rag_accel import END, START, Accelerator, ClosedError, DeadlineError, RAGraph
 from rag_accel.engine_api import WorkId
+from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
-from rag_accel.engines.llm.remote.options import RemoteOptions
 
 EVENT = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engines.llm.extractive.sentences import split_sentences, stem
+from rag_accel.engines.sentences import split_sentences, stem
 
 
 @pytest.mark.parametrize(

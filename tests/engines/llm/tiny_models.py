@@ -22,11 +22,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rag_accel.engines.llm.local.families import ModelShape
-from rag_accel.engines.llm.local.pool import TensorPool
-from rag_accel.engines.llm.local.rows import SequenceRows
-from rag_accel.engines.llm.local.runner import PackedRunner
-from rag_accel.engines.llm.local.shared_weights import packed_copy
+from rag_accel.engines.llm.local.batching.rows import SequenceRows
+from rag_accel.engines.llm.local.model.families import ModelShape
+from rag_accel.engines.llm.local.model.pool import TensorPool
+from rag_accel.engines.llm.local.model.runner import PackedRunner
+from rag_accel.engines.llm.local.model.shared_weights import packed_copy
 
 VOCABULARY = 256
 WINDOW = 16

@@ -18,10 +18,10 @@ from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec
 from rag_accel.engines.retrieval.index.locks import (
     IndexLock,
-    RenewedLock,
     _after_in_parent,
     _before_fork,
 )
+from rag_accel.system.locks import RenewedLock
 
 WAIT_S = 60.0
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 import pytest
 from interrupting import Interrupt, interrupted, points, request_interrupt
 
-from rag_accel.engines.retrieval.index.locks import IndexLock, _living
+from rag_accel.engines.retrieval.index.locks import IndexLock
 from rag_accel.errors import ConfigError
+from rag_accel.system.locks import _living
 
 WAIT_S = 30.0
 

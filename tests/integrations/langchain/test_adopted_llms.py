@@ -273,7 +273,7 @@ def test_another_model_in_the_pipeline_is_seen(accelerator: Accelerator) -> None
 def test_an_engine_that_cannot_be_made_leaves_calls_plain(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from rag_accel.engines.llm.local import loading
+    from rag_accel.engines.llm.local.model import loading
 
     def failing(model: Any) -> None:
         raise MemoryError
@@ -289,7 +289,7 @@ def test_an_engine_that_cannot_be_made_leaves_calls_plain(
 def test_a_stream_whose_engine_fails_goes_on_plainly(
     llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rag_accel.engines.llm.local.runner import PackedRunner
+    from rag_accel.engines.llm.local.model.runner import PackedRunner
 
     plain = "".join(llm.stream(QUESTIONS[1]))
     run, forwards = PackedRunner.run, iter(range(1000))

@@ -30,7 +30,7 @@ from lc_reuse_programs import PROGRAMS, TEXTS, Orders, Program, joined
 from langchain_rag_accel import ChatRagAccel, accelerate, activate, explain
 from rag_accel import Accelerator, UncheckedReuseWarning
 from rag_accel.engines import LocalLLM
-from rag_accel.engines.llm.local import unchecked
+from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
@@ -397,7 +397,7 @@ def test_a_cancelled_caller_leaves_nothing(llm: HuggingFacePipeline, reusing: Ac
 def test_a_tokenizer_that_fails_leaves_the_call_to_its_model(
     llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rag_accel.engines.llm.local import id_segments
+    from rag_accel.engines.llm.local.reuse import id_segments
 
     def failing(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no text")

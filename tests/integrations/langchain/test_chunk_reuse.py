@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnablePassthrough
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from rag_accel import Accelerator, UncheckedReuseWarning
-from rag_accel.engines.llm.local import unchecked
+from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 
 TEXTS = {

@@ -27,7 +27,7 @@ atexit.register(lambda: thread.join(60))
 from fake_runner import tokenizer
 from tiny_chat import model
 from langchain_rag_accel import ChatRagAccel
-from rag_accel.engines.llm.local.runner import PackedRunner
+from rag_accel.engines.llm.local.model.runner import PackedRunner
 
 has_begun, compute = threading.Event(), PackedRunner.run
 

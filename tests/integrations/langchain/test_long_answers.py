@@ -18,7 +18,7 @@ from tiny_chat import model
 from langchain_rag_accel import ChatRagAccel
 from rag_accel import Accelerator, EngineLostError
 from rag_accel.engines.llm.local import engine as local_engine
-from rag_accel.engines.llm.local.runner import PackedRunner
+from rag_accel.engines.llm.local.model.runner import PackedRunner
 from rag_accel.scheduler.driver import loop
 from rag_accel.scheduler.messages import Tick
 from rag_accel.testing import ManualClock

@@ -16,8 +16,8 @@ from lc_reuse_programs import PROGRAMS, TEXTS, Program
 
 from langchain_rag_accel import ChatRagAccel, accelerate, activate
 from rag_accel import Accelerator
+from rag_accel.adoption import local_calls
 from rag_accel.engine_api import GenerationInput
-from rag_accel.interception import local_calls
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
 

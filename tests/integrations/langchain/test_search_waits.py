@@ -17,11 +17,11 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from langchain_rag_accel import activate
 from rag_accel import Accelerator
-from rag_accel.adoption import clients
-from rag_accel.adoption.clients import MIN_NUMBERS
 from rag_accel.engines.retrieval import flat_index_engine
 from rag_accel.engines.retrieval.flat_index_engine import FlatIndexEngine
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
+from rag_accel.recognition import clients
+from rag_accel.recognition.clients import MIN_NUMBERS
 
 DIMENSION, SEARCHES, CALLERS = 64, 40, 64
 COUNT = MIN_NUMBERS // DIMENSION + 1

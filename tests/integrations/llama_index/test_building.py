@@ -26,10 +26,10 @@ from li_side_by_side import NUM_CALLS, ameeting, events_by_span
 from llama_index.core.ingestion import IngestionPipeline
 
 from llama_index_rag_accel import accelerate, activate
-from llama_index_rag_accel.composites import composite_of
+from llama_index_rag_accel.concurrency.composites import composite_of
 from rag_accel import Accelerator
-from rag_accel.adoption.known_classes import full_name
 from rag_accel.interception.side_by_side import MAX_AT_ONCE
+from rag_accel.recognition.known_classes import full_name
 
 every_extractor = pytest.mark.parametrize("name", EXTRACTORS)
 

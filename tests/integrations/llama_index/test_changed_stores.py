@@ -24,7 +24,7 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore, SimpleVecto
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
-from rag_accel.adoption import store_copies
+from rag_accel.recognition import store_copies
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
 from rag_accel import Accelerator, UncheckedReuseWarning
-from rag_accel.engines.llm.local import unchecked
+from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 
 TEXTS = {

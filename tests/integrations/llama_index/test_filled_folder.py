@@ -19,7 +19,7 @@ from llama_index_rag_accel import RagAccelLLM, accelerate
 from rag_accel import Accelerator
 from rag_accel.cli.corpus import read_corpus
 from rag_accel.engine_api import Message
-from rag_accel.engines.llm.local.filling import FillOptions, fill_folder
+from rag_accel.engines.llm.local.prefill.filling import FillOptions, fill_folder
 
 TEXTS = {
     "a": "The height of Mount Fuji is 3776 metres.",

@@ -25,9 +25,9 @@ from openai.resources.embeddings import Embeddings
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
-from rag_accel.adoption.embeddings import HostedCalls
 from rag_accel.errors import EngineOutputError
 from rag_accel.interception.leaf_table import plain_method
+from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel_adapters.llama_index.hosted import hosted_calls
 
 #: bounds a hang; nothing is measured

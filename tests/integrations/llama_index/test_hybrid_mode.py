@@ -27,9 +27,9 @@ from llama_index_rag_accel import RagAccelRetriever, RagAccelVectorStore, accele
 from llama_index_rag_accel.components import vector_stores
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import current_request
+from rag_accel.adoption.hybrid_search import hybrid_search, variant_of
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine, HybridSpec
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
-from rag_accel.interception.hybrid_search import hybrid_search, variant_of
 
 HYBRID = VectorStoreQueryMode.HYBRID
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")

@@ -38,7 +38,7 @@ from llama_index.core.query_engine import (
 )
 
 from llama_index_rag_accel import accelerate, activate
-from llama_index_rag_accel.blocking_methods import blocking_method
+from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
 from rag_accel import Accelerator
 
 

@@ -14,8 +14,8 @@ from li_reuse_programs import APART, TEXTS, WHOLE, ask, chatting, narrow, synthe
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
 from rag_accel import Accelerator
+from rag_accel.adoption import local_calls
 from rag_accel.engine_api import GenerationInput
-from rag_accel.interception import local_calls
 
 Build = Callable[[Any], Any]
 

@@ -37,9 +37,9 @@ from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import QueryFusionRetriever
 
 from llama_index_rag_accel import accelerate, activate
-from llama_index_rag_accel.composites import composite_of
+from llama_index_rag_accel.concurrency.composites import composite_of
 from rag_accel import Accelerator
-from rag_accel.adoption.known_classes import full_name
+from rag_accel.recognition.known_classes import full_name
 
 VAR: ContextVar[str] = ContextVar("var", default="unset")
 every_program = pytest.mark.parametrize("name", PROGRAMS)

@@ -28,9 +28,9 @@ from tenacity import RetryError
 
 from neo4j_graphrag_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator
-from rag_accel.adoption.embeddings import HostedCalls
 from rag_accel.errors import EngineOutputError
 from rag_accel.interception.leaf_table import plain_method
+from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
 
 #: bounds a hang; nothing is measured

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.extractive.sentences import (
+from rag_accel.engines.sentences import (
     STOPWORDS,
     WEAK_STEMS,
     WORD,

@@ -12,11 +12,11 @@ from weakref import WeakValueDictionary
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.errors import ConfigError
+from rag_accel.system.locks import RenewedLock
 
 if TYPE_CHECKING:
-    from rag_accel.engines.llm.local.loading import LoadedModel
+    from rag_accel.engines.llm.local.model.loading import LoadedModel
 
 DEFAULT_BOUNDS = LocalOptions()
 
@@ -77,8 +77,8 @@ class LocalModel:
             ConfigError: the model is not supported, or was not proved equal.
         """
         from rag_accel.engines.llm.local.engine import LocalLLMEngine
-        from rag_accel.engines.llm.local.loading import load
-        from rag_accel.engines.llm.local.used_settings import SettingsWatch
+        from rag_accel.engines.llm.local.model.loading import load
+        from rag_accel.engines.llm.local.model.used_settings import SettingsWatch
 
         loaded = load(
             self.model, self.tokenizer, dtype=self.dtype, pool_bytes=self.bounds.pool_bytes
@@ -105,7 +105,7 @@ class LocalModel:
         Raises:
             ConfigError: the model is not supported, or was not proved equal.
         """
-        from rag_accel.engines.llm.local.loading import load
+        from rag_accel.engines.llm.local.model.loading import load
 
         loaded = load(self.model, pool_bytes=self.bounds.pool_bytes, needs_tokenizer=False)
         self._watches.append(loaded.is_same)
@@ -128,7 +128,7 @@ class LocalModel:
         return LocalLLMEngine(loaded.runner, None, eos=(), options=self.bounds)
 
     def _warn_if_unchecked(self, loaded: LoadedModel) -> None:
-        from rag_accel.engines.llm.local.unchecked import warn_if_unchecked
+        from rag_accel.engines.llm.local.reuse.unchecked import warn_if_unchecked
 
         warn_if_unchecked(
             self.model,

@@ -24,19 +24,19 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.local.chunk_store import chunk_store
-from rag_accel.engines.llm.local.chunks import ChunkReuse, Recompute
-from rag_accel.engines.llm.local.hints import Hints
+from rag_accel.engines.llm.local.batching.pace import Pace
+from rag_accel.engines.llm.local.batching.prefix import PrefixCache
+from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
+from rag_accel.engines.llm.local.batching.schedule import Planned, Schedule
+from rag_accel.engines.llm.local.batching.sequence import Lane, TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.llm.local.pace import Pace
-from rag_accel.engines.llm.local.prefix import PrefixCache
-from rag_accel.engines.llm.local.prompting import Prompting
-from rag_accel.engines.llm.local.rows import Runner, SequenceRows
-from rag_accel.engines.llm.local.sampling import choose
-from rag_accel.engines.llm.local.schedule import Planned, Schedule
-from rag_accel.engines.llm.local.sequence import Lane, TokenSequence
-from rag_accel.engines.llm.local.stopping import end_tokens
-from rag_accel.engines.llm.local.tokens import EncodingInput, without_texts
+from rag_accel.engines.llm.local.reuse.chunk_store import chunk_store
+from rag_accel.engines.llm.local.reuse.chunks import ChunkReuse, Recompute
+from rag_accel.engines.llm.local.reuse.hints import Hints
+from rag_accel.engines.llm.local.text.prompting import Prompting
+from rag_accel.engines.llm.local.text.sampling import choose
+from rag_accel.engines.llm.local.text.stopping import end_tokens
+from rag_accel.engines.llm.local.text.tokens import EncodingInput, without_texts
 from rag_accel.engines.llm.local.work import LocalWork, WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ClosedError, EngineError

@@ -16,13 +16,13 @@ from rag_accel.engine_api import (
     PromptUse,
     TokenLogprob,
 )
+from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions, check_whole
-from rag_accel.engines.llm.local.prompting import Prompting, check_room
-from rag_accel.engines.llm.local.rows import Runner
-from rag_accel.engines.llm.local.sampling import Choice, Sampler, read_options
-from rag_accel.engines.llm.local.sequence import TokenSequence
-from rag_accel.engines.llm.local.stopping import CompletionText, Detokenizer, stop_strings
-from rag_accel.engines.llm.local.tokens import (
+from rag_accel.engines.llm.local.text.prompting import Prompting, check_room
+from rag_accel.engines.llm.local.text.sampling import Choice, Sampler, read_options
+from rag_accel.engines.llm.local.text.stopping import CompletionText, Detokenizer, stop_strings
+from rag_accel.engines.llm.local.text.tokens import (
     CompletionTokens,
     EncodingInput,
     TokenInput,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rag_accel.engine_api import GenerationOutput
-from rag_accel.engines.llm.remote.client import (
+from rag_accel.engines.http.errors import ErrorWriter, Secret
+from rag_accel.engines.http.openai_client import (
     BREAK_HINT,
     cause_of,
     count_retries,
@@ -17,13 +18,12 @@ from rag_accel.engines.llm.remote.client import (
     omitted_headers,
     open_client,
 )
+from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.completions import (
     CompletionFault,
     StreamAssembler,
     parse_completion,
 )
-from rag_accel.engines.llm.remote.errors import ErrorWriter, Secret
-from rag_accel.engines.llm.remote.options import RemoteOptions
 from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.http.errors import Secret, check_base_url
+from rag_accel.engines.http.loop_thread import LoopThread
+from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
 from rag_accel.engines.llm.remote.completions import request_body
-from rag_accel.engines.llm.remote.errors import Secret, check_base_url
-from rag_accel.engines.llm.remote.loop_thread import LoopThread
-from rag_accel.engines.llm.remote.options import RemoteOptions
 from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import ClosedError, EngineError, RemoteEngineError
 

@@ -24,10 +24,10 @@ import numpy as np
 from rag_accel.engine_api import ScoredDocument
 from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, Scores, TermScores, terms_of
 from rag_accel.engines.retrieval.index.documents import DocumentTable, Labels
-from rag_accel.engines.retrieval.index.locks import RenewedLock
 from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.vectors.spec import check_count, check_filter, copy_document
 from rag_accel.errors import ConfigError
+from rag_accel.system.locks import RenewedLock
 
 GROWTH = 4  # how many times more hits the next look takes when some were deleted meanwhile
 

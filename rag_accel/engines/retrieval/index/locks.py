@@ -7,49 +7,26 @@ They do come where ``__enter__`` or ``__exit__`` is written in Python, a generat
 ``acquire()`` before a ``try``, and in a ``finally``. So locks of the interpreter are held here, by
 ``with`` alone, and nothing is counted.
 
-In a forked child only the thread that forked goes on; a lock that another one held there would be
-held for ever. So a child gets new ones, and a fork waits until no thread is writing: memory of
-FAISS is not to be read from halfway through a write.
+A forked child gets new locks (``system/locks.py``), and a fork waits until no thread is writing:
+memory of FAISS is not to be read from halfway through a write.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from rag_accel.errors import ConfigError
+from rag_accel.system.locks import ForkedAnew, living
 
 MAX_READERS = 16  # a writer takes a lock for each, some 10 us in all
 
 T = TypeVar("T")
 
 _RLock = Any  # the interpreter's own; ``_is_owned`` is missing in its published type
-
-
-class ForkedAnew:
-    """An owner of locks that are made at the beginning and again in a forked child."""
-
-    def __init__(self) -> None:
-        self.renew()
-        _living.add(weakref.ref(self, _living.discard))
-
-    def renew(self) -> None:
-        """Put new free locks in the place of all."""
-        raise NotImplementedError
-
-
-class RenewedLock(ForkedAnew):
-    """A reentrant lock that is free in a forked child: ``with renewed.lock: ...``."""
-
-    lock: AbstractContextManager[object]
-
-    def renew(self) -> None:
-        """Make the lock anew."""
-        self.lock = threading.RLock()
 
 
 class IndexLock(ForkedAnew):
@@ -120,18 +97,11 @@ def _used_within() -> ConfigError:
     )
 
 
-# Not a weak set, whose Python code an interrupt may meet when an object goes: it would be lost.
-_living: set[weakref.ref[ForkedAnew]] = set()
 _forking = threading.local()
 
 
-def _all_living() -> list[ForkedAnew]:
-    references = tuple(_living)  # at once: other threads make and drop locks meanwhile
-    return [lock for reference in references if (lock := reference()) is not None]
-
-
 def _before_fork() -> None:
-    touching = [lock.touching for lock in _all_living() if isinstance(lock, IndexLock)]
+    touching = [lock.touching for lock in living() if isinstance(lock, IndexLock)]
     _forking.held = [lock for lock in touching if not lock._is_owned()]
     for lock in _forking.held:
         lock.acquire()
@@ -150,12 +120,5 @@ def _release_held() -> None:
             lock.release()
 
 
-def _after_in_child() -> None:
-    for lock in _all_living():
-        lock.renew()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent)

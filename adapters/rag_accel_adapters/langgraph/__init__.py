@@ -1,1 +1,0 @@
-"""What compiled LangGraph graphs are made of."""

@@ -1,0 +1,152 @@
+"""Pipelines of transformers, and stopping criteria that frameworks make for them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from rag_accel.recognition.generation import AskGenerate, GeneratingClient, Report
+from rag_accel.recognition.known_classes import full_name
+from rag_accel_adapters.libraries.hf_generation import read_greedy
+
+_PIPELINE = "transformers.pipelines.text_generation.TextGenerationPipeline"
+#: methods of a pipeline that its calls pass
+_STEPS = frozenset(
+    [
+        "forward",
+        "get_iterator",
+        "postprocess",
+        "preprocess",
+        "run_single",
+        "_forward",
+        "_prepare_generate_kwargs",
+        "_sanitize_parameters",
+    ]
+)
+#: parts of a list that are under way at once
+_MOST_THREADS = 64
+#: Criteria by the place where they are written, and the variable that holds their tokens.
+_CRITERIA: Mapping[str, str] = {
+    "langchain_huggingface.llms.huggingface_pipeline.HuggingFacePipeline._stream.<locals>"
+    ".StopOnTokens": "stopping_ids_list",
+    "llama_index.llms.huggingface.base.HuggingFaceLLM.__init__.<locals>.StopOnTokens": (
+        "stopping_ids_list"
+    ),
+}
+
+
+def generating(model: Any, ask: AskGenerate, tokenizer: Any) -> GeneratingClient:
+    """Return a client of a model of transformers whose prompts a tokenizer makes."""
+    return GeneratingClient(model, partial(read_greedy, stop_tokens), ask, tokenizer)
+
+
+def is_text_generation(pipeline: Any) -> bool:
+    """Tell whether a pipeline continues texts by its library's own code."""
+    if pipeline is None or isinstance(pipeline, SpreadPipeline):
+        return False
+    return (
+        full_name(type(pipeline)) == _PIPELINE
+        and pipeline.task == "text-generation"
+        and pipeline.assistant_model is None
+        and vars(pipeline).keys().isdisjoint(_STEPS)
+    )
+
+
+def with_client(pipeline: Any, ask: AskGenerate, batch: int) -> SpreadPipeline:
+    """Return what stands for a pipeline, of the same settings, whose model is a client.
+
+    Args:
+        pipeline: as ``is_text_generation`` knows it.
+        ask: has an engine compute.
+        batch: the prompts that its caller hands over at once.
+    """
+    return SpreadPipeline(pipeline, ask, batch)
+
+
+class SpreadPipeline:
+    """A pipeline that works on all parts of a list of prompts at once, if an engine may run them.
+
+    The parts are what it would work on one after another: prompts that are padded to one length
+    stay together.
+    """
+
+    def __init__(self, pipeline: Any, ask: AskGenerate, batch: int) -> None:
+        self._pipeline, self._batch = copy.copy(pipeline), max(1, batch)
+        self._client = generating(pipeline.model, ask, pipeline.tokenizer)
+        self._pipeline.model = self._client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the pipeline returns; a list is cut as its caller would have cut it."""
+        if len(args) != 1 or type(args[0]) is not list or not args[0]:
+            return self._pipeline(*args, **kwargs)
+        prompts = args[0]
+        is_spread = len(prompts) > 1 and self._is_greedy(prompts[0], kwargs)
+        size = self._part() if is_spread else self._batch
+        parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
+        call = partial(self._pipeline, **kwargs)
+        if not is_spread or len(parts) == 1:
+            return [found for part in parts for found in call(part)]
+        apart = [self._client.apart() for _ in parts]
+        with ThreadPoolExecutor(min(_MOST_THREADS, len(parts))) as threads:
+            answers = list(threads.map(partial(self._call_apart, kwargs), apart, parts))
+        self.reports.extend(report for client in apart for report in client.reports)
+        return [found for answer in answers for found in answer]
+
+    @property
+    def reports(self) -> list[Report]:
+        """Return how the texts of each prompt were computed, see ``GeneratingClient``."""
+        return self._client.reports
+
+    def _call_apart(
+        self, kwargs: Mapping[str, Any], client: GeneratingClient, part: list[Any]
+    ) -> Any:
+        pipeline = copy.copy(self._pipeline)
+        pipeline.model = client
+        return pipeline(part, **kwargs)
+
+    def _part(self) -> int:
+        """Return how many prompts the pipeline works on at once."""
+        at_once = self._pipeline._batch_size or 1
+        return at_once if self._batch % at_once == 0 else self._batch
+
+    def _is_greedy(self, prompt: Any, kwargs: Mapping[str, Any]) -> bool:
+        """Tell whether an engine may continue the prompts of a call, and threads read them."""
+        if not self._client.is_adopted():
+            return False
+        pipeline = self._pipeline
+        try:
+            reading, asked, _ = pipeline._sanitize_parameters(**kwargs)
+            # A tokenizer's settings change with the first text, after which all threads find them.
+            pipeline.preprocess(prompt, **{**pipeline._preprocess_params, **reading})
+            given = {**pipeline._forward_params, **asked}
+            given.pop("prefix_length", None)
+            given = pipeline._prepare_generate_kwargs(given)
+        except Exception:  # the pipeline is to refuse it, or runs as it does
+            return False
+        return may_share(self._client, given)
+
+
+def may_share(client: GeneratingClient, kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether an engine may continue some prompt under these arguments of ``generate``."""
+    import torch
+
+    ids = torch.zeros(1, 1, dtype=torch.long, device=client.device)
+    prompt = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return client.may_share({**kwargs, **prompt})
+
+
+def stop_tokens(criterion: Any) -> frozenset[int] | None:
+    """Return the tokens at which a framework's own criterion ends; None for any other."""
+    name = _CRITERIA.get(full_name(type(criterion)))
+    if name is None or vars(criterion):
+        return None
+    function = type(criterion).__call__
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    found = cells[name].cell_contents
+    return frozenset(one for one in found if isinstance(one, int))

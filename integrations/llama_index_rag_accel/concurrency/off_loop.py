@@ -1,0 +1,195 @@
+"""Blocking calls of LlamaIndex's async methods, made in threads.
+
+A call is moved only where everything it may use is known to be thread-safe; else the method runs as
+it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+
+from llama_index_rag_accel.concurrency.blocking_methods import (
+    BlockingMethod,
+    Elsewhere,
+    blocking_method,
+)
+from llama_index_rag_accel.concurrency.layers import Method, layers_of
+from rag_accel.accelerator import Accelerator, RequestIdentity
+from rag_accel.interception.fallback import fail_open, start_in_pool
+from rag_accel.interception.identity import find_identity, identity_for
+from rag_accel.interception.leaf_call import is_nested
+from rag_accel.interception.leaf_table import LeafMethod, called_on, plain_class, plain_method
+from rag_accel.recognition.known_classes import full_name
+from rag_accel_adapters.llama_index.stand_ins import shares_steps
+from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
+
+
+def off_loop(method: Method) -> Method:
+    """Return a method as it is to run here: its blocking call in a thread if it may."""
+    known = blocking_method(method)
+    return method if known is None else functools.partial(_run, method, known)
+
+
+def may_leave(leaf: LeafMethod, cls: type) -> bool:
+    """Tell whether the blocking call of a class's method may be made in a thread."""
+    return blocking_method(plain_method(plain_class(cls), leaf.name)) is not None
+
+
+def stays_on_loop(obj: Any, identity: RequestIdentity) -> bool:
+    """Tell whether a store makes all its blocking calls where it is asked."""
+    accelerator = identity.accelerator
+    return not accelerator.options.off_loop or not _is_named(obj, accelerator)
+
+
+def leaving_within(original: Method, leaf: LeafMethod, plain: Method) -> Method:
+    """Return the scheduled version of a method that leaves its loop also as part of another leaf.
+
+    Of a store that a retriever asks, say: the call that is part of the retriever's is not admitted
+    again.
+
+    Args:
+        original: the method.
+        leaf: its row.
+        plain: the scheduled version of a call of its own.
+    """
+
+    def sync(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        method = original if is_nested(self) else functools.partial(plain, identity)
+        return method(self, *args, **kwargs)
+
+    async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        nested = is_nested(self)
+        method = off_loop(original) if nested else functools.partial(plain, identity)
+        return await method(self, *args, **kwargs)
+
+    return coroutine if leaf.flavour == "coroutine" else sync
+
+
+def _run(method: Method, known: BlockingMethod, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    elsewhere = _threads_for(known, obj, args, kwargs)
+    if elsewhere is None:
+        return called_on(method)(obj, *args, **kwargs)
+    layers = layers_of(method)
+    assert layers is not None, "only what is known runs here"
+
+    async def body(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await known.body(elsewhere, self, *args, **kwargs)
+
+    return layers.run(body, obj, *args, **kwargs)
+
+
+def _threads_for(
+    known: BlockingMethod, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Elsewhere | None:
+    """Return what makes the blocking call in a thread; ``None`` if it is to stay on its loop."""
+    identity = _identity_of(obj)
+    if identity is None or not identity.accelerator.options.off_loop:
+        return None
+    accelerator = identity.accelerator
+    if known.only_named and not _is_to_be_moved(obj, accelerator):
+        return None
+    prepare = preparation_for(accelerator, lambda: [*known.uses(obj), *known.given(args, kwargs)])
+    return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
+
+
+def preparation_for(
+    accelerator: Accelerator, uses: Callable[[], Iterable[object]]
+) -> Callable[[], None] | None:
+    """Return what is to be done before these objects are used in several threads.
+
+    ``None`` if they may not be, or after an internal error of ours.
+    """
+    try:
+        return preparation(uses(), accelerator.options.thread_safe_classes, plain_class)
+    except Exception as error:
+        fail_open(accelerator, error, __name__)
+        return None
+
+
+def _is_to_be_moved(obj: Any, accelerator: Accelerator) -> bool:
+    """Tell whether the method of an object may block for long, and is to do so elsewhere."""
+    return _is_named(obj, accelerator) or _shares_steps(obj, accelerator)
+
+
+def _is_named(obj: Any, accelerator: Accelerator) -> bool:
+    """Tell whether the user has named the class of an object as thread-safe."""
+    named = accelerator.options.thread_safe_classes
+    return bool(named) and full_name(plain_class(type(obj))) in named
+
+
+def _shares_steps(obj: Any, accelerator: Accelerator) -> bool:
+    try:
+        return shares_steps(obj)
+    except Exception as error:
+        fail_open(accelerator, error, __name__)
+        return False
+
+
+def _identity_of(obj: Any) -> RequestIdentity | None:
+    """Return the run that a call belongs to, of an accelerated object also outside of any."""
+    cls = type(obj)
+    is_twin = plain_class(cls) is not cls
+    return identity_for(getattr(cls, "__rag_accel_own__", None)) if is_twin else find_identity()
+
+
+def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) -> str | None:
+    """Return why an object's blocking call stays on its loop; ``None`` if it is made in a thread.
+
+    What a call is given may be a reason, too.
+    """
+    if not accelerator.options.off_loop:
+        return "off_loop=False"
+    if known.only_named and not _is_to_be_moved(obj, accelerator):
+        return f"thread_safe_classes does not name {full_name(plain_class(type(obj)))}"
+    return obstacle(known.uses(obj), accelerator.options.thread_safe_classes, plain_class)
+
+
+async def _in_thread(
+    accelerator: Accelerator, prepare: Callable[[], None], call: Method, *args: Any, **kwargs: Any
+) -> CallOutcome:
+    def outcome() -> CallOutcome:
+        prepare()
+        return CallOutcome(functools.partial(call, *args, **kwargs))
+
+    running = start_in_pool(accelerator, outcome, __name__)
+    return outcome() if running is None else await running
+
+
+_ABSENT = object()
+
+
+class CallOutcome:
+    """What a call has returned or raised, and what it has set in its context."""
+
+    __slots__ = ("_changes", "_error", "_value")
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._value: Any = None
+        self._error: BaseException | None = None
+        before = copy_context()
+        try:
+            self._value = call()
+        except BaseException as error:  # also one that no future can hold, a StopIteration
+            self._error = error
+        self._changes = list(_changes(before, copy_context()))
+
+    def result(self) -> Any:
+        """Set here what the call has set; return what it returned or raise what it raised."""
+        for var, value in self._changes:
+            var.set(value)
+        error, self._error = self._error, None
+        if error is None:
+            return self._value
+        try:
+            raise error
+        finally:
+            del error  # whose traceback leads here
+
+
+def _changes(before: Context, after: Context) -> Iterator[tuple[ContextVar[Any], Any]]:
+    for var, value in after.items():
+        if value is not before.get(var, _ABSENT):
+            yield var, value

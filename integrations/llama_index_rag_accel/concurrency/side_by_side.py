@@ -1,0 +1,109 @@
+"""Independent calls that LlamaIndex makes one by one, run side by side.
+
+Only where everything they may use is known to be thread-safe; else they are made in order.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
+from llama_index_rag_accel.concurrency.composites import composite_of
+from llama_index_rag_accel.concurrency.independent_calls import IndependentCalls
+from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
+from llama_index_rag_accel.concurrency.off_loop import off_loop, preparation_for
+from rag_accel.accelerator import Accelerator
+from rag_accel.interception.identity import find_identity
+from rag_accel.interception.leaf_call import is_inside_leaf, is_nested
+from rag_accel.interception.leaf_table import called_on
+from rag_accel.interception.side_by_side import (
+    MAX_AT_ONCE,
+    arun_side_by_side,
+    run_side_by_side,
+)
+from rag_accel.leaves.leaves import runs_in_loop
+
+T = TypeVar("T")
+
+
+def spread(method: Method) -> Method:
+    """Return a method as it is to run here.
+
+    Its independent calls run side by side and its blocking call in a thread, if they may.
+    """
+    if not _is_known(method):
+        return method
+    known = composite_of(method)
+    return off_loop(method) if known is None else functools.partial(_run, method, known)
+
+
+@kept
+def _is_known(method: Method) -> bool:
+    return composite_of(method) is not None or blocking_method(method) is not None
+
+
+def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    accelerator = _accelerator_for(known, obj) if known.are_several(*args, **kwargs) else None
+    if accelerator is None:
+        return called_on(method)(obj, *args, **kwargs)
+    layers = layers_of(method)
+    assert layers is not None, "only what is known runs here"
+    if inspect.iscoroutinefunction(layers.function):
+        run_all = _RunTasks(accelerator)
+
+        async def abody(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return await known.body(run_all, self, *args, **kwargs)
+
+        return layers.run(abody, obj, *args, **kwargs)
+    if runs_in_loop():
+        return method(obj, *args, **kwargs)
+
+    def body(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return known.body(functools.partial(_run_all, accelerator), self, *args, **kwargs)
+
+    return layers.run(body, obj, *args, **kwargs)
+
+
+def _accelerator_for(known: IndependentCalls, obj: Any) -> Accelerator | None:
+    """Return the accelerator whose request the calls are part of; ``None`` if they are plain."""
+    identity = find_identity()
+    if identity is None or not identity.accelerator.options.side_by_side:
+        return None
+    # A leaf's permit stands for one call; what an embedding is asked for has permits of its own.
+    if is_nested(obj) if known.is_leafs else is_inside_leaf():
+        return None
+    accelerator = identity.accelerator
+    return accelerator if known.fits(obj, accelerator.options.thread_safe_classes) else None
+
+
+def _run_all(
+    accelerator: Accelerator, calls: Sequence[Callable[[], T]], uses: Sequence[object]
+) -> list[T]:
+    prepare = preparation_for(accelerator, lambda: uses) if len(calls) > 1 else None
+    if prepare is None:
+        return [call() for call in calls]
+    prepare()
+    return run_side_by_side(accelerator, calls)
+
+
+class _RunTasks:
+    """What runs the coroutines of one method, or tells it how many to run at once."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+
+    async def __call__(
+        self, calls: Sequence[Callable[[], Awaitable[T]]], uses: Sequence[object]
+    ) -> list[T]:
+        if len(calls) < 2 or not self._are_safe(uses):
+            return [await call() for call in calls]
+        return await arun_side_by_side(calls)
+
+    def at_once(self, own: int, uses: Sequence[object]) -> int:
+        return max(own, MAX_AT_ONCE) if self._are_safe(uses) else own
+
+    def _are_safe(self, uses: Sequence[object]) -> bool:
+        return preparation_for(self._accelerator, lambda: uses) is not None

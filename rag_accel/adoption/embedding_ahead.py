@@ -1,0 +1,100 @@
+"""Methods that embed a list chunk by chunk, whose texts an engine gets at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from rag_accel.accelerator import RequestIdentity
+from rag_accel.adoption.embedding_calls import hand_over
+from rag_accel.adoption.owned_embedding import EmbeddingRecogniser
+from rag_accel.adoption.texts_ahead import TextsAhead, texts_ahead
+from rag_accel.interception.fallback import fail_open
+from rag_accel.interception.identity import scoped
+from rag_accel.interception.leaf_call import is_nested
+from rag_accel.interception.leaf_table import LeafMethod, leaf_class, plain_class, plain_method
+
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsAhead:
+    """How a method of a framework's that embeds a list chunk by chunk is read.
+
+    The method itself runs as always, around calls of the recogniser's methods; only what those
+    calls are going to ask for is handed to the engine before.
+
+    Args:
+        recogniser: recognises the objects.
+        argument: the name of its first argument, the list of texts.
+        chunk_len: returns how many texts an object embeds in a call, given its plain class; None
+            if what it is going to ask for cannot be told.
+    """
+
+    recogniser: EmbeddingRecogniser
+    argument: str
+    chunk_len: Callable[[Any, type], int | None]
+
+    def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+        """Return the version of the method that hands its texts over before it begins."""
+        return (_coroutine if leaf.flavour == "coroutine" else _plain)(self, original)
+
+    def begin(
+        self,
+        identity: RequestIdentity,
+        obj: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        on_loop: bool,
+    ) -> TextsAhead | None:
+        """Hand the texts of a call over, if its object is recognised and needs several chunks."""
+        texts = args[0] if args else kwargs.get(self.argument)
+        if not leaf_class(type(obj)).may_be_owned or not _are_texts(texts) or is_nested(obj):
+            return None
+        cls = plain_class(type(obj))
+        chunk_len = self.chunk_len(obj, cls)
+        if chunk_len is None or len(texts) <= chunk_len:
+            return None
+        adopted = self.recogniser.adopt(obj, cls, plain_method)
+        if adopted is None or adopted.hosted is not None:
+            return None
+        prepared = list(map(adopted.prepare, texts))
+        try:
+            return hand_over(identity, adopted, obj, prepared, on_loop=on_loop)
+        except Exception as error:
+            fail_open(identity.accelerator, error, "embedding")
+            return None
+
+
+def _plain(how: EmbeddingsAhead, original: Method) -> Method:
+    def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        ahead = how.begin(identity, self, args, kwargs, on_loop=False)
+        if ahead is None:
+            return original(self, *args, **kwargs)
+        try:
+            with scoped(texts_ahead, ahead):
+                return original(self, *args, **kwargs)
+        finally:
+            ahead.close()
+
+    return scheduled
+
+
+def _coroutine(how: EmbeddingsAhead, original: Method) -> Method:
+    async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        ahead = how.begin(identity, self, args, kwargs, on_loop=True)
+        if ahead is None:
+            return await original(self, *args, **kwargs)
+        try:
+            with scoped(texts_ahead, ahead):
+                return await original(self, *args, **kwargs)
+        finally:
+            ahead.close_on_loop()
+
+    return scheduled
+
+
+def _are_texts(value: object) -> TypeGuard[Sequence[str]]:
+    return isinstance(value, list | tuple) and all(type(text) is str for text in value)

@@ -1,0 +1,149 @@
+"""Calls of components that hold a local language model, each as work of the model's engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, cast
+
+from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
+from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKind
+from rag_accel.engines.llm.local.choice import LocalModel
+from rag_accel.engines.llm.local.local_llm import LocalLLM
+from rag_accel.interception.identity import identity_for
+from rag_accel.interception.leaf_call import note_leaf
+from rag_accel.kv.prompt_chunks import with_passages
+from rag_accel.leaves.handed_over import HandedOver
+
+#: calls handed over before the first of them is waited for
+MOST_AHEAD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCalls:
+    """The calls of one component.
+
+    Args:
+        llm: its model; components that come to the same on an accelerator share an engine.
+        holder: the component; the engine lives as long as one that has called it.
+        accelerator: schedules the work; None for the current run's, or the process default.
+    """
+
+    llm: LocalLLM
+    holder: Any
+    accelerator: Accelerator | None
+
+    @property
+    def model(self) -> LocalModel:
+        """Return what a call here is run with."""
+        identity = identity_for(self.accelerator)
+        accelerator = self.accelerator if identity is None else identity.accelerator
+        return (accelerator or default_accelerator()).local_llms.model(self.llm)
+
+    def describe(self, accelerator: Accelerator) -> str:
+        """Return which engine runs the calls on an accelerator."""
+        local = accelerator.local_llms.model(self.llm)
+        engine = accelerator.engine_of(local) or "of its own, made with its first call"
+        shared = "all that name this model and these bounds share its steps"
+        return f"engine {engine}; kv_reuse is {local.bounds.kv_reuse}; {shared}"
+
+    def generate(self, asked: GenerationInput) -> GenerationOutput:
+        """Return a completion."""
+        identity = self._identity()
+        found: GenerationOutput = identity.accelerator.leaves.compute(
+            identity, self._work(identity, asked)
+        )
+        return found
+
+    def hand_over(self, asked: GenerationInput) -> HandedOver:
+        """Submit a completion that is waited for later, as the only one."""
+        identity = self._identity()
+        return identity.accelerator.leaves.hand_over(identity, [self._work(identity, asked)])
+
+    async def agenerate(self, asked: GenerationInput) -> GenerationOutput:
+        """Do as ``generate`` without blocking the loop."""
+        identity = self._identity()
+        work = await self._awork(identity, asked)
+        return cast("GenerationOutput", await identity.accelerator.leaves.acompute(identity, work))
+
+    def stream(self, asked: GenerationInput) -> Iterator[str | GenerationOutput]:
+        """Yield the text of a completion as it comes, and the completion last."""
+        identity = self._identity()
+        return identity.accelerator.leaves.stream(identity, self._work(identity, asked))
+
+    async def astream(self, asked: GenerationInput) -> AsyncIterator[str | GenerationOutput]:
+        """Do as ``stream`` without blocking the loop."""
+        identity = self._identity()
+        work = await self._awork(identity, asked)
+        return identity.accelerator.leaves.astream(identity, work)
+
+    def _identity(self) -> RequestIdentity:
+        identity = identity_for(self.accelerator)
+        note_leaf(self.holder, (), "owned", "generate")
+        # There is no plain way to run such a model, so it is scheduled even if nothing else is.
+        return identity or (self.accelerator or default_accelerator()).anonymous()
+
+    def _work(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
+        accelerator = identity.accelerator
+        local = accelerator.local_llms.model(self.llm)
+        make = partial(local.make, accelerator.options)
+        engine = accelerator.own(local, "llm", make, holder=self.holder)
+        if local.reuses_texts:
+            asked = with_passages(asked, identity.seen.texts(), identity.seen.asked)
+        return Work(engine, PrimitiveKind.DECODING, asked)
+
+    async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
+        """Do as ``_work``; where the model has to be loaded first, off the loop."""
+        accelerator = identity.accelerator
+        if accelerator.is_held(accelerator.local_llms.model(self.llm), self.holder):
+            return self._work(identity, asked)
+        return await accelerator.calls.start(partial(self._work, identity, asked))
+
+
+class CallsAhead:
+    """Calls that are made one after the other, whose work shares steps all the same.
+
+    Nothing is handed over before the first call is made; ``close`` must follow the last.
+
+    Args:
+        calls: of the component that makes them.
+        asked: what will be asked, in order; a call that is left out is cancelled with the next one.
+    """
+
+    def __init__(self, calls: LocalCalls, asked: Iterable[GenerationInput]) -> None:
+        self.calls = calls
+        self._coming = iter(asked)
+        self._handed: deque[tuple[GenerationInput, HandedOver]] = deque()
+
+    def generate(self, asked: GenerationInput) -> GenerationOutput:
+        """Return a completion, of the work handed over for it if there is any."""
+        self._hand_over()
+        while self._handed:
+            ahead, work = self._handed.popleft()
+            if ahead == asked:
+                return self._value(work)
+            work.cancel()
+            self._hand_over()
+        return self.calls.generate(asked)
+
+    def close(self) -> None:
+        """Cancel what was not called."""
+        self._coming = iter(())
+        while self._handed:
+            self._handed.popleft()[1].cancel()
+
+    def _hand_over(self) -> None:
+        try:
+            for asked in islice(self._coming, MOST_AHEAD - len(self._handed)):
+                self._handed.append((asked, self.calls.hand_over(asked)))
+        except Exception:  # the call itself raises it again, in its turn
+            self._coming = iter(())
+
+    def _value(self, work: HandedOver) -> GenerationOutput:
+        try:
+            return cast("GenerationOutput", work.value(0))
+        finally:
+            work.cancel()

@@ -1,0 +1,245 @@
+"""Embedding methods of recognised objects, whose texts an owned engine embeds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag_accel.accelerator import RequestIdentity
+from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role
+from rag_accel.adoption.embedding_devices import warn_unused
+from rag_accel.engines.embedding.hosted_engine import is_small
+from rag_accel.interception import wrappers
+from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
+from rag_accel.interception.leaf_table import (
+    LeafMethod,
+    decorated_as,
+    is_decorated,
+    leaf_class,
+    plain_class,
+    plain_method,
+    undecorated,
+)
+from rag_accel.recognition.embeddings import AdoptedEmbeddings, HostedCalls
+
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingMethod:
+    """What an embedding method takes and gives.
+
+    Args:
+        role: what its texts are.
+        one: whether it takes a text and gives a vector, rather than a list of each.
+        sync: of a coroutine, the method that does the same.
+    """
+
+    role: Role
+    one: bool
+    sync: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRecogniser:
+    """How a framework's embedding methods are read, and its objects recognised.
+
+    Args:
+        methods: the embedding methods by name.
+        adopt: returns how an engine can run an object, given its plain class and
+            ``plain_method``; None if none can.
+    """
+
+    methods: Mapping[str, EmbeddingMethod]
+    adopt: Callable[[Any, type, Callable[[type, str], Any]], AdoptedEmbeddings | None]
+
+    def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+        """Return the scheduled version of a method that uses an owned engine where it can.
+
+        ``borrowed`` is the one for objects that are not recognised.
+        """
+        return (
+            _coroutine(self, original, leaf, borrowed)
+            if leaf.flavour == "coroutine"
+            else (_plain(self, original, leaf, borrowed))
+        )
+
+    def call(
+        self,
+        identity: RequestIdentity,
+        obj: Any,
+        leaf: LeafMethod,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> EmbeddingCall | None:
+        """Return the call if an engine can do it; one with other arguments is not understood."""
+        if not leaf_class(type(obj)).may_be_owned:
+            warn_unused(identity.accelerator, plain_class(type(obj)), None)
+            return None
+        given = (*args, *kwargs.values())
+        if len(given) != 1 or is_nested(obj):
+            return None
+        how = self.methods[leaf.name]
+        texts = [given[0]] if how.one else given[0]
+        if not isinstance(texts, list | tuple) or not all(map(_is_text, texts)):
+            return None
+        adopted = self.adopt(obj, plain_class(type(obj)), plain_method)
+        warn_unused(identity.accelerator, plain_class(type(obj)), adopted)
+        if adopted is None or not _may_share(adopted.hosted, texts):
+            return None
+        return EmbeddingCall(identity, adopted, obj, texts, how.role, how.one)
+
+
+def _plain(
+    recogniser: EmbeddingRecogniser, original: Method, leaf: LeafMethod, borrowed: Method
+) -> Method:
+    inner, alone = _below_decorators(original, leaf, borrowed)
+
+    def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = recogniser.call(identity, self, leaf, args, kwargs)
+        if call is None:
+            return borrowed(identity, self, *args, **kwargs)
+
+        def unscheduled() -> Any:
+            with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
+                return inner(self, *args, **kwargs)
+
+        def run(*_: Any, **__: Any) -> Any:
+            hosted = call.adopted.hosted
+            owned = _noted(call.embed if hosted is None else call.embed_or_alone, self, leaf)
+            found = owned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
+            if hosted is None or not isinstance(found, AskAlone):
+                return found
+            time.sleep(found.delay_s)
+            return alone(identity, hosted.alone(), *args, **kwargs)
+
+        return decorated_as(original, run)(self, *args, **kwargs)
+
+    return scheduled
+
+
+def _coroutine(
+    recogniser: EmbeddingRecogniser, original: Method, leaf: LeafMethod, borrowed: Method
+) -> Method:
+    inner, alone = _below_decorators(original, leaf, borrowed)
+
+    async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = recogniser.call(identity, self, leaf, args, kwargs)
+        if call is None:
+            return await borrowed(identity, self, *args, **kwargs)
+
+        async def unscheduled() -> Any:
+            with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
+                return await inner(self, *args, **kwargs)
+
+        async def owned() -> Any:
+            found = await compute(self, *args, **kwargs)
+            _note(self, leaf, found)
+            return found
+
+        async def embed(*_: Any, **__: Any) -> Any:
+            return await (call.aembed() if hosted is None else call.aembed_or_alone())
+
+        async def run(*_: Any, **__: Any) -> Any:
+            found = await aowned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
+            if hosted is None or not isinstance(found, AskAlone):
+                return found
+            await asyncio.sleep(found.delay_s)
+            return await alone(identity, hosted.alone(), *args, **kwargs)
+
+        hosted = call.adopted.hosted
+        sync = recogniser.methods[leaf.name].sync if call.adopted.through_sync else None
+        compute = embed if sync is None else _in_decorators_of(type(self), sync, embed)
+        return await decorated_as(original, run)(self, *args, **kwargs)
+
+    return scheduled
+
+
+def _in_decorators_of(cls: type, name: str, embed: Method) -> Method:
+    """Return a coroutine function in the decorators of a method that is none."""
+    method = plain_method(cls, name)
+    if method is None or not is_decorated(method):
+        return embed
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        work: asyncio.Task[Any] | None = None
+
+        def start(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:  # they await no coroutine
+            nonlocal work
+            made = work = asyncio.ensure_future(embed(*args, **kwargs))
+            return _never_cancelled(made)
+
+        shown = decorated_as(method, start)(*args, **kwargs)
+        try:
+            if isinstance(shown, asyncio.Future):
+                await asyncio.wait((shown,))  # which does not cancel it
+            found = await shown
+        except asyncio.CancelledError:
+            if work is not None:
+                work.cancel()
+            raise
+        if work is not None and work.cancelled():
+            raise asyncio.CancelledError
+        return found
+
+    return call
+
+
+def _never_cancelled(work: asyncio.Task[Any]) -> asyncio.Future[Any]:
+    """Return the future of a task that has a result, None, also where the task is cancelled.
+
+    A decorator that looks at its end would raise there, in the loop, with what was asked.
+    """
+    shown: asyncio.Future[Any] = work.get_loop().create_future()
+
+    def end(work: asyncio.Task[Any]) -> None:
+        if shown.done():
+            return
+        error = None if work.cancelled() else work.exception()
+        if error is None:
+            shown.set_result(None if work.cancelled() else work.result())
+        else:
+            shown.set_exception(error)
+            shown.exception()  # whoever was cancelled meanwhile does not ask for it
+
+    work.add_done_callback(end)
+    return shown
+
+
+def _below_decorators(
+    original: Method, leaf: LeafMethod, borrowed: Method
+) -> tuple[Method, Method]:
+    """Return a method and its admitted version without decorators, which stand around both."""
+    inner = undecorated(original)
+    return inner, borrowed if inner is original else wrappers.borrowed(inner, leaf)
+
+
+def _noted(owned: Callable[[], Any], obj: Any, leaf: LeafMethod) -> Callable[[], Any]:
+    def noting() -> Any:
+        found = owned()
+        _note(obj, leaf, found)
+        return found
+
+    return noting
+
+
+def _note(obj: Any, leaf: LeafMethod, found: Any) -> None:
+    if meters and not isinstance(found, AskAlone):  # that one is asked for again, by itself
+        note_leaf(obj, (), "owned", leaf.name)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _may_share(hosted: HostedCalls | None, texts: Sequence[str]) -> bool:
+    """Tell whether what a caller asks a server for may go into a call with what others ask."""
+    if hosted is None:
+        return True
+    if type(texts) is not list or any(type(text) is not str for text in texts):
+        return False
+    return len(texts) <= hosted.max_texts and is_small(texts)

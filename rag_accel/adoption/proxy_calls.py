@@ -1,0 +1,149 @@
+"""Recognised objects' own methods on stand-ins, whose clients bring work to owned engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.adoption import local_llms
+from rag_accel.interception.fallback import owned_or_plain, start_in_pool
+from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
+from rag_accel.interception.leaf_table import (
+    LeafMethod,
+    is_default,
+    plain_class,
+    plain_method,
+)
+from rag_accel.recognition.by_identity import ByClass
+from rag_accel.recognition.generation import GreedyCall
+from rag_accel.recognition.proxies import ClientWork, KnownClass, StandIns
+
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StandingIn:
+    """The methods of a framework's objects that can run on stand-ins."""
+
+    stand_ins: StandIns
+    #: returns what is known of a class; None if its objects have no stand-ins
+    known: ByClass[KnownClass | None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        find = self.stand_ins.find
+        looked = ByClass(lambda cls: find(plain_class(cls), plain_method))
+        object.__setattr__(self, "known", looked)
+
+    def may_stand_in(self, cls: type) -> bool:
+        """Tell whether objects of a class may have stand-ins."""
+        return self.known(cls) is not None
+
+    def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+        """Return the scheduled version of a method that runs on a stand-in where there is one.
+
+        ``borrowed`` is how it is admitted, with a stand-in or without.
+        """
+
+        def sync(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
+            known = self.known(type(obj))
+            if known is None:
+                return borrowed(identity, obj, *args, **kwargs)
+            method = _method(original, borrowed, identity, obj)
+            stand_in = _stand_in(known, _Asking(identity, obj, False, _notes(obj, leaf, args)), obj)
+            return _told(known, identity, obj, stand_in, method(stand_in, *args, **kwargs))
+
+        async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
+            # Of a default, the sync method runs on a stand-in.
+            known = self.known(type(obj))
+            if known is None or is_default(type(obj), leaf):
+                return await borrowed(identity, obj, *args, **kwargs)
+            method = _method(original, borrowed, identity, obj)
+            stand_in = _stand_in(known, _Asking(identity, obj, True, _notes(obj, leaf, args)), obj)
+            return _told(known, identity, obj, stand_in, await method(stand_in, *args, **kwargs))
+
+        return coroutine if leaf.flavour == "coroutine" else sync
+
+
+def _stand_in(known: KnownClass, ask: _Asking, obj: Any) -> Any:
+    """Return what replaces an object for one call: itself where a stand-in is of no use."""
+    return known.make(obj, ask) if known.fits(obj) else obj
+
+
+def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[], None]]:
+    """Return what tells the meters, from any thread, that an engine has the work of a call."""
+    if not meters or is_nested(obj):
+        return []
+    context = copy_context()
+    return [lambda: context.run(note_work_on_engine, obj, args, leaf.name)]
+
+
+def _told(known: KnownClass, identity: RequestIdentity, obj: Any, stand_in: Any, found: Any) -> Any:
+    """Return what a method returned, with how texts were computed where the model reuses some."""
+    if stand_in is obj or known.tell is None or known.model is None:
+        return found
+    if not local_llms.reuses_texts(identity.accelerator, known.model(obj)):
+        return found
+    return known.tell(stand_in, found)
+
+
+def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
+    # Part of a leaf, such as a retriever's, that was admitted: only its work is to be gathered.
+    return original if is_nested(obj) else partial(borrowed, identity)
+
+
+class _Asking:
+    """A function that brings the work of one object's stand-in to the scheduler, for one run."""
+
+    __slots__ = ("_holder", "_identity", "_notes", "is_on_loop")
+
+    def __init__(
+        self,
+        identity: RequestIdentity,
+        holder: Any,
+        is_on_loop: bool,
+        notes: list[Callable[[], None]],
+    ) -> None:
+        self._identity = identity
+        self._holder = holder
+        self._notes = notes
+        self.is_on_loop = is_on_loop
+
+    def __call__(
+        self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
+    ) -> Any:
+        accelerator = self._identity.accelerator
+
+        def owned() -> Any:
+            engine = accelerator.own(work.client, work.name, work.make, holder=self._holder)
+            leaf = Work(engine, work.kind, work.payload, work.size)
+            found = read(accelerator.leaves.compute(self._identity, leaf))
+            self._note()
+            return found
+
+        return owned_or_plain(accelerator, owned, plain, work.name)
+
+    def adopts(self, model: Any) -> bool:
+        return local_llms.why_plain(self._identity.accelerator, model) is None
+
+    def generate(self, model: Any, call: GreedyCall) -> Any:
+        if self._notes and self.adopts(model):
+            self._note()
+        return local_llms.generate(self._identity, model, self._holder, call)
+
+    def _note(self) -> None:
+        try:
+            note = self._notes.pop()
+        except IndexError:  # nobody meters, or it was noted
+            return
+        note()
+
+    async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        running = start_in_pool(
+            self._identity.accelerator, partial(call, *args, **kwargs), "retrieval"
+        )
+        return await (asyncio.to_thread(call, *args, **kwargs) if running is None else running)

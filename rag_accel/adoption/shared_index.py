@@ -1,0 +1,224 @@
+"""A document index whose searches are made on an owned engine, so that callers share its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rag_accel.accelerator import (
+    Accelerator,
+    RequestIdentity,
+    Work,
+    current_request,
+    keeping_texts,
+)
+from rag_accel.engine_api import Document, Engine, PrimitiveKind, ScoredDocument, SearchQuery
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, RetrievalEngine
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
+from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec
+from rag_accel.engines.retrieval.vectors.spec import checked_ids, checked_query, copy_document
+from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.identity import identity_for
+from rag_accel.system.locks import RenewedLock
+
+Hits = tuple[ScoredDocument, ...]
+
+
+class SharedIndex:
+    """An index that is made with its first vectors, whose dimension is not known before.
+
+    Args:
+        index: the index, if there is one already.
+        normalize: scale vectors to length one, documents' and queries' alike.
+    """
+
+    def __init__(self, index: DocumentIndex | None, normalize: bool) -> None:
+        self.index = index
+        self.normalize = normalize
+        self._making = RenewedLock()
+        self._lexical: dict[LexicalSpec, LexicalIndex] = {}
+
+    def of_dimension(self, dimension: int) -> DocumentIndex:
+        """Return the index; a flat one for cosine or inner product is made if there is none."""
+        with self._making.lock:
+            if self.index is None:
+                self.index = DocumentIndex(IndexSpec(dimension))
+            return self.index
+
+    def lexical(self, spec: LexicalSpec) -> LexicalIndex | None:
+        """Return the ranking by words, one for all accelerators; None if there is no index."""
+        index = self.index
+        if index is None:
+            return None
+        with self._making.lock:
+            known = self._lexical.get(spec)
+            if known is None or known.index is not index:
+                known = self._lexical[spec] = LexicalIndex(index, spec)
+            return known
+
+    def add(self, documents: Sequence[Document], vectors: Sequence[Sequence[float]]) -> None:
+        """Take documents, replacing those whose ids are present; all or none."""
+        if not documents:
+            return
+        scaled, index = self.scaled(vectors), self.index
+        if index is None:
+            index = DocumentIndex(IndexSpec(scaled.shape[1] if scaled.ndim == 2 else 1))
+            index.add(documents, scaled)
+            with self._making.lock:
+                if self.index is None:
+                    self.index = index
+                    return
+                index = self.index
+        index.add(documents, scaled)
+
+    def delete(
+        self,
+        ids: Iterable[str],
+        own: Accelerator | None = None,
+        forms: Callable[[Document], Iterable[str]] = lambda document: (document.text,),
+    ) -> None:
+        """Forget documents; unknown ids are ignored.
+
+        What engines keep of their texts goes, too: in the namespace of the accelerator, else of the
+        run, else in all of this process.
+
+        Args:
+            ids: of the documents.
+            own: the accelerator of the store.
+            forms: returns the texts of a document as they stand in prompts.
+        """
+        wanted = checked_ids(ids)
+        if self.index is None:
+            return
+        keeping = keeping_texts(_namespace(own))
+        gone = self.index.get(wanted) if keeping else []
+        self.index.delete(wanted)
+        if gone:
+            texts = [text for document in gone for text in forms(document)]
+            for accelerator in keeping:
+                accelerator.forget_texts(texts)
+
+    def get(self, ids: Iterable[str]) -> list[Document]:
+        """Return the documents of these ids, leaving out unknown ids."""
+        wanted = checked_ids(ids)
+        return [] if self.index is None else self.index.get(wanted)
+
+    def vectors(self, ids: Iterable[str]) -> dict[str, Any]:
+        """Return the vectors of these ids, leaving out unknown ids."""
+        return {} if self.index is None else self.index.vectors(ids)
+
+    def search(self, query: SearchQuery, own: Accelerator | None) -> Hits:
+        """Return the nearest documents, best first; raises what ``DocumentIndex.search`` raises."""
+        index = self.index
+        if index is None:
+            return ()
+        query = self._query(query)
+        identity = identity_for(own)
+        plain = partial(_search_alone, index, query)
+        if identity is None:
+            return plain()
+        accelerator = identity.accelerator
+        return owned_or_plain(
+            accelerator,
+            lambda: accelerator.leaves.compute(identity, _work(index, query, identity, self)),
+            plain,
+            "retrieval",
+        )
+
+    async def asearch(self, query: SearchQuery, own: Accelerator | None) -> Hits:
+        """Return the nearest documents without blocking the loop."""
+        index = self.index
+        if index is None:
+            return ()
+        query = self._query(query)
+        identity = identity_for(own)
+
+        async def plain() -> Hits:
+            return _search_alone(index, query)
+
+        if identity is None:
+            return await plain()
+        accelerator = identity.accelerator
+        return await aowned_or_plain(
+            accelerator,
+            lambda: accelerator.leaves.acompute(identity, _work(index, query, identity, self)),
+            plain,
+            "retrieval",
+        )
+
+    def search_among(self, query: SearchQuery, is_wanted: Callable[[Document], bool]) -> Hits:
+        """Return the nearest of the documents that a condition holds for, best first.
+
+        They are compared one by one, here; equal scores are ordered by insertion. Raises what the
+        condition and ``DocumentIndex.search`` raise.
+        """
+        index = self.index
+        if index is None:
+            return ()
+        vector = checked_query(self._query(query).vector, index.spec.dimension)
+        with index.reading():
+            view = index.view()
+            documents = view.documents
+            labels = [at for at in documents.labels().tolist() if is_wanted(documents[at])]
+            rows = view.vectors.gather(np.asarray(labels, dtype=np.int64))
+            scores = rows.astype(np.float64) @ vector.astype(np.float64).reshape(-1)
+            best = np.argsort(-scores, kind="stable")[: max(query.k, 0)].tolist()
+            return tuple(
+                ScoredDocument(copy_document(documents[labels[at]]), float(scores[at]))
+                for at in best
+            )
+
+    def documents_that(self, is_wanted: Callable[[Document], bool]) -> list[Document]:
+        """Return copies of the documents that a condition holds for, by insertion."""
+        index = self.index
+        if index is None:
+            return []
+        with index.reading():
+            documents = index.view().documents
+            labels = documents.labels().tolist()
+            return [copy_document(documents[at]) for at in labels if is_wanted(documents[at])]
+
+    def _query(self, query: SearchQuery) -> SearchQuery:
+        vector = self.scaled([query.vector])[0]
+        return SearchQuery(vector, query.k, query.where, query.nprobe)
+
+    def scaled(self, vectors: Sequence[Sequence[float]]) -> Any:
+        """Return vectors as they are held and looked for, ``[n, dim], float64``.
+
+        A zero vector stays one, and so does one that is not finite, which the index refuses.
+        """
+        rows = np.asarray(vectors, dtype=np.float64)
+        if not self.normalize or rows.ndim != 2:
+            return rows
+        # The square of 1e200 is no float64 any more. A power of two changes no digit.
+        exponents = np.frexp(np.abs(rows).max(axis=1, initial=0.0, keepdims=True))[1]
+        near_one = np.ldexp(rows, -exponents)
+        lengths = np.sqrt(np.square(near_one).sum(axis=1, keepdims=True))
+        is_usual = (lengths > 0) & np.isfinite(lengths)
+        return np.where(is_usual, near_one / np.where(is_usual, lengths, 1.0), rows)
+
+
+def _search_alone(index: DocumentIndex, query: SearchQuery) -> Hits:
+    return tuple(index.search([query.vector], query.k, query.where, query.nprobe)[0])
+
+
+def _work(
+    index: DocumentIndex, query: SearchQuery, identity: RequestIdentity, holder: SharedIndex
+) -> Work:
+    # Never shared: an equal search that began before a change must not answer one that came after.
+    make = partial(_engine, index)
+    engine = identity.accelerator.own(index, "retrieval", make, holder=holder)
+    return Work(engine, PrimitiveKind.SEARCHING, query)
+
+
+def _engine(index: DocumentIndex) -> Engine:
+    return RetrievalEngine(index)
+
+
+def _namespace(own: Accelerator | None) -> str | None:
+    run = current_request.get()
+    accelerator = own or (run.accelerator if run is not None else None)
+    return None if accelerator is None else accelerator.options.namespace

@@ -1,0 +1,1 @@
+"""HTTP clients within bounds, shared by the engines that call servers."""

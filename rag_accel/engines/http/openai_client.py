@@ -1,0 +1,92 @@
+"""The ``openai`` client as remote engines use it, and what its failures are called here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rag_accel.engines.http.errors import ErrorWriter, Secret
+from rag_accel.engines.http.options import RemoteOptions
+from rag_accel.errors import RemoteEngineError
+
+if TYPE_CHECKING:
+    import httpx2
+    from openai import APIConnectionError, AsyncOpenAI
+
+BREAK_HINT = "look at the server's log; a proxy may end long answers"
+
+
+def open_client(
+    base_url: str,
+    secret: Secret | None,
+    options: RemoteOptions,
+    transport: httpx2.AsyncBaseTransport | None,
+    user: str,
+) -> AsyncOpenAI:
+    """Return a client for one event loop.
+
+    Raises:
+        ImportError: ``openai`` is missing; names the extra that ``user`` needs.
+    """
+    try:
+        from openai import AsyncOpenAI
+
+        from rag_accel.engines.http.bounded_client import BoundedHttpClient
+    except ImportError as exc:
+        raise ImportError(f"{user} needs openai: pip install 'rag-accel[openai]'") from exc
+    http = BoundedHttpClient(options, transport)
+    return AsyncOpenAI(
+        api_key=secret.reveal() if secret else "none",
+        base_url=base_url,
+        max_retries=options.max_retries,
+        http_client=http,
+        timeout=http.timeout,
+    )
+
+
+def omitted_headers(secret: Secret | None) -> dict[str, Any]:
+    """Return what is not given here and not taken from the environment: it is another server's."""
+    from openai import Omit
+
+    names = ["OpenAI-Organization", "OpenAI-Project", *([] if secret else ["Authorization"])]
+    return dict.fromkeys(names, Omit())
+
+
+def failure(error: Exception, errors: ErrorWriter) -> RemoteEngineError | None:
+    """Return how an exchange failed, None for an error that no exchange ends with."""
+    from openai import APIConnectionError, APIStatusError
+
+    from rag_accel.engines.http.bounded_client import HttpFault
+
+    if isinstance(error, HttpFault):
+        return errors.fault(*error.parts)
+    if isinstance(error, APIStatusError):
+        response = error.response
+        found = errors.status(response.status_code, response.content)
+    elif isinstance(error, APIConnectionError):
+        found = _no_connection(error, errors)
+    else:
+        return None
+    if num_retries := count_retries(error.request):
+        found.found = f"{found.found} (attempt {num_retries + 1})"
+    return found
+
+
+def count_retries(request: httpx2.Request) -> int:
+    """Return how often the openai client has repeated this request, which it writes into it."""
+    return int(request.headers.get("x-stainless-retry-count", 0))
+
+
+def cause_of(error: APIConnectionError) -> str:
+    """Return what broke a connection."""
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__}: {cause}"
+
+
+def _no_connection(error: APIConnectionError, errors: ErrorWriter) -> RemoteEngineError:
+    import httpx2
+
+    if isinstance(error.__cause__, (httpx2.ConnectError, httpx2.ConnectTimeout)):
+        hint = "check base_url and that the server runs"
+        return errors.fault("no connection to the server", cause_of(error), hint)
+    what = "the connection broke before the answer was complete"
+    return errors.fault(what, cause_of(error), BREAK_HINT)

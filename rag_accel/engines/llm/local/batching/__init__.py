@@ -1,0 +1,1 @@
+"""Continuous batching: sequences, their prefixes, and the rows of the next forward."""

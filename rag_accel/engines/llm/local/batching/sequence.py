@@ -1,0 +1,161 @@
+"""One sequence of tokens: what it still has to compute and where its attention state lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from rag_accel.engines.llm.local.batching.rows import Probe, SequenceRows
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A place in the pool that a sequence writes to, or that an ended one has left filled.
+
+    Args:
+        number: the pool's name of it.
+        namespace: tenant; no other one's sequences are begun with what it holds.
+        ids: the tokens whose keys and values it holds, in slots from 0.
+        pins: handles whose prompt it holds; such lanes are given up last.
+        in_use: whether a sequence still writes to it.
+    """
+
+    number: int
+    namespace: str
+    ids: tuple[int, ...] = ()
+    pins: int = 0
+    in_use: bool = True
+
+
+@dataclass(slots=True)
+class Probing:
+    """Where the rows of a prompt look, collected over its forwards.
+
+    Args:
+        layer: in which layer.
+        start: the first place that is asked.
+    """
+
+    layer: int
+    start: int
+    probes: list[Probe] = field(default_factory=list[Probe])
+
+    def rows(self, rows: SequenceRows) -> SequenceRows:
+        """Return the same rows, those of them asked that are to be."""
+        asked = [at for at, slot in enumerate(rows.slots) if slot >= self.start]
+        if not asked:
+            return rows
+        self.probes.append(Probe(self.layer, asked))
+        return replace(rows, probe=self.probes[-1])
+
+    def scores(self, size: int) -> list[float]:
+        """Return the scores of all places of a prompt of ``size`` tokens."""
+        total = [0.0] * size
+        for probe in self.probes:
+            for at, score in enumerate(probe.scores.tolist() if probe.scores is not None else ()):
+                total[at] += score
+        return total
+
+
+@dataclass(slots=True, eq=False)
+class TokenSequence:
+    """One prompt and the tokens generated after it. Equal only to itself.
+
+    Args:
+        prompt: token ids, at least one.
+        max_new: most tokens to generate; 0 where only the prompt is to be computed.
+        request: the request it belongs to.
+        namespace: tenant.
+        arrived_at: when the request arrived, in seconds.
+        depth: longest remaining path to the request's end, in primitives.
+        exact: how many first tokens have the state that computing all before them gives; None for
+            all. No other sequence takes over more.
+        from_chunks: tokens whose state texts have that were encoded for other prompts.
+        recomputed: tokens of texts that are computed again.
+        preprocessed: tokens of texts that were encoded behind similar ones.
+        early: places of the prompt that were computed before, but for this very call: they do not
+            count as taken over, wherever their state comes from.
+        skipped: places of the prompt that are not computed, ranges in order, whose state is
+            put into the lane when it is taken; the last token is never among them.
+        probing: while the prompt is computed to learn where it looks: at which layer, and from
+            which place on rows are asked; what they answer is collected.
+    """
+
+    prompt: tuple[int, ...]
+    max_new: int
+    request: str = ""
+    namespace: str = ""
+    arrived_at: float = 0.0
+    depth: int = 1
+    generated: list[int] = field(default_factory=list[int])
+    lane: Lane | None = None
+    from_prefix: int = 0
+    computed: int = 0
+    exact: int | None = None
+    from_chunks: int = 0
+    recomputed: int = 0
+    preprocessed: int = 0
+    early: range = range(0)
+    skipped: tuple[range, ...] = ()
+    probing: Probing | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Return the most tokens its lane will have to hold."""
+        return len(self.prompt) + self.max_new
+
+    @property
+    def pending(self) -> int:
+        """Return how many known tokens are still to be computed."""
+        left = len(self.prompt) + len(self.generated) - self.computed
+        return left - sum(len(one) for one in self.skipped if one.start >= self.computed)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Tell whether its prompt is computed and a token was chosen after it."""
+        return bool(self.generated)
+
+    @property
+    def computed_ids(self) -> tuple[int, ...]:
+        """Return the tokens whose keys and values its lane holds, as far as they are exact."""
+        most = self.computed if self.exact is None else min(self.computed, self.exact)
+        return (*self.prompt, *self.generated)[:most]
+
+    def begin(self, lane: Lane, from_prefix: int) -> None:
+        """Take a lane that holds the first ``from_prefix`` tokens of the prompt already."""
+        self.lane = lane
+        self.from_prefix = from_prefix - len(self.early[: max(0, from_prefix - self.early.start)])
+        self.go_on(from_prefix)
+
+    def go_on(self, computed: int) -> None:
+        """Note that the lane holds all tokens before a place, and those skipped from there on."""
+        for one in self.skipped:
+            if one.start == computed:
+                computed = one.stop
+        self.computed = computed
+
+    def rows(self, most: int) -> SequenceRows:
+        """Return the next rows, at most so many; the last known token's logits are asked for."""
+        assert self.lane is not None
+        slots = self._next_slots(min(most, self.pending))
+        size = len(self.prompt)
+        ids = tuple(self.prompt[at] if at < size else self.generated[at - size] for at in slots)
+        is_last = slots[-1] + 1 == size + len(self.generated)
+        if self.probing is not None:
+            return self.probing.rows(SequenceRows(self.lane.number, ids, slots, slots))
+        asked = (len(slots) - 1,) if is_last and self.max_new else ()
+        return SequenceRows(self.lane.number, ids, slots, slots, asked)
+
+    def _next_slots(self, count: int) -> Sequence[int]:
+        """Return the next places to compute."""
+        slots: list[int] = []
+        at = self.computed
+        ends = [*(one for one in self.skipped if one.start >= at), None]
+        for end in ends:
+            behind = at + count - len(slots)
+            stop = behind if end is None else min(behind, end.start)
+            slots += range(at, stop)
+            if len(slots) == count or end is None:
+                break
+            at = end.stop
+        return slots

@@ -1,0 +1,76 @@
+"""The running of packed rows through a model's own forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from rag_accel.engines.llm.local.batching.rows import SequenceRows
+from rag_accel.engines.llm.local.model.attention import NAME, Packed
+from rag_accel.engines.llm.local.model.families import transformers_version
+from rag_accel.engines.llm.local.model.pool import TensorPool
+from rag_accel.kv.identity import model_identity
+
+
+class PackedRunner:
+    """A model that computes rows of several sequences in one forward of batch size one.
+
+    Args:
+        model: a causal language model of transformers whose attention is that of packed rows.
+        pool: where the sequences' keys and values are.
+        vocabulary: the number of logits of a row.
+    """
+
+    def __init__(self, model: Any, pool: TensorPool, vocabulary: int) -> None:
+        self._model = model
+        self._pool = pool
+        self._vocabulary = vocabulary
+
+    @property
+    def pool(self) -> TensorPool:
+        """Return where the sequences' keys and values are."""
+        return self._pool
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers."""
+        return self._pool.keys.shape[0]
+
+    @property
+    def vocabulary(self) -> int:
+        """Return the number of logits of a row."""
+        return self._vocabulary
+
+    @property
+    def context(self) -> int:
+        """Return the most tokens of a sequence, prompt and completion together."""
+        return self._pool.context
+
+    @torch.inference_mode()
+    def identity(self) -> str:
+        """Return what tells states of this model from all others; reads all its weights."""
+        return model_identity(self._model, how=f"{NAME}, {transformers_version()}")
+
+    def run(self, rows: Sequence[SequenceRows]) -> torch.Tensor:
+        """Compute the rows and write their keys and values to the pool.
+
+        Return the logits of the asked rows, in order: a tensor ``[asked, vocabulary]``, float32.
+
+        Raises:
+            ValueError: two items are of one lane, or slots are outside what a lane was taken for.
+        """
+        packed = Packed(self._pool, rows)
+        device = packed.positions.device
+        starts = [0, *accumulate(map(len, rows))]
+        asked = [at + row for one, at in zip(rows, starts, strict=False) for row in one.asked]
+        output = self._model(
+            input_ids=torch.tensor([[id for one in rows for id in one.ids]], device=device),
+            position_ids=packed.positions[None],
+            use_cache=False,
+            logits_to_keep=torch.tensor(asked, dtype=torch.int64, device=device),
+            rag_accel_rows=packed,
+        )
+        return output.logits[0].float()

@@ -1,0 +1,61 @@
+"""Copies of models that share weights, so that a model of the user's is never changed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from rag_accel.engines.embedding.model_watch import ModelWatch
+from rag_accel.engines.llm.local.model.attention import NAME, register
+
+
+def shared_copy(model: Any) -> Any:
+    """Return a copy of a model, in evaluation, whose weights are in the model's own memory.
+
+    Modules and settings are its own. Its parameters are other objects in the same memory: weights
+    that are written in place change in both, those that are moved or cast stay as they were here.
+    """
+    weights = {id(one): _alias(one) for one in model.parameters()}
+    buffers = {id(one): one.detach() for one in model.buffers()}
+    return copy.deepcopy(model, {**weights, **buffers}).eval()
+
+
+def packed_copy(model: Any) -> Any:
+    """Return a copy that shares the model's weights and attends by packed rows."""
+    register()
+    made = shared_copy(model)
+    made.set_attn_implementation(NAME)
+    return made
+
+
+def _alias(weight: torch.nn.Parameter) -> torch.nn.Parameter:
+    return torch.nn.Parameter(weight.detach(), requires_grad=False)
+
+
+class SourceWatch:
+    """A check of whether a model is still what it was when a copy of it was made.
+
+    Seen is what ``ModelWatch`` sees, and a setting that was changed or another configuration.
+
+    Args:
+        model: the model that was copied.
+
+    Raises:
+        RuntimeError: a weight counts no changes, as inference tensors do.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._config = model.config
+        self._settings = copy.deepcopy(vars(model.config))
+        self._watch = ModelWatch(model)
+
+    def is_same(self) -> bool:
+        """Tell whether nothing has changed; from any thread."""
+        return (
+            self._model.config is self._config
+            and vars(self._config) == self._settings
+            and self._watch.is_same()
+        )

@@ -1,0 +1,1 @@
+"""Offline prefill: a folder of chunk KV caches, computed before any request."""

@@ -1,0 +1,1 @@
+"""Reuse of the KV cache of retrieved chunks at any position of a prompt."""

@@ -1,0 +1,53 @@
+"""Where an engine keeps the state of retrieved texts, as its options say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.errors import ConfigError
+from rag_accel.kv.disk import DiskStore
+from rag_accel.kv.preferred import PreferredStates
+from rag_accel.kv.store import ChunkStore, HostStore
+from rag_accel.kv.tiers import TieredStore
+
+
+def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]:
+    """Return a store, and what identifies the model in its keys.
+
+    With a folder all weights are read once, to tell their states from those of other models.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
+    if options.kv_folder is None or options.kv_reuse == "exact":
+        return HostStore(options.chunk_bytes), ""  # no other engine ever sees it
+    disk, identity = disk_store(runner, options, Path(options.kv_folder))
+    way = PreferredStates(disk) if options.kv_recipe == "neighbours" else None
+    return TieredStore(options.chunk_bytes, disk, way=way), identity
+
+
+def disk_store(runner: Runner, options: LocalOptions, folder: Path) -> tuple[DiskStore, str]:
+    """Return the states of a model in a folder, and what identifies the model; reads all weights.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
+    identity = runner.identity()
+    try:
+        disk = DiskStore(
+            folder.expanduser(),
+            limit_bytes=options.kv_disk_bytes,
+            model=identity,
+            dtype=runner.pool.dtype,
+            max_age_s=options.kv_max_age_s,
+        )
+    except OSError as error:
+        raise ConfigError(
+            "the state of texts cannot be kept here",
+            where="kv_folder",
+            found=str(error),
+            valid="a folder that can be written",
+        ) from error
+    return disk, identity

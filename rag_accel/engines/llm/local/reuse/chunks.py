@@ -1,0 +1,377 @@
+"""Retrieved texts of prompts: which are encoded first, and what is put into a prompt's lane.
+
+A text whose state is not kept is encoded behind the prompt's head, by a sequence of its own; state
+that a whole prompt left is never kept, for it has seen what stood before the text. What was kept is
+moved to where the text stands now (FusionRAG section 3.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engines.llm.local.batching.rows import LanePool
+from rag_accel.engines.llm.local.batching.sequence import Probing, TokenSequence
+from rag_accel.engines.llm.local.reuse.lookups import Lookups
+from rag_accel.kv.entry import ChunkLabel, LaneState
+from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.locate import parts_of
+from rag_accel.kv.segments import Segment, SegmentedPrompt
+from rag_accel.kv.selection import TokenSelector, without
+from rag_accel.kv.store import ChunkStore
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """How the tokens of reused texts are chosen that are computed again.
+
+    Args:
+        ratio: the share of all tokens of texts.
+        layer: in which layer it is looked at.
+        selector: chooses them.
+    """
+
+    ratio: float
+    layer: int
+    selector: TokenSelector
+
+    def count(self, tokens: int) -> int:
+        """Return how many of so many tokens are computed again."""
+        return math.ceil(self.ratio * tokens)
+
+
+@dataclass(slots=True, eq=False)
+class Encoding:
+    """A text that is encoded now. Equal only to itself.
+
+    Args:
+        key: what it is kept under.
+        sequence: the head and the text.
+        slots: where the text is in it.
+        label: whose it is, and of what.
+        readers: the prompts that wait for it.
+    """
+
+    key: bytes
+    sequence: TokenSequence
+    slots: range
+    label: ChunkLabel
+    readers: dict[PromptChunks, None] = field(default_factory=dict["PromptChunks", None])
+
+
+@dataclass(slots=True, eq=False)
+class PromptChunks:
+    """The retrieved texts of one prompt under way. Equal only to itself.
+
+    Args:
+        prompt: its segments.
+        sequence: its tokens.
+        states: of its texts, by key, as far as they are there.
+        missing: keys of the texts that are still encoded, or looked for.
+        own: keys of the texts that are encoded for this prompt's sake.
+        left_head: tokens of the head that earlier prompts had left when those were encoded.
+    """
+
+    prompt: SegmentedPrompt
+    sequence: TokenSequence
+    chunks: tuple[tuple[bytes, Segment], ...]
+    states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
+    missing: set[bytes] = field(default_factory=set[bytes])
+    own: set[bytes] = field(default_factory=set[bytes])
+    left_head: float = math.inf
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """Return what its texts are kept under."""
+        return frozenset(key for key, _ in self.chunks)
+
+    @property
+    def places(self) -> tuple[range, ...]:
+        """Return where its texts stand."""
+        return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
+
+    @property
+    def num_preprocessed(self) -> int:
+        """Return the tokens of texts whose state has seen similar ones."""
+        return sum(
+            len(segment.ids)
+            for key, segment in self.chunks
+            if getattr(self.states[key], "preprocessed", False)
+        )
+
+    def num_reused(self, chosen: Collection[int] = ()) -> int:
+        """Return the tokens that were neither computed in the prompt nor encoded for it."""
+        first: set[bytes] = set(self.own)
+        reused = 0
+        for key, segment in self.chunks:
+            if key in first:
+                first.discard(key)
+            else:
+                again = sum(segment.start <= at < segment.end for at in chosen)
+                reused += len(segment.ids) - again
+        return reused
+
+
+class ChunkReuse:
+    """The retrieved texts of all prompts of an engine. Used by its worker only.
+
+    Args:
+        pool: where sequences are.
+        store: keeps the state of texts.
+        model: identifies the weights.
+        recompute: which tokens of reused texts are computed again; None for none.
+        clock: measures how long a text is looked for.
+    """
+
+    def __init__(
+        self,
+        pool: LanePool,
+        store: ChunkStore,
+        model: str,
+        recompute: Recompute | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._pool = pool
+        self._store = store
+        self._model = model
+        self._recompute = recompute
+        self._lookups: Lookups[PromptChunks] = Lookups(store, clock or MonotonicClock())
+        self._encodings: dict[bytes, Encoding] = {}
+        self._by_sequence: dict[TokenSequence, Encoding] = {}
+        self._prompts: dict[TokenSequence, PromptChunks] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of what is kept."""
+        return self._store.held_bytes
+
+    def begin(
+        self,
+        sequence: TokenSequence,
+        prompt: SegmentedPrompt,
+        neighbours: Sequence[Segment] = (),
+    ) -> Iterator[TokenSequence]:
+        """Take a prompt; yield the sequences that are to be computed before it begins.
+
+        Args:
+            sequence: its tokens.
+            prompt: its segments.
+            neighbours: texts that each of its texts is encoded behind, too, as they are behind the
+                head alone (FusionRAG equation 10).
+        """
+        source = ChunkSource(self._model, sequence.namespace, prompt.head)
+        if neighbours:
+            source = source.behind(one.ids for one in neighbours)
+        chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
+        found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
+        self._store.hold(found.keys)
+        # What stands before the first text is computed as in any prompt that begins alike.
+        sequence.exact = len(prompt.before_chunks)
+        sequence.skipped = found.places
+        for key, segment in chunks:
+            if key in found.states or key in found.missing:
+                continue
+            if (state := self._store.find(key)) is not None:
+                found.states[key] = state
+                continue
+            found.missing.add(key)
+            encoding = self._encodings.get(key)
+            if encoding is None:
+                if not neighbours and self._lookups.begin(key, prompt.head, segment, found):
+                    continue
+                found.own.add(key)
+                encoding = self._encode(key, prompt.head, segment, sequence, neighbours)
+                yield from self._first(encoding, prompt.head, neighbours)
+            encoding.readers[found] = None
+
+    def rows(self, prompt: SegmentedPrompt) -> list[int]:
+        """Return the rows of a prompt behind its head that each pass over it computes."""
+        texts = sum(len(one.ids) for one in prompt.chunks)
+        others = len(prompt.ids) - len(prompt.head) - texts
+        if self._recompute is None:
+            return [others]
+        again = others + self._recompute.count(texts)
+        return [again] if self._recompute.selector.asked == "none" else [others, again]
+
+    @property
+    def is_looking(self) -> bool:
+        """Tell whether the kept state of any text is looked for."""
+        return len(self._lookups) > 0
+
+    def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
+        """Yield what is to be computed now that texts were looked for: prompts, encodings.
+
+        Args:
+            timeout_s: how long to wait for one.
+        """
+        if timeout_s:
+            self._store.wait(timeout_s)
+        for lookup, state in self._lookups.ended():
+            if state is None:
+                first = next(iter(lookup.readers))
+                first.own.add(lookup.key)
+                encoding = self._encode(lookup.key, lookup.head, lookup.segment, first.sequence)
+                encoding.readers.update(lookup.readers)
+                yield encoding.sequence
+            else:
+                yield from self._hand_out(lookup.key, state, lookup.readers)
+
+    def is_ready(self, sequence: TokenSequence) -> bool:
+        """Tell whether all texts of a prompt are there; of one without texts, they are."""
+        found = self._prompts.get(sequence)
+        return found is None or not found.missing
+
+    def is_encoding(self, sequence: TokenSequence) -> bool:
+        """Tell whether a sequence encodes a text."""
+        return sequence in self._by_sequence
+
+    def encoded(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
+        """Keep the text that a sequence has encoded; yield the prompts that may begin now."""
+        assert sequence.lane is not None
+        encoding = self._forget_encoding(sequence)
+        self._prompts.pop(sequence, None)
+        for reader in encoding.readers:
+            if encoding.key in reader.own:
+                reader.left_head = min(reader.left_head, sequence.from_prefix)
+        state = self._pool.read(sequence.lane.number, encoding.slots)
+        self._store.put(encoding.key, state, encoding.label)
+        yield from self._hand_out(encoding.key, state, encoding.readers)
+
+    def load(self, sequence: TokenSequence) -> None:
+        """Put the state of its texts into the lane that a prompt was given."""
+        found = self._prompts.get(sequence)
+        if found is None:
+            return
+        assert sequence.lane is not None
+        for key, segment in found.chunks:
+            self._pool.write(sequence.lane.number, segment.start, found.states[key])
+        # What encoding its texts has computed of the head was computed for this prompt.
+        head, exact = len(found.prompt.head), sequence.exact or 0
+        behind = max(0, min(sequence.computed, exact) - head)
+        sequence.from_prefix = int(min(sequence.from_prefix, found.left_head + behind))
+        sequence.from_chunks = found.num_reused()
+        sequence.preprocessed = found.num_preprocessed
+        if self._recompute is not None and not self.is_encoding(sequence):
+            self._begin_choosing(found, self._recompute)
+
+    def choose(self, sequence: TokenSequence) -> None:
+        """Take the tokens that a prompt looks at most out of those skipped; compute it again."""
+        found, recompute, probing = self._prompts[sequence], self._recompute, sequence.probing
+        assert recompute is not None
+        assert probing is not None
+        self._take_out(found, recompute, probing.scores(len(sequence.prompt)))
+        sequence.probing = None
+        # What stands before the first text did not see any.
+        sequence.go_on(found.places[0].start)
+
+    def _begin_choosing(self, found: PromptChunks, recompute: Recompute) -> None:
+        sequence, asked = found.sequence, recompute.selector.asked
+        if asked == "none":
+            self._take_out(found, recompute, ())
+            sequence.go_on(sequence.computed)
+            return
+        last = len(sequence.prompt) - 1
+        start = last if asked == "last" else found.places[-1].stop
+        sequence.probing = Probing(recompute.layer, start)
+
+    def _take_out(self, found: PromptChunks, recompute: Recompute, scores: Sequence[float]) -> None:
+        places = found.places
+        count = recompute.count(sum(map(len, places)))
+        chosen = recompute.selector.choose(scores, places, count)
+        found.sequence.skipped = without(places, chosen)
+        found.sequence.recomputed = len(chosen)
+        found.sequence.from_chunks = found.num_reused(chosen)
+
+    def forget(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
+        """Drop a prompt; yield the encoding sequences that nothing waits for any more."""
+        found = self._prompts.pop(sequence, None)
+        if found is None:
+            return
+        self._store.let_go(found.keys)
+        for key in found.missing:
+            if self._lookups.forget(key, found):
+                continue
+            encoding = self._encodings[key]
+            del encoding.readers[found]
+            if not encoding.readers:
+                yield from self.forget(encoding.sequence)
+                yield self._forget_encoding(encoding.sequence).sequence
+
+    def readers(self, sequence: TokenSequence) -> list[TokenSequence]:
+        """Return the prompts that wait for what a sequence encodes, directly or not."""
+        waiting = [reader.sequence for reader in self._by_sequence[sequence].readers]
+        return [
+            prompt
+            for one in waiting
+            for prompt in (self.readers(one) if self.is_encoding(one) else [one])
+        ]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what the store has counted; from any thread."""
+        return self._store.counts
+
+    def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove what is kept of texts of a namespace and of their parts; from any thread."""
+        self._store.forget((part for text in texts for part in parts_of(text)), namespace)
+
+    def close(self) -> None:
+        """Forget all that is kept in memory."""
+        self._store.close()
+
+    def _hand_out(
+        self, key: bytes, state: LaneState, readers: Iterable[PromptChunks]
+    ) -> Iterator[TokenSequence]:
+        """Give prompts the state of a text; yield those that may begin now."""
+        for reader in readers:
+            reader.states[key] = state
+            reader.missing.discard(key)
+            if not reader.missing:
+                yield reader.sequence
+
+    def _first(
+        self, encoding: Encoding, head: tuple[int, ...], neighbours: Sequence[Segment]
+    ) -> Iterator[TokenSequence]:
+        """Yield what is to be computed first of an encoding: itself, or what it stands behind."""
+        if neighbours:
+            last = encoding.sequence.prompt[encoding.slots.start :]
+            yield from self.begin(encoding.sequence, _joined(head, neighbours, last))
+        if self.is_ready(encoding.sequence):
+            yield encoding.sequence
+
+    def _encode(
+        self,
+        key: bytes,
+        head: tuple[int, ...],
+        segment: Segment,
+        reader: TokenSequence,
+        neighbours: Sequence[Segment] = (),
+    ) -> Encoding:
+        before = (*head, *(token for one in neighbours for token in one.ids))
+        ids = (*before, *segment.ids)
+        sequence = TokenSequence(
+            ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
+        )
+        seen = tuple(one.text for one in neighbours)
+        label = ChunkLabel(reader.namespace, segment.text, seen, self._store.purges)
+        encoding = Encoding(key, sequence, range(len(before), len(ids)), label)
+        self._encodings[key] = self._by_sequence[sequence] = encoding
+        return encoding
+
+    def _forget_encoding(self, sequence: TokenSequence) -> Encoding:
+        encoding = self._by_sequence.pop(sequence)
+        del self._encodings[encoding.key]
+        return encoding
+
+
+def _joined(
+    head: tuple[int, ...], texts: Sequence[Segment], last: tuple[int, ...]
+) -> SegmentedPrompt:
+    """Return the segments of a head, texts and what is computed behind them."""
+    segments = [Segment("head", head, 0)] if head else []
+    for one in texts:
+        start = segments[-1].end if segments else 0
+        segments.append(Segment("chunk", one.ids, start, one.document, one.text))
+    return SegmentedPrompt((*segments, Segment("glue", last, segments[-1].end)))

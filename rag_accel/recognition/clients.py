@@ -1,0 +1,170 @@
+"""Clients of stand-ins: a flat index and a cross-encoder whose work shares steps with others'."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rag_accel.engine_api import Document, Engine, PrimitiveKind, RerankBatch, SearchQuery
+from rag_accel.engines.retrieval.flat_index_engine import (
+    FlatIndexEngine,
+    is_searchable,
+    measured_scan,
+)
+from rag_accel.engines.retrieval.flat_products import sign
+from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
+from rag_accel.recognition.proxies import Ask, ClientWork
+from rag_accel.system.locks import ForkedAnew
+
+#: numbers in an index from which a single scan takes longer than asking the scheduler, about 0.5 ms
+MIN_NUMBERS = 2_000_000
+#: more results than this are fetched plainly
+MAX_K = 1_000
+#: what FAISS says of a place that is not filled, or minus that
+_FARTHEST = float(np.finfo(np.float32).max)
+
+
+def is_large_and_flat(index: Any) -> bool:
+    """Tell whether an owned engine can search a FAISS index, and a scan of it takes long enough."""
+    return is_searchable(index) and index.ntotal * index.d >= MIN_NUMBERS
+
+
+class _UnderWay(ForkedAnew):
+    """How many searches of each index are being made in this process."""
+
+    def renew(self) -> None:
+        """Begin anew: what other threads searched before a fork is not being searched here."""
+        self._lock = threading.RLock()  # a signal's handler may search, too
+        self._counts: dict[int, int] = {}
+
+    def begin(self, index: Any) -> bool:
+        """Count a search, which ``end`` must follow; return whether it began without another."""
+        key = id(index)
+        with self._lock:
+            before = self._counts.get(key, 0)
+            self._counts[key] = before + 1
+        return before == 0
+
+    def end(self, index: Any) -> None:
+        """Count a search no longer; nothing if a fork has made it another process's."""
+        key = id(index)
+        with self._lock:
+            left = self._counts.get(key, 0) - 1
+            if left > 0:
+                self._counts[key] = left
+            else:
+                self._counts.pop(key, None)
+
+
+_searches = _UnderWay()
+#: what searches of one query took in this process
+_alone_threads = SearchThreads()
+
+
+class FlatIndexClient:
+    """A flat FAISS index whose searches share calls with those of others."""
+
+    def __init__(self, index: Any, ask: Ask) -> None:
+        self._index, self._ask = index, ask
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def search(self, x: Any, k: Any, **more: Any) -> tuple[Any, Any]:
+        """Return distances ``[1, k]`` float32 and places ``[1, k]`` int64, as the index does."""
+
+        def plain() -> tuple[Any, Any]:
+            return self._index.search(x, k, **more)
+
+        is_one = type(x) is np.ndarray and x.ndim == 2 and len(x) == 1
+        if more or not is_one or type(k) is not int or not 0 < k <= MAX_K:
+            return plain()
+        # What is done for a search alone is little: after a scan all of it has left the caches.
+        is_alone = _searches.begin(self._index)
+        try:
+            if is_alone:  # nothing is to be shared, and few searches are worth a second core
+                return measured_scan(self._index, x, k, _alone_threads)
+            if x.shape[1] != self._index.d or not np.isfinite(x).all():
+                return plain()
+            return self._asked(x, k, plain)
+        finally:
+            _searches.end(self._index)
+
+    def _asked(self, x: Any, k: int, plain: Callable[[], Any]) -> tuple[Any, Any]:
+        work = ClientWork(
+            self._index,
+            "retrieval",
+            self._engine,
+            PrimitiveKind.SEARCHING,
+            SearchQuery(np.array(x[0], dtype=np.float32), k),
+        )
+        return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
+
+    def _engine(self) -> Engine:
+        return FlatIndexEngine(self._index)
+
+    def _as_faiss(self, hits: Any, k: int) -> tuple[Any, Any]:
+        towards = sign(self._index)
+        missing = k - len(hits)
+        places = [*(int(hit.document.id) for hit in hits), *[-1] * missing]
+        numbers = [*(towards * hit.score for hit in hits), *[-towards * _FARTHEST] * missing]
+        return np.array([numbers], dtype=np.float32), np.array([places], dtype=np.int64)
+
+
+def scores_pair_by_pair(client: Any) -> bool:
+    """Tell whether a cross-encoder gives each pair one score, whatever it is scored with.
+
+    A ``predict`` that was replaced may score a list as a whole, or look at who calls it.
+    """
+    from rag_accel.engines.embedding.models import has_plain_predict
+
+    return has_plain_predict(client) and client.num_labels == 1
+
+
+class CrossEncoderClient:
+    """A cross-encoder whose pairs share batches with those of others."""
+
+    def __init__(self, client: Any, ask: Ask) -> None:
+        self._client, self._ask = client, ask
+
+    def predict(self, pairs: Any) -> Any:
+        """Return one float32 score for each pair of a query and a text, in order."""
+        queries = {query for query, _ in pairs}
+        if len(queries) != 1:
+            return self._client.predict(pairs)
+        documents = tuple(Document(str(at), text) for at, (_, text) in enumerate(pairs))
+        work = ClientWork(
+            self._client,
+            "rerank",
+            self._engine,
+            PrimitiveKind.RERANKING,
+            RerankBatch(queries.pop(), documents),
+            len(documents),
+        )
+        return self._ask(work, lambda: self._client.predict(pairs), _in_order)
+
+    def _engine(self) -> Engine:
+        from rag_accel.engines.embedding.models import default_threads
+        from rag_accel.engines.helper_threads import default_parallel
+        from rag_accel.engines.rerank.engine import RerankEngine
+
+        client = self._client
+        on_cpu = client.device.type == "cpu"
+
+        def predict(pairs: Any) -> Any:
+            return client.predict(pairs)  # looked up each time: it may be replaced
+
+        threads = default_threads(on_cpu)
+        return RerankEngine(
+            predict, max_threads=threads, parallel=default_parallel(threads), pure=True
+        )
+
+
+def _in_order(ranked: Any) -> Any:
+    scores = np.empty(len(ranked), dtype=np.float32)
+    for found in ranked:
+        scores[int(found.document.id)] = found.score
+    return scores

@@ -1,0 +1,197 @@
+"""Embedding models inside framework objects, described so that an owned engine can run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from rag_accel.config import Options
+from rag_accel.engine_api import Engine
+from rag_accel.engines.embedding.model_encoding import ModelEncoding
+from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full_name
+
+
+@dataclass(frozen=True, slots=True)
+class HostedCalls:
+    """How an embeddings object asks its server, at the moment it is looked at.
+
+    Args:
+        group: equal where a call would be the same.
+        max_texts: texts in one call.
+        ask: asks the server once, without trying again; raises what the client raises.
+        alone: returns the object for a caller whose shared call failed: it tries once less.
+        ask_queries: asks for queries, where they are asked for otherwise than documents.
+    """
+
+    group: str
+    max_texts: int
+    ask: Callable[[list[str]], Sequence[Any]]
+    alone: Callable[[], Any]
+    ask_queries: Callable[[list[str]], Sequence[Any]] | None = None
+
+    def asks(self, role: Literal["query", "document"]) -> Callable[[list[str]], Sequence[Any]]:
+        """Return what asks for texts of a role."""
+        return self.ask_queries or self.ask if role == "query" else self.ask
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedEmbeddings:
+    """An embeddings object as work for an owned engine.
+
+    Args:
+        model: the object that computes; objects that share it share an engine.
+        variant: settings that make another engine of the same model.
+        make: builds the engine under an accelerator's options.
+        prepare: what the object does to each text before the model sees it.
+        describe: says what runs the model under an accelerator's options.
+        hosted: how it asks its server; None for a model that computes here.
+        through_sync: whether its coroutines call its other methods, what stands around which is
+            part of a coroutine then.
+        encoding: how it embeds, of a model that may be copied to other devices.
+        devices: those that its owner has listed for it; None for those of the accelerator.
+    """
+
+    model: Any
+    variant: str
+    make: Callable[[Options], Engine]
+    prepare: Callable[[str], str]
+    describe: Callable[[Options], str]
+    hosted: HostedCalls | None = None
+    through_sync: bool = False
+    encoding: ModelEncoding | None = None
+    devices: tuple[Any, ...] | None = None
+
+
+def _method(cls: type, name: str) -> Any:
+    return getattr(cls, name, None)
+
+
+Adopter = Callable[[Any, type, PlainMethod], AdoptedEmbeddings | None]
+
+
+class KnownEmbeddings:
+    """The embeddings classes of a framework that an owned engine can run.
+
+    Args:
+        known: by the full name of a class, what returns how an engine runs an object of it, a
+            plain class and ``plain_method`` given; ``None`` where its settings do not allow it.
+        methods: what makes such a class what it is; a subclass that writes one anew is another.
+    """
+
+    def __init__(self, known: Mapping[str, Adopter], methods: Sequence[str]) -> None:
+        self._known = known
+        self._methods = methods
+        self._of_classes: WeakKeyDictionary[type, Adopter | None] = WeakKeyDictionary()
+
+    def may_adopt(self, cls: type, method: PlainMethod = _method) -> bool:
+        """Tell whether objects of a class may be run by an owned engine."""
+        return self._find(cls, method) is not None
+
+    def adopt(self, obj: Any, cls: type, method: PlainMethod = _method) -> AdoptedEmbeddings | None:
+        """Return how an owned engine can run ``obj``, which is a plain ``cls``; None if not."""
+        adopter = self._find(cls, method)
+        return None if adopter is None else adopter(obj, cls, method)
+
+    def _find(self, cls: type, method: PlainMethod) -> Adopter | None:
+        if cls not in self._of_classes:
+            self._of_classes[cls] = self._look_up(cls, method)
+        return self._of_classes[cls]
+
+    def _look_up(self, cls: type, method: PlainMethod) -> Adopter | None:
+        known = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+        if known is None or not does_the_same(cls, known, self._methods, method):
+            return None
+        return self._known[full_name(known)]
+
+
+def adopt_sentence_transformer(
+    model: Any,
+    query_kwargs: Mapping[str, Any],
+    document_kwargs: Mapping[str, Any],
+    prepare: Callable[[str], str],
+    devices: tuple[Any, ...] | None = None,
+) -> AdoptedEmbeddings:
+    """Describe a ``SentenceTransformer`` with the arguments of ``encode`` for both roles.
+
+    Objects of different frameworks that hold one model share its engine if their arguments come to
+    the same; a prompt counts by its text, not by its name.
+
+    Raises:
+        ConfigError: an argument that an owned engine cannot honour.
+    """
+    from rag_accel.engines.embedding.models import encode_arguments
+
+    queries = _spelled_out(model, encode_arguments(query_kwargs, "query_encode_kwargs"))
+    documents = _spelled_out(model, encode_arguments(document_kwargs, "encode_kwargs"))
+    encoding = ModelEncoding(model, queries, documents)
+    return AdoptedEmbeddings(
+        model=model,
+        variant=encoding.variant,
+        make=encoding.engine,
+        prepare=prepare,
+        describe=partial(_described, model),
+        encoding=encoding,
+        devices=devices,
+    )
+
+
+def _spelled_out(model: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the text of a prompt in place of its name, or without an empty one.
+
+    A name that the model does not know stays: ``encode`` is to refuse it.
+    """
+    named = kwargs.get("prompt_name")
+    prompts = getattr(model, "prompts", None) or {}
+    if kwargs.get("prompt") is not None or named not in prompts:
+        return dict(kwargs)
+    others = {name: value for name, value in kwargs.items() if name not in _PROMPT}
+    if prompts[named] or getattr(model, "default_prompt_name", None) is not None:
+        return {**others, "prompt": prompts[named]}
+    return others
+
+
+_PROMPT = frozenset({"prompt", "prompt_name"})
+
+
+def _described(model: Any, options: Options) -> str:
+    from rag_accel.engines.embedding.models import default_threads
+    from rag_accel.engines.embedding.sentence_encoder import runs_on_cpu
+    from rag_accel.engines.embedding.shared_runtimes import describe
+    from rag_accel.engines.helper_threads import describe_parallel
+
+    runs = describe(model, "torch" if options.reproducible else options.embedding_runtime)
+    if not options.reproducible:
+        runs += describe_parallel(default_threads(runs_on_cpu(model)))
+    return f"recognised local model: owned engine, texts of all requests share batches; {runs}"
+
+
+def adopt_server(hosted: HostedCalls) -> AdoptedEmbeddings:
+    """Describe an object whose small requests may share calls of a server with those of others."""
+    return AdoptedEmbeddings(
+        model=adopt_server,  # one engine asks all servers, and keeps no object alive
+        variant="",
+        make=_hosted,
+        prepare=_as_it_is,
+        describe=_describe_hosted,
+        hosted=hosted,
+    )
+
+
+def _hosted(options: Options) -> Engine:
+    from rag_accel.engines.embedding.hosted_engine import HostedEmbeddingEngine
+
+    return HostedEmbeddingEngine()
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _describe_hosted(options: Options) -> str:
+    return (
+        "recognised server: queries and short lists of all requests share its calls, a longer list"
+        " is sent where its caller is"
+    )

@@ -1,0 +1,141 @@
+"""Local objects whose own methods can run on a client that gathers its callers' work.
+
+A store or reranker of a known class does all it does itself: filters, thresholds, look-ups, its
+errors. For one call it is replaced by a *stand-in*: the same object, but for the client that
+computes, which brings its work to an owned engine. So nothing of what the class does around that is
+written here again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from rag_accel.engine_api import Engine, PrimitiveKind
+from rag_accel.recognition.generation import AskGenerate
+from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full_name
+
+
+@dataclass(frozen=True, slots=True)
+class ClientWork:
+    """What a stand-in's client has an engine do.
+
+    Args:
+        client: the object that computes; what shares it shares an engine.
+        name: what its engine is called.
+        make: builds the engine.
+        kind: what the engine does.
+        payload: what to do.
+        size: how many items that is.
+    """
+
+    client: Any
+    name: str
+    make: Callable[[], Engine]
+    kind: PrimitiveKind
+    payload: Any
+    size: int = 1
+
+
+class Ask(AskGenerate, Protocol):
+    """A function that brings work to the scheduler for the run that a stand-in is made for.
+
+    Attributes:
+        is_on_loop: whether the stand-in is made for a coroutine.
+    """
+
+    is_on_loop: bool
+
+    def __call__(
+        self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
+    ) -> Any:
+        """Return ``read`` of what the engine made of it; ``plain()`` after an error of ours."""
+        ...
+
+    async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call off the loop, in more threads than the loop's executor has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownClass:
+    """A class whose objects can have stand-ins.
+
+    Args:
+        methods: what makes it what it is; a subclass that writes one anew is another.
+        fits: tells whether a stand-in of an object is of use.
+        make: makes one.
+        says: how its objects run then.
+        model: returns the language model that an object calls, which has a say in how it runs.
+        tell: returns what a method has returned with how the texts of its prompts were computed,
+            given the stand-in that it ran on; only asked where the model reuses texts.
+    """
+
+    methods: tuple[str, ...]
+    fits: Callable[[Any], bool]
+    make: Callable[[Any, Ask], Any]
+    says: str
+    model: Callable[[Any], Any] | None = None
+    tell: Callable[[Any, Any], Any] | None = None
+
+
+class StandIns:
+    """The classes of a framework whose objects can have stand-ins.
+
+    Args:
+        known: them, by full name.
+    """
+
+    def __init__(self, known: Mapping[str, KnownClass]) -> None:
+        self._known = known
+        self._of_classes: WeakKeyDictionary[type, KnownClass | None] = WeakKeyDictionary()
+
+    def has(self, cls: type, method: PlainMethod) -> bool:
+        """Tell whether objects of a class may have stand-ins."""
+        return self.find(cls, method) is not None
+
+    def describe(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
+        """Return how an object with stand-ins runs; None if it has none."""
+        known = self.find(cls, method)
+        return known.says if known is not None and known.fits(obj) else None
+
+    def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
+        """Return the language model that an object with stand-ins calls; None if it has none."""
+        known = self.find(cls, method)
+        if known is None or known.model is None or not known.fits(obj):
+            return None
+        return known.model(obj)
+
+    def find(self, cls: type, method: PlainMethod) -> KnownClass | None:
+        """Return what is known of a plain class: it is a known one or does what that does."""
+        try:
+            return self._of_classes[cls]
+        except KeyError:
+            base = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+            found = None if base is None else self._unless_changed(cls, base, method)
+            self._of_classes[cls] = found
+            return found
+
+    def _unless_changed(self, cls: type, base: type, method: PlainMethod) -> KnownClass | None:
+        known = self._known[full_name(base)]
+        return known if does_the_same(cls, base, known.methods, method) else None
+
+
+def replaced(obj: Any, **attributes: Any) -> Any:
+    """Return an object of the same class and state, but for these attributes.
+
+    Those that a pydantic object keeps apart, as private, are replaced there.
+    """
+    other = object.__new__(type(obj))
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__"):
+        if hasattr(obj, name):
+            object.__setattr__(other, name, getattr(obj, name))
+    if hasattr(obj, "__pydantic_private__"):
+        private = obj.__pydantic_private__
+        apart = {name: attributes.pop(name) for name in private or () if name in attributes}
+        held = {**private, **apart} if apart else private
+        object.__setattr__(other, "__pydantic_private__", held)
+    object.__setattr__(other, "__dict__", {**vars(obj), **attributes})
+    return other

@@ -1,0 +1,262 @@
+"""Local vector stores, searched in a copy of their vectors with the same results.
+
+The store stays the truth: what is found and the vectors that decide are read from it in every
+search; the copy only says which few of them can be among the nearest. It is made of stores that
+are large and stay as they are for some searches; any other search is the store's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_accel.engine_api import ScoredDocument, SearchQuery
+from rag_accel.recognition.by_identity import ByIdentity
+from rag_accel.recognition.copied_vectors import (
+    Copied,
+    CopiedVectors,
+    Rows,
+    are_same,
+    copy_vectors,
+    unit,
+)
+from rag_accel.system.locks import RenewedLock
+
+#: numbers in a store's vectors from which an engine is faster: 200 documents of 384 numbers
+MIN_NUMBERS = 76_800
+#: entries below which not even the dimension is looked at; vectors seldom have more than 3072
+MIN_ENTRIES = 25
+#: searches of an unchanged store that are its own before a copy is made
+SEARCHES = 3
+#: looked at beyond ``k``, so that near ties at the cut seldom need more
+MARGIN = 4
+#: what a score changes when vectors of length one are rounded to float32
+ROUNDING = 4e-7
+#: by how much more it changes with the order in which it is summed, in float64 and in float32
+SUMMING = {8: 1e-12, 4: 1e-5}
+#: searches in a row that a copy may leave open before it is given up, and how many of them one
+#: search that it settles makes up for
+MAX_OPEN, SETTLED_WORTH = 16, 8
+
+
+class StoreKind(Protocol):
+    """How stores of a kind are read, and what they make of the nearest vectors."""
+
+    def owner(self, store: Any) -> Any:
+        """Return the object with which a copy of the store's vectors lives and goes."""
+        ...
+
+    def entries(self, store: Any) -> Any:
+        """Return the store's entries by their ids; anything but a dict is not copied."""
+        ...
+
+    def held(self, entries: Any) -> Iterable[Any]:
+        """Return what is read of a dict of entries: its values, or its items."""
+        ...
+
+    def vector(self, held: Any, /) -> Any:
+        """Return the vector of one of these."""
+        ...
+
+    def parts(self, held: list[Any]) -> Any:
+        """Return what else of these results are made of."""
+        ...
+
+    def rows(self, vectors: Sequence[Any]) -> Rows | None:
+        """Return vectors ``[n, d]`` as new float64; None if the store sees something else in them.
+
+        As in ``rows_of``, which it may be.
+        """
+        ...
+
+    def scores(self, vector: Any, vectors: list[Any]) -> npt.NDArray[Any]:
+        """Return the score ``[n]`` of each of these vectors, as the store computes it."""
+        ...
+
+    def found(self, look: Look, places: Sequence[int], scores: npt.NDArray[Any]) -> Any:
+        """Return what the store finds, given the places of the nearest, best first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a store held at one moment, in the store's order: vectors, and the kind's parts."""
+
+    vectors: list[Any]
+    parts: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """What one search sees of a store, and the copy that it is led by."""
+
+    kind: StoreKind
+    look: Look
+    copied: CopiedVectors
+    state: Copied
+
+    def is_current(self, store: Any) -> bool:
+        """Tell whether neither the store nor the copy was changed since."""
+        if self.copied.version != self.state.version:
+            return False
+        kind = self.kind
+        held = list(kind.held(kind.entries(store)))
+        return are_same(list(map(kind.vector, held)), self.look.vectors)
+
+
+class StoreCopy:
+    """The copy of one store's vectors, once it pays, kept up to date; used from any thread."""
+
+    def __init__(self, kind: StoreKind) -> None:
+        self._kind = kind
+        self._lock = RenewedLock()
+        self._copied: CopiedVectors | None = None
+        #: vectors of which no copy can be made, or which a copy does not tell apart
+        self._refused: list[Any] | None = None
+        self._num_entries = -1
+        self._num_searches = 0
+        self._seen: list[Any] | None = None
+        self._num_open = 0
+
+    def is_due(self, entries: Mapping[str, Any]) -> bool:
+        """Tell whether it pays to look at a store, as far as the number of its entries tells."""
+        if len(entries) != self._num_entries:
+            self._num_entries = len(entries)
+            self._begin_anew()
+        return self._num_searches >= SEARCHES
+
+    def look(self, entries: Mapping[str, Any]) -> Look | None:
+        """Count a search, and look at the store for it; ``None`` if it is the store's own.
+
+        Raises whatever the entries raise that were put into the store.
+        """
+        if not self.is_due(entries) and self._num_searches == 0:
+            self._num_searches = 1  # what the store holds is of interest from the second one on
+            return None
+        held = list(self._kind.held(entries))
+        vectors = list(map(self._kind.vector, held))
+        seen = self._seen
+        if seen is not None and not are_same(vectors, seen):
+            self._begin_anew()
+        elif seen is not None:
+            vectors = seen  # the very list, so that it need not be compared with the copy's
+        self._seen = vectors
+        if self._num_searches < SEARCHES:
+            self._num_searches += 1
+            return None
+        return Look(vectors, self._kind.parts(held))
+
+    def current(self, look: Look) -> StoreView | None:
+        """Return a view by the copy as it is; ``None`` if it is not one of these vectors."""
+        copied = self._copied
+        state = copied.state if copied is not None else None
+        if copied is None or state is None or not state.stands_for(look.vectors):
+            return None
+        return StoreView(self._kind, look, copied, state)
+
+    def update(self, look: Look) -> StoreView | None:
+        """Make the copy one of these vectors; ``None`` if that cannot be. Takes long."""
+        with self._lock.lock:
+            view = self.current(look)
+            if view is not None:
+                return view
+            if self._refused is not None and are_same(look.vectors, self._refused):
+                return None
+            copied, self._copied = self._copied, None  # for good, should this be interrupted
+            if copied is None or not copied.follow(look.vectors):
+                copied = copy_vectors(look.vectors, self._kind.rows)
+            self._copied, self._num_open = copied, 0
+            self._refused = look.vectors if copied is None else None
+            return None if copied is None else StoreView(self._kind, look, copied, copied.state)
+
+    def forget(self) -> None:
+        """Copy everything anew, after as many searches as at first."""
+        self._copied = None
+        self._begin_anew()
+
+    def note_settled(self, view: StoreView, is_settled: bool) -> None:
+        """Give up a copy that hardly ever settles a search, until the store is changed."""
+        if is_settled:
+            self._num_open = max(0, self._num_open - SETTLED_WORTH)
+            return
+        self._num_open += 1
+        if self._num_open >= MAX_OPEN and self._copied is view.copied:
+            self._copied, self._refused = None, view.look.vectors
+
+    def _begin_anew(self) -> None:
+        self._num_searches, self._seen = 0, None
+
+
+_copies: ByIdentity[StoreCopy] = ByIdentity()
+
+
+def copy_of(kind: StoreKind, store: Any) -> StoreCopy:
+    """Return the copy of a store, made on first use; it lives as long as the kind says."""
+    owner = kind.owner(store)
+    return _copies.get(owner) or _copies.add(owner, StoreCopy(kind))
+
+
+def is_large(kind: StoreKind, store: Any) -> bool:
+    """Tell whether a store is large enough for an engine; if it is not, its copy is forgotten.
+
+    Asked in every search: of a small store no vector is looked at.
+    """
+    entries = kind.entries(store)
+    num = len(entries) if isinstance(entries, dict) else 0
+    if num >= MIN_ENTRIES and num * _dimension(kind, entries) >= MIN_NUMBERS:
+        return True
+    _copies.forget(kind.owner(store))
+    return False
+
+
+def _dimension(kind: StoreKind, entries: Any) -> int:
+    """Return the length of some vector; 0 where there is none, or the entries just change."""
+    try:
+        return len(kind.vector(next(iter(kind.held(entries)))))
+    except (RuntimeError, StopIteration, LookupError, TypeError):
+        return 0
+
+
+def search_query(view: StoreView, vector: Any, k: Any) -> SearchQuery | None:
+    """Return what to ask the index for; ``None`` if the question is not an ordinary one."""
+    if type(k) is not int or k < 1:
+        return None
+    query = view.kind.rows([vector])
+    if query is None or query.shape[1] != view.copied.index.spec.dimension or not query.any():
+        return None
+    return SearchQuery(unit(query)[0], k + MARGIN)
+
+
+def found_by(
+    view: StoreView, vector: Any, k: int, hits: Sequence[ScoredDocument], copy: StoreCopy
+) -> Any:
+    """Return what the store would find, given what its copy has found for ``search_query``.
+
+    None where the store itself is to say: where all vectors found are zero, where scores, which
+    are those of the store's own vectors, tell that one was changed in its place, and where they
+    do not settle the order.
+    """
+    state = view.state
+    pairs = [(place, hit.score) for hit in hits for place in state.of(hit.document.id)]
+    places, copied = [place for place, _ in pairs], [score for _, score in pairs]
+    if not any(copied):
+        return None
+    scores = view.kind.scores(vector, [state.vectors[place] for place in places])
+    summing = SUMMING[scores.dtype.itemsize]
+    if np.abs(scores - copied).max() > ROUNDING + summing:
+        copy.forget()
+        return None
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    is_all = len(places) == len(state.vectors)
+    is_cut_clear = is_all or ranked[k - 1] > copied[-1] + ROUNDING + summing
+    is_settled = bool(is_cut_clear and not np.any(-np.diff(ranked[: k + 1]) < summing))
+    copy.note_settled(view, is_settled)
+    if not is_settled:
+        return None
+    nearest = order[:k]
+    return view.kind.found(view.look, [places[at] for at in nearest], scores[nearest])

@@ -1,0 +1,188 @@
+"""What the passes make of a workflow on a local model writes the text of the plain graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+from fake_runner import tokenizer
+from tiny_chat import TOKENS, model
+
+from rag_accel import Accelerator, RAGraph, workflows
+from rag_accel.engine_api import (
+    EngineOutput,
+    EngineRequest,
+    PrimitiveKind,
+    PromptUse,
+    StepBudget,
+)
+from rag_accel.engines.llm.local.batching.schedule import common_length
+from rag_accel.engines.llm.local.engine import LocalLLMEngine
+from rag_accel.engines.llm.local.model.loading import load
+from rag_accel.engines.llm.local.text.prompting import Prompting
+from rag_accel.testing import FakeEngine, compute
+
+PATIENCE_S = 60.0
+
+HEAD = "A lane holds keys and values of one sequence of tokens, said the guide. " * 4
+ANSWER = HEAD + "{docs}\n\nQuestion: {input}"
+TURNS = [("user", "How high is it?"), ("assistant", "The height is 3776 metres, said the guide.")]
+WORKFLOWS: Mapping[str, Callable[[], RAGraph]] = {
+    "one_shot": partial(workflows.one_shot, prompt=ANSWER, max_tokens=TOKENS),
+    "with_history": partial(workflows.one_shot, history=True, max_tokens=TOKENS),
+    "hyde": partial(workflows.hyde, prompt=ANSWER, max_tokens=TOKENS),
+    "search_backed": partial(workflows.search_backed, prompt=ANSWER, max_tokens=TOKENS),
+    "kept_draft": partial(
+        workflows.search_backed,
+        prompt=ANSWER,
+        max_tokens=TOKENS,
+        wants_search=lambda verdict: False,
+    ),
+    "expanded": partial(
+        workflows.advanced_document_qa, max_tokens=TOKENS, top_k=2, synthesis="tree"
+    ),
+    "refined": partial(workflows.naive_document_qa, max_tokens=4, synthesis="refine"),
+    "multistep": partial(workflows.multistep, max_questions=2, max_tokens=4),
+}
+
+
+class Watched(LocalLLMEngine):
+    """A local engine that keeps what it was asked and what came of it."""
+
+    def __init__(self) -> None:
+        loaded = load(model(), tokenizer(), pool_bytes=1 << 25)
+        super().__init__(loaded.runner, loaded.tokenizer, eos=loaded.ends)
+        self.asked: list[EngineRequest] = []
+        self.ended: dict[str, EngineOutput] = {}
+        self.rows: list[int] = []
+        run = loaded.runner.run
+        loaded.runner.run = lambda parts: self._count(parts, run)
+
+    def _count(self, parts: Any, run: Callable[..., Any]) -> Any:
+        self.rows.append(sum(map(len, parts)))
+        return run(parts)
+
+    def submit(self, work: Any) -> None:
+        self.asked += work
+        super().submit(work)
+
+    def step(self, budget: StepBudget) -> Any:
+        outputs = super().step(budget)
+        self.ended.update({one.id: one for one in outputs if one.kind != "partial"})
+        return outputs
+
+    def kinds(self) -> list[str]:
+        return [one.kind.name for one in self.asked]
+
+
+def searching() -> dict[str, Any]:
+    return {"index": FakeEngine(), "embedder": FakeEngine(), "reranker": FakeEngine()}
+
+
+def inputs_of(graph: RAGraph) -> dict[str, Any]:
+    given = {"input": "Which of the documents says how high it is?", "history": TURNS}
+    return {name: given[name] for name in graph.freeze().inputs}
+
+
+def run(graph: RAGraph, engine: Watched, passes: Any) -> Any:
+    with Accelerator(llm=engine, passes=passes, **searching()) as accelerator:
+        return accelerator.run(graph, **inputs_of(graph))
+
+
+@pytest.mark.cross_product(keep=4)
+@pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS.keys())
+def test_the_text_is_that_of_the_graph_without_passes(make: Callable[[], RAGraph]) -> None:
+    plain, optimised = Watched(), Watched()
+    assert run(make(), optimised, "all") == run(make(), plain, "none")
+    assert optimised.held_bytes == 0
+
+
+def started_early(make: Callable[[], RAGraph], runs: int = 1) -> Watched:
+    """Run a workflow, whose search ends only after a prompt's beginning was computed."""
+    engine, is_computed = Watched(), threading.Event()
+    step = engine.step
+
+    def watched(budget: StepBudget) -> Any:
+        outputs = step(budget)
+        if any(one.handle is not None for one in outputs):
+            is_computed.set()
+        return outputs
+
+    def search(payload: Any) -> Any:
+        assert is_computed.wait(PATIENCE_S), "nothing of the prompt was computed meanwhile"
+        return compute(payload)
+
+    engine.step = watched
+    graph = make()
+    others = {"index": FakeEngine(compute=search), "embedder": FakeEngine()}
+    with Accelerator(llm=engine, **others) as accelerator:
+        for _ in range(runs):
+            is_computed.clear()
+            accelerator.run(graph, **inputs_of(graph))
+    return engine
+
+
+@pytest.mark.parametrize("name", ["one_shot", "with_history"])
+def test_what_was_computed_during_the_search_is_not_computed_again(name: str) -> None:
+    engine = started_early(WORKFLOWS[name])
+    assert engine.kinds() == ["PARTIAL_PREFILLING", "DECODING"]
+    begun, whole = map(ids_of, engine.asked)
+    value = engine.ended[engine.asked[1].id].value
+    common = common_length(begun, whole)
+    assert common > 50
+    assert value.use == PromptUse(computed=len(whole))
+    # The last token generated is not computed any more.
+    rows = len(begun) + len(whole) - common + value.completion_tokens - 1
+    assert sum(engine.rows) == rows
+    assert engine.held_bytes == 0
+
+
+def test_only_what_an_earlier_call_left_counts_as_taken_over() -> None:
+    engine = started_early(WORKFLOWS["one_shot"], runs=2)
+    begun, whole, _, again = map(ids_of, engine.asked)
+    uses = [engine.ended[one.id].value.use for one in (engine.asked[1], engine.asked[3])]
+    assert whole == again
+    assert uses[0] == PromptUse(computed=len(whole))
+    assert uses[1].from_prefix >= common_length(begun, whole)
+    assert uses[1].computed + uses[1].from_prefix == len(whole)
+
+
+def ids_of(request: EngineRequest) -> tuple[int, ...]:
+    """Return the tokens of a request's prompt."""
+    prompting = Prompting(tokenizer())
+    is_part = request.kind is PrimitiveKind.PARTIAL_PREFILLING
+    read = prompting.beginning if is_part else prompting.whole
+    return read(request.payload.messages)
+
+
+@pytest.mark.parametrize("name", ["one_shot", "with_history"])
+def test_a_whole_prompt_and_its_answer_are_one_work(name: str) -> None:
+    joined, apart = Watched(), Watched()
+    graph = WORKFLOWS[name]()
+    assert run(graph, joined, "join_prefill") == run(graph, apart, "none")
+    assert (joined.kinds(), apart.kinds()) == (["DECODING"], ["PREFILLING", "DECODING"])
+    assert sum(joined.rows) == sum(apart.rows) - 1
+
+
+def test_a_list_is_read_while_the_model_writes_it() -> None:
+    engine = Watched()
+    graph = WORKFLOWS["expanded"]()
+    with Accelerator(llm=engine, passes="all", **searching()) as accelerator:
+        assert ": PARTIAL_DECODING(" in accelerator.explain(graph, "e-graph")
+        found = accelerator.run(graph, **inputs_of(graph))
+    assert [one.stream for one in engine.asked if "expand" in one.id] == [True]
+    assert found == run(graph, Watched(), "none")
+
+
+def test_requests_together_write_what_each_writes_alone() -> None:
+    graph, engine = WORKFLOWS["search_backed"](), Watched()
+    questions = [f"Which of the documents says {number}?" for number in range(3)]
+    with Accelerator(llm=engine, **searching()) as accelerator:
+        handles = [accelerator.submit(graph, input=question) for question in questions]
+        together = [handle.result(PATIENCE_S) for handle in handles]
+    with Accelerator(llm=Watched(), passes="none", **searching()) as accelerator:
+        assert together == [accelerator.run(graph, input=question) for question in questions]
+    assert engine.held_bytes == 0

@@ -1,0 +1,355 @@
+"""Models come by path, hub name or object; what cannot be run is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import MODELS, fresh, ids_of, own_logits, part, shared, tiny_tokenizer
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from rag_accel.engines.llm.local.choice import local_model
+from rag_accel.engines.llm.local.model.loading import load
+from rag_accel.errors import ConfigError
+
+A = ids_of(30, 1)
+SMALL = {"pool_bytes": 1 << 24}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a saved model with its tokenizer."""
+    shared("llama").save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+def change_config(folder: Path, **settings: Any) -> None:
+    """Write other settings to the configuration of a saved model."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+def refusal_of(*args: Any, **options: Any) -> str:
+    """Return the message with which a model is refused; it says all that it should."""
+    with pytest.raises(ConfigError) as refused:
+        load(*args, **SMALL, **options)
+    error = refused.value
+    assert error.where
+    assert error.found is not None
+    assert error.valid
+    return str(error)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_object_runs_with_its_own_logits(name: str) -> None:
+    loaded = load(shared(name), tiny_tokenizer(), **SMALL)
+    found = loaded.runner.run([part(loaded.runner.pool.take(30), A, 0, 30)])
+    assert float((found - own_logits(shared(name), A)).abs().max()) <= 1e-5
+    assert loaded.is_same()
+
+
+def test_a_change_of_the_object_is_seen() -> None:
+    model = fresh("llama")
+    loaded = load(model, tiny_tokenizer(), **SMALL)
+    model.to(torch.bfloat16)
+    assert not loaded.is_same()
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_folder_is_loaded(folder: Path, kind: Callable[[Path], Any]) -> None:
+    loaded = load(kind(folder), **SMALL)
+    found = loaded.runner.run([part(loaded.runner.pool.take(30), A, 0, 30)])
+    assert float((found - own_logits(shared("llama"), A)).abs().max()) <= 1e-5
+    assert loaded.tokenizer.decode([7]) == "7"
+    assert (loaded.name, loaded.is_same()) == (str(folder), True)
+
+
+@pytest.mark.parametrize("spoil", ["written", "cut"])
+def test_a_file_that_changes_later_changes_no_loaded_model(folder: Path, spoil: str) -> None:
+    loaded = load(folder, **SMALL)
+    weights = folder / "model.safetensors"
+    size = weights.stat().st_size
+    with weights.open("r+b") as file:
+        if spoil == "cut":
+            file.truncate(100)
+        else:
+            file.seek(size // 4)
+            file.write(b"\0" * (size - size // 4))
+    found = loaded.runner.run([part(loaded.runner.pool.take(30), A, 0, 30)])
+    assert float((found - own_logits(shared("llama"), A)).abs().max()) <= 1e-5
+
+
+def test_a_folder_whose_files_changed_is_another_model(folder: Path) -> None:
+    before = local_model(str(folder))
+    assert local_model(str(folder)) is before
+    fresh("llama").save_pretrained(folder)
+    change_config(folder, max_position_embeddings=32)
+    assert local_model(str(folder)) is not before
+
+
+def test_a_repetition_penalty_is_read_with_the_model(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.2}')
+    assert load(folder, **SMALL).sampling == {"repetition_penalty": 1.2}
+
+
+def test_a_repetition_penalty_out_of_range_is_refused() -> None:
+    model = fresh("llama")
+    model.generation_config.repetition_penalty = 0.0
+    assert "generation_config.repetition_penalty" in refusal_of(model, tiny_tokenizer())
+
+
+def test_a_folder_is_loaded_in_another_dtype(folder: Path) -> None:
+    loaded = load(folder, dtype="bfloat16", **SMALL)
+    assert loaded.runner.pool.keys.dtype is torch.bfloat16
+
+
+def test_the_context_is_what_the_model_was_made_for(folder: Path) -> None:
+    assert load(folder, **SMALL).runner.context == 512
+
+
+def test_a_shorter_context_is_kept(folder: Path) -> None:
+    assert load(folder, context=100, **SMALL).runner.context == 100
+
+
+@pytest.mark.parametrize("context", [0, 513])
+def test_a_context_the_model_was_not_made_for_is_refused(context: int) -> None:
+    message = refusal_of(shared("llama"), tiny_tokenizer(), context=context)
+    assert "1 to 512" in message
+
+
+# What is refused of a folder
+
+
+def test_an_unsupported_type(folder: Path) -> None:
+    change_config(folder, model_type="gpt2")
+    message = refusal_of(folder)
+    assert "'gpt2'" in message
+    assert "llama | mistral | qwen2 | qwen3" in message
+    assert "transformers 5." in message
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_a_rotation_that_changes_with_length(folder: Path, kind: str) -> None:
+    factors = [1.0] * 8
+    rope = {
+        "rope_type": kind,
+        "rope_theta": 10000.0,
+        "factor": 2.0,
+        "short_factor": factors,
+        "long_factor": factors,
+        "original_max_position_embeddings": 256,
+    }
+    change_config(folder, rope_parameters=rope)
+    assert f"rope_type '{kind}'" in refusal_of(folder)
+
+
+def test_quantised_weights(folder: Path) -> None:
+    change_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
+    assert "quantization_config" in refusal_of(folder)
+
+
+def test_weights_that_can_hold_code(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    message = refusal_of(folder)
+    assert "found pytorch_model.bin" in message
+    assert "*.safetensors" in message
+
+
+def test_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert "found no weights" in refusal_of(folder)
+
+
+def test_an_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    assert "merge_and_unload" in refusal_of(folder)
+
+
+def test_damaged_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    assert "cannot be loaded" in refusal_of(folder)
+
+
+def test_weights_that_are_missing(folder: Path) -> None:
+    change_config(folder, num_hidden_layers=4)
+    assert "weights are missing" in refusal_of(folder)
+
+
+def test_weights_in_half_precision(folder: Path) -> None:
+    change_config(folder, dtype="float16")
+    message = refusal_of(folder)
+    assert "float16" in message
+    assert "float32 | bfloat16" in message
+
+
+def test_an_unknown_dtype(folder: Path) -> None:
+    assert "float32 | bfloat16" in refusal_of(folder, dtype="int8")
+
+
+def test_a_device_that_is_not_there(folder: Path) -> None:
+    assert "cannot be loaded" in refusal_of(folder, device="no-such-device")
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_configuration_that_cannot_be_read(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    assert "model" in refusal_of(folder)
+
+
+def test_no_configuration(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    assert "configuration cannot be read" in refusal_of(folder)
+
+
+def test_no_tokenizer_files(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    message = refusal_of(folder)
+    assert "tokenizer.json, tokenizer.model, vocab.json" in message
+
+
+def test_damaged_tokenizer_files(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+    assert "tokenizer is missing" in refusal_of(folder)
+
+
+def test_remote_code_is_not_run(folder: Path) -> None:
+    (folder / "custom.py").write_text("raise SystemExit('code of the checkpoint ran')")
+    names = {"AutoConfig": "custom.Config", "AutoModelForCausalLM": "custom.Model"}
+    change_config(folder, auto_map=names)
+    assert load(folder, **SMALL).runner.vocabulary == 256
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./no_such_folder", Path("no_such_folder")])
+def test_a_folder_that_is_not_there(name: Any) -> None:
+    assert "no such folder" in refusal_of(name)
+
+
+@pytest.mark.parametrize("name", ["no-such-owner/no-such-model", "not a name"])
+def test_a_name_that_was_not_fetched_before(name: str) -> None:
+    assert "cannot be fetched" in refusal_of(name, local_files_only=True)
+
+
+def test_a_name_is_found_among_what_was_fetched_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def fetch(name: str, **options: Any) -> str:
+        asked.update(options, name=name)
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert load("owner/model", local_files_only=True, **SMALL).name == "owner/model"
+    assert asked["local_files_only"] is True
+    assert not {"*.py", "*.bin", "*"} & set(asked["allow_patterns"])
+
+
+# What is refused of an object
+
+
+def test_an_object_of_another_type() -> None:
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=256))
+    assert "'gpt2'" in refusal_of(model, tiny_tokenizer())
+
+
+@pytest.mark.parametrize("thing", [object(), 3, None], ids=range(3))
+def test_something_that_is_no_model(thing: Any) -> None:
+    assert "not run here" in refusal_of(thing, tiny_tokenizer())
+
+
+class DerivedModel(LlamaForCausalLM):
+    """A class of a user's, which may compute anything."""
+
+
+def test_a_derived_class() -> None:
+    model = DerivedModel(shared("llama").config)
+    assert "DerivedModel" in refusal_of(model, tiny_tokenizer())
+
+
+def test_an_object_whose_rotation_changes_with_length() -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    model = LlamaForCausalLM(LlamaConfig(**_sizes(), rope_parameters=rope))
+    assert "rope_type 'dynamic'" in refusal_of(model, tiny_tokenizer())
+
+
+def _sizes() -> dict[str, Any]:
+    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    heads = ("num_attention_heads", "num_key_value_heads")
+    return {name: getattr(shared("llama").config, name) for name in (*kept, *heads)}
+
+
+class Adapter(torch.nn.Module):
+    """A layer put around another, as adapters are."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return what the inner layer returns."""
+        return self.inner(hidden)
+
+
+def test_an_object_with_an_adapter() -> None:
+    model = fresh("llama")
+    layer = model.model.layers[1].self_attn
+    layer.q_proj = Adapter(layer.q_proj)
+    assert "Adapter" in refusal_of(model, tiny_tokenizer())
+
+
+def test_an_object_with_a_hook() -> None:
+    model = fresh("llama")
+    model.model.norm.register_forward_hook(lambda *_: None)
+    assert "hooks" in refusal_of(model, tiny_tokenizer())
+
+
+def test_an_object_with_another_forward() -> None:
+    model = fresh("llama")
+    model.model.norm.forward = lambda hidden: hidden
+    assert "methods put over" in refusal_of(model, tiny_tokenizer())
+
+
+def test_an_object_in_half_precision() -> None:
+    assert "float16" in refusal_of(fresh("llama", torch.float16), tiny_tokenizer())
+
+
+def test_an_object_of_two_dtypes() -> None:
+    model = fresh("llama")
+    model.lm_head.to(torch.bfloat16)
+    assert "bfloat16, float32" in refusal_of(model, tiny_tokenizer())
+
+
+def test_an_object_without_memory() -> None:
+    assert "meta" in refusal_of(fresh("llama").to("meta"), tiny_tokenizer())
+
+
+@pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "cuda"}], ids=str)
+def test_an_object_is_not_converted(option: dict[str, str]) -> None:
+    assert "keeps its" in refusal_of(shared("llama"), tiny_tokenizer(), **option)
+
+
+def test_an_object_whose_weights_count_no_changes() -> None:
+    with torch.inference_mode():
+        model = fresh("llama")
+    assert "could not be noticed" in refusal_of(model, tiny_tokenizer())
+
+
+@pytest.mark.parametrize("tokenizer", [None, str.split], ids=["none", "function"])
+def test_an_object_without_its_tokenizer(tokenizer: Any) -> None:
+    assert "tokenizer is missing" in refusal_of(shared("llama"), tokenizer)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["more"])
+    assert "257 tokens" in refusal_of(shared("llama"), tokenizer)
+
+
+def test_a_pool_too_small_for_a_token() -> None:
+    with pytest.raises(ConfigError, match="do not fit"):
+        load(shared("llama"), tiny_tokenizer(), pool_bytes=10)
