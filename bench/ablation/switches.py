@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
-from langchain_rag_accel import side_by_side
+from langchain_rag_accel import parallel_calls as side_by_side
 from rag_accel.accelerator import accelerator
 from rag_accel.config import Options
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
-from rag_accel.engines.embedding.under_way import UnderWay
+from rag_accel.engines.embedding.microbatches import UnderWay
 from rag_accel.engines.retrieval.coded import codes
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.engines.retrieval.vectors.ivf import RowPlaces

@@ -29,7 +29,7 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.langchain.models import EMBEDDINGS
-from rag_accel_adapters.langchain.stand_ins import STAND_INS
+from rag_accel_adapters.langchain.proxies import STAND_INS
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
 
 

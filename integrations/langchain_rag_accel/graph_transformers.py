@@ -9,7 +9,7 @@ import functools
 import inspect
 from typing import Any
 
-from langchain_rag_accel.side_by_side import spreading
+from langchain_rag_accel.parallel_calls import spreading
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of, program_twin
 from rag_accel.recognition.known_classes import full_name

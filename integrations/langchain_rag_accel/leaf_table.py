@@ -26,7 +26,7 @@ from langchain_rag_accel.owned_search import (
     is_recognised,
     searching,
 )
-from langchain_rag_accel.side_by_side import spreading
+from langchain_rag_accel.parallel_calls import spreading
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.adoption.proxy_calls import StandingIn
 from rag_accel.engine_api import PrimitiveKind
@@ -42,7 +42,7 @@ from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.documents import documents_in, question_in
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
-from rag_accel_adapters.langchain.stand_ins import STAND_INS
+from rag_accel_adapters.langchain.proxies import STAND_INS
 from rag_accel_adapters.langchain.walk import leaves
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING

@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable
 
 from langchain_rag_accel.graph_transformers import is_graph_transformer
 from langchain_rag_accel.leaf_table import LANGCHAIN
-from langchain_rag_accel.side_by_side import is_spread
+from langchain_rag_accel.parallel_calls import is_spread
 from rag_accel.config import Options
 from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_class, plain_method
 from rag_accel.interception.option_reach import (
@@ -21,7 +21,7 @@ from rag_accel.interception.option_reach import (
 )
 from rag_accel_adapters.langchain.langgraph_parts import is_graph
 from rag_accel_adapters.langchain.models import EMBEDDINGS
-from rag_accel_adapters.langchain.stand_ins import STAND_INS
+from rag_accel_adapters.langchain.proxies import STAND_INS
 from rag_accel_adapters.langchain.walk import is_users, walk
 
 _SPREAD = frozenset({"mode", "side_by_side"})

@@ -30,7 +30,7 @@ from workflows import Workflow
 from workflows.events import StopEvent
 from workflows.handler import WorkflowHandler
 
-from llama_index_rag_accel.concurrency.side_by_side import spread
+from llama_index_rag_accel.concurrency.parallel_calls import spread
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.leaf_table import called_on
 from rag_accel.interception.twins import program_of

@@ -10,7 +10,7 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
 from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
-from llama_index_rag_accel.concurrency.off_loop import reason_to_stay
+from llama_index_rag_accel.concurrency.offload import reason_to_stay
 from llama_index_rag_accel.entries import is_program
 from llama_index_rag_accel.indexed_graph import why_not_shared
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
@@ -36,7 +36,7 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
-from rag_accel_adapters.llama_index.stand_ins import STAND_INS
+from rag_accel_adapters.llama_index.proxies import STAND_INS
 from rag_accel_adapters.llama_index.walk import FoundPart, walk
 
 _PROGRAM = "runs plainly around its leaves, each call or run of it is one request"

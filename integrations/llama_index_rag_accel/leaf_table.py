@@ -29,12 +29,12 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
 from llama_index_rag_accel.concurrency.composites import composite_of
 from llama_index_rag_accel.concurrency.layers import Method
-from llama_index_rag_accel.concurrency.off_loop import leaving_within, may_leave, stays_on_loop
-from llama_index_rag_accel.concurrency.side_by_side import spread
+from llama_index_rag_accel.concurrency.offload import leaving_within, may_leave, stays_on_loop
+from llama_index_rag_accel.concurrency.parallel_calls import spread
 from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.owned_search import is_recognised, may_be_owned, searching
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.embedding_ahead import EmbeddingsAhead
+from rag_accel.adoption.prefetching_methods import EmbeddingsAhead
 from rag_accel.adoption.embedding_calls import Role
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.adoption.proxy_calls import StandingIn
@@ -49,7 +49,7 @@ from rag_accel.interception.leaf_table import (
 from rag_accel.recognition.known_classes import does_the_same
 from rag_accel_adapters.llama_index.documents import documents_in, question_in
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
-from rag_accel_adapters.llama_index.stand_ins import STAND_INS
+from rag_accel_adapters.llama_index.proxies import STAND_INS
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING

@@ -26,7 +26,7 @@ from rag_accel.interception.option_reach import (
     component_options,
 )
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
-from rag_accel_adapters.llama_index.stand_ins import STAND_INS
+from rag_accel_adapters.llama_index.proxies import STAND_INS
 from rag_accel_adapters.llama_index.walk import walk
 
 

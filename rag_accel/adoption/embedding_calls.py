@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.accelerator.placed_models import PlacedModel
 from rag_accel.adoption.embedding_devices import on_devices
-from rag_accel.adoption.texts_ahead import TextsAhead, find_ahead
+from rag_accel.adoption.embedding_prefetch import TextsAhead, find_ahead
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
 from rag_accel.recognition.embeddings import AdoptedEmbeddings

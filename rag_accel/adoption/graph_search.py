@@ -28,7 +28,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.graph.stages.graph_retrieval import LINKS, Link
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import inside, is_nested, note_leaf
-from rag_accel.leaves.handed_over import HandedOver
+from rag_accel.leaves.submitted_work import HandedOver
 from rag_accel.requests.graph_work import link_query
 
 Vector = Sequence[float]

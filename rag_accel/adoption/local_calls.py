@@ -16,7 +16,7 @@ from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
 from rag_accel.kv.prompt_chunks import with_passages
-from rag_accel.leaves.handed_over import HandedOver
+from rag_accel.leaves.submitted_work import HandedOver
 
 #: calls handed over before the first of them is waited for
 MOST_AHEAD = 64

@@ -19,7 +19,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
-from rag_accel.recognition.by_identity import ByClass
+from rag_accel.recognition.weak_maps import ByClass
 from rag_accel.recognition.generation import GreedyCall
 from rag_accel.recognition.proxies import ClientWork, KnownClass, StandIns
 

@@ -20,7 +20,7 @@ from rag_accel.fidelity.heads import dated_heads
 from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 from rag_accel.fidelity.proposal import PROPOSED_BELOW, RatioFidelity, proposed_ratio
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.verdict import ReuseVerdict, default_folder, write_verdict
+from rag_accel.kv.reuse_check import ReuseVerdict, default_folder, write_verdict
 from rag_accel.sample import read_corpus
 from rag_accel.system.processor import usable_cores
 

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
-from rag_accel.leaves.seen_documents import ReadDocuments
-from rag_accel.recognition.by_identity import ByClass
+from rag_accel.leaves.retrieved_documents import ReadDocuments
+from rag_accel.recognition.weak_maps import ByClass
 from rag_accel.scheduler.messages import EngineName
 
 Method = Callable[..., Any]

@@ -21,7 +21,7 @@ from rag_accel.interception.option_reach import (
     PartsOf,
     reach,
 )
-from rag_accel.recognition.by_identity import ByIdentity
+from rag_accel.recognition.weak_maps import ByIdentity
 
 #: Values that hold of themselves where nothing reads the option: defaults, and those that keep
 #: something from being done.

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from rag_accel.leaves.seen_documents import SeenDocuments
+from rag_accel.leaves.retrieved_documents import SeenDocuments
 from rag_accel.scheduler.messages import RequestId
 from rag_accel.system.forks import forks
 

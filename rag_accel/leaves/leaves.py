@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
-from rag_accel.leaves.handed_over import HandedOver, value_of
+from rag_accel.leaves.submitted_work import HandedOver, value_of
 from rag_accel.leaves.held_up_loops import wait_beside
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.scheduler.driver import (

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_accel.engine_api import ScoredDocument, SearchQuery
-from rag_accel.recognition.by_identity import ByIdentity
+from rag_accel.recognition.weak_maps import ByIdentity
 from rag_accel.recognition.copied_vectors import (
     Copied,
     CopiedVectors,

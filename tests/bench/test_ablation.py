@@ -32,7 +32,7 @@ from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
 from rag_accel.engines.batching import BatchLimits, PendingWork
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.embedding.under_way import Piece, UnderWay
+from rag_accel.engines.embedding.microbatches import Piece, UnderWay
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.vectors import nearest_clusters

@@ -21,7 +21,7 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity import ReuseCheck, TextPrompt, check_reuse
-from rag_accel.kv.verdict import default_folder, read_verdict
+from rag_accel.kv.reuse_check import default_folder, read_verdict
 from rag_accel.testing.clock import ManualClock
 
 TEXTS = (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rag_accel.errors import ChunkFileError
-from rag_accel.kv import verdict as verdicts
-from rag_accel.kv.verdict import ReuseVerdict, find_verdict, read_verdict, write_verdict
+from rag_accel.kv import reuse_check as verdicts
+from rag_accel.kv.reuse_check import ReuseVerdict, find_verdict, read_verdict, write_verdict
 
 MODEL, OTHER = "a" * 64, "b" * 64
 FOUND = ReuseVerdict(

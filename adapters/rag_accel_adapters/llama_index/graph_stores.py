@@ -25,7 +25,7 @@ from llama_index.core.graph_stores.types import (
     Relation,
 )
 
-from rag_accel.recognition.by_identity import ByIdentity
+from rag_accel.recognition.weak_maps import ByIdentity
 from rag_accel.recognition.known_classes import PlainMethod, does_the_same, is_written_in
 from rag_accel.recognition.sources import digest_of
 from rag_accel.recognition.triplet_index import Numbers, Places, TripletIndex, TripletWalk

@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 
 from langchain_rag_accel.explanation import leaf_lines
 from langchain_rag_accel.runnables import AcceleratedRunnable
-from langchain_rag_accel.side_by_side import MAX_AT_ONCE, is_spread
+from langchain_rag_accel.parallel_calls import MAX_AT_ONCE, is_spread
 from langchain_rag_accel.translation.batch import arun_batch, run_batch
 from langchain_rag_accel.translation.call import TranslatedCall
 from rag_accel.accelerator import Accelerator

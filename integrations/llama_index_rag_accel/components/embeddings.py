@@ -14,7 +14,7 @@ from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.accelerator.embedder_lists import component_devices
 from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed, hand_over
 from rag_accel.adoption.embedding_devices import described_devices
-from rag_accel.adoption.texts_ahead import TextsAhead, texts_ahead
+from rag_accel.adoption.embedding_prefetch import TextsAhead, texts_ahead
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import aowned_or_plain, fail_open, owned_or_plain

@@ -19,7 +19,7 @@ from math import ceil
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.pieces import PIECE_TOKENS
 from rag_accel.engines.devices.placement import Placement
-from rag_accel.engines.devices.to_come import TokensToCome
+from rag_accel.engines.devices.expected_tokens import TokensToCome
 
 MOST_RETRY_S = 30.0
 """The latest slot of a refused request; those behind it share the slots of those before."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rag_accel.engines.embedding.under_way import Vector
+from rag_accel.engines.embedding.microbatches import Vector
 
 
 class AnswerFault(Exception):

@@ -15,7 +15,7 @@ import numpy as np
 from rag_accel.engine_api import TextBatch
 
 if TYPE_CHECKING:
-    from rag_accel.engines.embedding.under_way import Vector
+    from rag_accel.engines.embedding.microbatches import Vector
 
 _LEAST_LENGTH = 1e-12  # of a vector that is scaled, as in torch
 _KNOWN = frozenset({"prompt", "truncate_dim", "normalize_embeddings"})

@@ -41,9 +41,9 @@ from rag_accel.engines.devices.probing import MemberProber
 from rag_accel.engines.devices.upkeep import Upkeep
 from rag_accel.engines.devices.worker import Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
-from rag_accel.engines.embedding.kept_vectors import kept_in_front
+from rag_accel.engines.embedding.vector_cache import kept_in_front
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.engines.embedding.under_way import Vector
+from rag_accel.engines.embedding.microbatches import Vector
 from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import ClosedError, EngineError, ForkedError, MemberPausedError
 

@@ -11,11 +11,11 @@ import numpy as np
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.admitting import ROLES
 from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts
-from rag_accel.engines.devices.line import CostLine
+from rag_accel.engines.devices.latency_fit import CostLine
 from rag_accel.engines.devices.members import Member, MemberChangedError
 from rag_accel.engines.devices.plan import MemberSpec
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.engines.embedding.under_way import Vector
+from rag_accel.engines.embedding.microbatches import Vector
 from rag_accel.errors import ConfigError, EngineError, RemoteEngineError
 
 logger = logging.getLogger("rag_accel.engines")

@@ -17,9 +17,9 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.devices.formed_texts import form_of
 from rag_accel.engines.devices.joining import Joined
-from rag_accel.engines.embedding.kept_vectors import KeptVectors, KnownTexts
+from rag_accel.engines.embedding.vector_cache import KeptVectors, KnownTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.engines.embedding.under_way import Vector
+from rag_accel.engines.embedding.microbatches import Vector
 
 MOST_WORK = 1 << 20
 """Texts that may be queued or computed at once."""

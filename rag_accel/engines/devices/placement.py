@@ -14,7 +14,7 @@ from itertools import islice
 from math import inf
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.filling import drained_at, least_late
+from rag_accel.engines.devices.packing import drained_at, least_late
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.pieces import (
     LATE_SHARE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from rag_accel.engines.devices.line import MemberLines
+from rag_accel.engines.devices.latency_fit import MemberLines
 from rag_accel.engines.devices.pieces import Turn, WorkPiece
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rag_accel.engines.devices.line import MemberLines
+from rag_accel.engines.devices.latency_fit import MemberLines
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec, MemberState
 
 

@@ -15,7 +15,7 @@ from rag_accel.engines.devices.joining import Joined, Joining, NotJoined, compar
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.members import InterruptibleMember, Member, MemberChangedError
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.engines.embedding.under_way import Vector
+from rag_accel.engines.embedding.microbatches import Vector
 
 _NUM_SAMPLES = 4  # of the probes, short ones, embedded as queries
 _WITHOUT_ROOM = 16  # times as many texts in calls that have no room for a probe

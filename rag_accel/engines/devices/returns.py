@@ -10,7 +10,7 @@ from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.pieces import DeviceWork, WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec, MemberState
 from rag_accel.engines.devices.presence import Presence
-from rag_accel.engines.devices.rest import RestOfRequest
+from rag_accel.engines.devices.remaining_time import RestOfRequest
 
 MOST_FAILURES = 3
 """Failed steps in a row after which a member is away until it has been probed."""

@@ -14,7 +14,7 @@ from rag_accel.engines.embedding.engine import (
     EmbeddingEngine,
     embedding_profile,
 )
-from rag_accel.engines.embedding.kept_vectors import KeptVectors, always_same
+from rag_accel.engines.embedding.vector_cache import KeptVectors, always_same
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.torch_threads import on_threads

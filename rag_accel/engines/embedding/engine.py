@@ -37,7 +37,7 @@ from rag_accel.engines.batching import (
     micro_batches,
     shared_limits,
 )
-from rag_accel.engines.embedding.kept_vectors import KeptVectors, KnownTexts
+from rag_accel.engines.embedding.vector_cache import KeptVectors, KnownTexts
 from rag_accel.engines.embedding.models import default_threads, load_model
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.same_model import watch_of
@@ -46,7 +46,7 @@ from rag_accel.engines.embedding.sentence_encoder import (
     SentenceEncoder,
     runs_on_cpu,
 )
-from rag_accel.engines.embedding.under_way import (
+from rag_accel.engines.embedding.microbatches import (
     Encoder,
     Piece,
     UnderWay,

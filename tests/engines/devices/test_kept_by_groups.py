@@ -12,7 +12,7 @@ from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextB
 from rag_accel.engines import CallableEmbeddingEngine, SentenceTransformerEngine
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import EngineMember
-from rag_accel.engines.embedding.kept_vectors import KeptVectors, kept_in_front
+from rag_accel.engines.embedding.vector_cache import KeptVectors, kept_in_front
 from rag_accel.testing.members import FakeMember, plain_vectors
 
 

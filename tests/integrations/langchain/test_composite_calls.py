@@ -31,7 +31,7 @@ from lc_translating import Runs, config_with
 from pydantic import Field
 
 from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.side_by_side import MAX_AT_ONCE
+from langchain_rag_accel.parallel_calls import MAX_AT_ONCE
 from rag_accel import Accelerator
 
 QUESTION = "question one"

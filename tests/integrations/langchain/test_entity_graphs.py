@@ -20,7 +20,7 @@ from langchain_rag_accel import accelerate, activate, explain
 from langchain_rag_accel.coverage import CoverageRow, coverage
 from rag_accel import Accelerator
 from rag_accel.accelerator import current_request
-from rag_accel.leaves.seen_documents import MOST_RESULTS
+from rag_accel.leaves.retrieved_documents import MOST_RESULTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # chains of chains
 

@@ -28,7 +28,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.concurrency.composites import composite_of
 from rag_accel import Accelerator
-from rag_accel.interception.side_by_side import MAX_AT_ONCE
+from rag_accel.interception.parallel_calls import MAX_AT_ONCE
 from rag_accel.recognition.known_classes import full_name
 
 every_extractor = pytest.mark.parametrize("name", EXTRACTORS)

@@ -33,7 +33,7 @@ from neo4j_server import BoltServer
 from relay import Relay
 
 from llama_index_rag_accel import accelerate, activate, explain
-from llama_index_rag_accel.concurrency import off_loop
+from llama_index_rag_accel.concurrency import offload as off_loop
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 

@@ -24,7 +24,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.local.batching.pace import Pace
+from rag_accel.engines.llm.local.batching.forward_cost import Pace
 from rag_accel.engines.llm.local.batching.prefix import PrefixCache
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
 from rag_accel.engines.llm.local.batching.schedule import Planned, Schedule
@@ -32,7 +32,7 @@ from rag_accel.engines.llm.local.batching.sequence import Lane, TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse.chunk_store import chunk_store
 from rag_accel.engines.llm.local.reuse.chunks import ChunkReuse, Recompute
-from rag_accel.engines.llm.local.reuse.hints import Hints
+from rag_accel.engines.llm.local.reuse.prefetcher import Hints
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.engines.llm.local.text.sampling import choose
 from rag_accel.engines.llm.local.text.stopping import end_tokens

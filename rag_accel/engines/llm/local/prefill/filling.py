@@ -30,9 +30,9 @@ from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.kv.neighbours import NeighbourOrder, check_neighbours
-from rag_accel.kv.preferred import prefer
+from rag_accel.kv.preprocessed import prefer
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.written import WrittenStore
+from rag_accel.kv.write_through import WrittenStore
 from rag_accel.system.processor import usable_cores
 
 #: Texts that are encoded together, if no number is given.

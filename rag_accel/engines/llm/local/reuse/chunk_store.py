@@ -8,7 +8,7 @@ from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.preferred import PreferredStates
+from rag_accel.kv.preprocessed import PreferredStates
 from rag_accel.kv.store import ChunkStore, HostStore
 from rag_accel.kv.tiers import TieredStore
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.batching.rows import LanePool
 from rag_accel.engines.llm.local.batching.sequence import Probing, TokenSequence
-from rag_accel.engines.llm.local.reuse.lookups import Lookups
+from rag_accel.engines.llm.local.reuse.pending_loads import Lookups
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.locate import parts_of

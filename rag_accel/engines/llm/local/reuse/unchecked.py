@@ -11,7 +11,7 @@ from typing import Any
 
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import UncheckedReuseWarning
-from rag_accel.kv.verdict import ReuseVerdict, default_folder, find_verdict
+from rag_accel.kv.reuse_check import ReuseVerdict, default_folder, find_verdict
 
 _lock = threading.Lock()
 _warned: set[str] = set()

@@ -30,7 +30,7 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.llm.local.batching.pace import ALONE
+from rag_accel.engines.llm.local.batching.forward_cost import ALONE
 from rag_accel.engines.llm.local.batching.schedule import JUST_BEGUN, LEAST_CHUNK
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions

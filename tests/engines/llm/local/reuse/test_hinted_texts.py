@@ -12,8 +12,8 @@ from kept_engines import TEXTS, Make, answer, engine_over, reused, tokens
 
 from rag_accel.engine_api import Capability
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
-from rag_accel.engines.llm.local.reuse import hints as hinting
-from rag_accel.engines.llm.local.reuse.hints import Heads
+from rag_accel.engines.llm.local.reuse import prefetcher as hinting
+from rag_accel.engines.llm.local.reuse.prefetcher import Heads
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.store import HostStore
 

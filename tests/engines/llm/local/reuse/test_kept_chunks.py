@@ -19,7 +19,7 @@ from rag_accel.engine_api import GenerationOutput, StepBudget, WorkId
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.llm.local.reuse.lookups import PATIENCE_S
+from rag_accel.engines.llm.local.reuse.pending_loads import PATIENCE_S
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
 from rag_accel.testing import ManualClock

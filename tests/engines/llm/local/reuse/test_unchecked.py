@@ -20,7 +20,7 @@ from rag_accel.engines.llm.local.choice import local_model
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse import unchecked
-from rag_accel.kv.verdict import ReuseVerdict, default_folder, write_verdict
+from rag_accel.kv.reuse_check import ReuseVerdict, default_folder, write_verdict
 
 pytestmark = pytest.mark.filterwarnings("error::rag_accel.UncheckedReuseWarning")
 

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from rag_accel import Accelerator
-from rag_accel.interception.side_by_side import (
+from rag_accel.interception.parallel_calls import (
     MAX_AT_ONCE,
     arun_side_by_side,
     run_side_by_side,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_accel.engines.devices.to_come import TokensToCome
+from rag_accel.engines.devices.expected_tokens import TokensToCome
 
 
 @pytest.mark.parametrize(

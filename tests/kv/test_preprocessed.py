@@ -12,7 +12,7 @@ from chunk_states import chunk_state, same_state
 from rag_accel.cli import main
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
-from rag_accel.kv.preferred import PreferredStates, prefer
+from rag_accel.kv.preprocessed import PreferredStates, prefer
 from rag_accel.kv.tiers import TieredStore
 
 ALONE, BEHIND, OTHER = (bytes([at]) * 32 for at in range(3))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
 from rag_accel.engines.batching import PendingWork, Slot
-from rag_accel.engines.embedding.under_way import Piece, UnderWay
+from rag_accel.engines.embedding.microbatches import Piece, UnderWay
 
 COST = 20
 

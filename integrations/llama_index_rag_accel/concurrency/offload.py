@@ -23,7 +23,7 @@ from rag_accel.interception.identity import find_identity, identity_for
 from rag_accel.interception.leaf_call import is_nested
 from rag_accel.interception.leaf_table import LeafMethod, called_on, plain_class, plain_method
 from rag_accel.recognition.known_classes import full_name
-from rag_accel_adapters.llama_index.stand_ins import shares_steps
+from rag_accel_adapters.llama_index.proxies import shares_steps
 from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
 
 

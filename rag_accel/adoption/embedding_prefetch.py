@@ -9,7 +9,7 @@ from typing import Any
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.interception.fallback import MEANT
-from rag_accel.leaves.handed_over import HandedOver
+from rag_accel.leaves.submitted_work import HandedOver
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
 
 Place = tuple[int, int]

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import hand_over
 from rag_accel.adoption.owned_embedding import EmbeddingRecogniser
-from rag_accel.adoption.texts_ahead import TextsAhead, texts_ahead
+from rag_accel.adoption.embedding_prefetch import TextsAhead, texts_ahead
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import is_nested

@@ -9,7 +9,7 @@ import pytest
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import CallableEmbeddingEngine, SentenceTransformerEngine
-from rag_accel.engines.embedding.kept_vectors import KeptVectors, always_same
+from rag_accel.engines.embedding.vector_cache import KeptVectors, always_same
 
 TEXTS = ("Ada -> wrote to -> Charles", "Charles -> designed -> the engine", "short")
 

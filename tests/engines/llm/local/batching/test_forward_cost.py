@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rag_accel.engines.llm.local.batching.pace import FEW_ROWS, RECENT, Pace
+from rag_accel.engines.llm.local.batching.forward_cost import FEW_ROWS, RECENT, Pace
 from rag_accel.engines.llm.local.batching.schedule import LEAST_CHUNK
 
 

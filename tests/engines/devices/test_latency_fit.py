@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rag_accel.engines.devices.line import CostLine, MemberLines
+from rag_accel.engines.devices.latency_fit import CostLine, MemberLines
 
 
 def test_steps_of_two_sizes_give_the_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from rag_accel.engines.devices.line import FORGETTING
+from rag_accel.engines.devices.latency_fit import FORGETTING
 
 MOST_REQUESTS = 1024
 """Requests whose last embedding is remembered; older ones teach nothing."""

@@ -14,12 +14,12 @@ from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
 from llama_index_rag_accel.concurrency.composites import composite_of
 from llama_index_rag_accel.concurrency.independent_calls import IndependentCalls
 from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
-from llama_index_rag_accel.concurrency.off_loop import off_loop, preparation_for
+from llama_index_rag_accel.concurrency.offload import off_loop, preparation_for
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_call import is_inside_leaf, is_nested
 from rag_accel.interception.leaf_table import called_on
-from rag_accel.interception.side_by_side import (
+from rag_accel.interception.parallel_calls import (
     MAX_AT_ONCE,
     arun_side_by_side,
     run_side_by_side,
