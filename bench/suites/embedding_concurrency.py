@@ -9,7 +9,8 @@ named as row ``missing``. All arms take turns run by run over the same distinct 
 words; nothing is cached or shared, and one clock counts, the callers'. Our model is compiled before
 anything counts, which takes some two seconds in the background. Of the two shapes the worse counts.
 
-Every vector must be plain's within 1e-5, every reranked order the opponent's but for ties.
+Every vector must be plain's within 1e-5, one of a server plain's own, every reranked order the
+opponent's but for ties.
 
 Ratios:
     embedding_vs_best_peer: against the fastest opponent (torch, ONNX Runtime or OpenVINO unbatched,
@@ -33,12 +34,17 @@ Ratios:
     rerank_one_thread: against LangChain's CrossEncoderReranker (MiniLM with a random head, torch)
         where torch has one thread a call: pairs/s accelerated / plain, 16 callers in threads, 8
         passages of 60 words a call; median over pairs of runs.
+    hosted_vs_plain: against the same LangChain ``OpenAIEmbeddings`` without us, on a scripted
+        server that runs eight calls at the same time, 50 ms and 1 ms a text each: wall time plain /
+        accelerated of 32 threads that embed one text each; median over pairs of runs.
+    hosted_alone: against the same LangChain ``OpenAIEmbeddings`` without us, on that server: median
+        time of a call accelerated / plain with one caller; median over pairs of runs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,7 +54,7 @@ from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.baselines import embedding as opponents
 from bench.baselines.embedding_runtimes import SAME
-from bench.embedding import reranking
+from bench.embedding import hosted, reranking
 from bench.embedding.levels import OURS, PLAIN, Arms, EmbedQuery, Found, Level
 from bench.embedding.precision import precision_rows
 from bench.garbage import little_garbage
@@ -79,6 +85,7 @@ class Sizes:
         repeats: turns.
         rerank: calls of a run that reranks; 0 for none.
         rerank_repeats: turns of these.
+        hosted_repeats: turns on a server of embeddings; 0 for none.
         tune: whether the opponents' settings are looked for anew, and kept.
     """
 
@@ -88,11 +95,14 @@ class Sizes:
     repeats: int
     rerank: int = 0
     rerank_repeats: int = 2
+    hosted_repeats: int = 0
     tune: bool = False
 
 
-QUICK = Sizes((1, 16, 64), (64, 160, 192), 64, 3, rerank=64)
-FULL = Sizes((1, 16, 64), (256, 1024, 1024), 256, 7, rerank=128, rerank_repeats=7)
+QUICK = Sizes((1, 16, 64), (64, 160, 192), 64, 3, rerank=64, hosted_repeats=5)
+FULL = Sizes(
+    (1, 16, 64), (256, 1024, 1024), 256, 7, rerank=128, rerank_repeats=7, hosted_repeats=15
+)
 
 
 def configured(quick: bool, settings: Mapping[str, str]) -> Sizes:
@@ -148,20 +158,28 @@ def run(
     if embeddings is None:
         rows += _missing_rows()
         rows += precision_rows(plain, asked[: len(wanted)], wanted, callers, chosen.repeats)
-    if chosen.rerank:
-        rerank = reranking.Sizes(16, chosen.callers[-1], chosen.rerank, chosen.rerank_repeats)
-        documents = [one.text for one in read_corpus(CHUNKS).documents]
-        ratios["rerank_vs_plain"], more = reranking.rerank(plain._client, documents, rerank)
-        rows += more
-        rerank = reranking.Sizes(8, 16, chosen.rerank // 2, chosen.rerank_repeats)
-        ratios["rerank_one_thread"], more = reranking.rerank_on_one_thread(
-            plain.model_name, documents, rerank
-        )
+    for found_ratios, more in _others(plain, chosen):
+        ratios |= found_ratios
         rows += more
     wrong = (*too_many(rows, "max_abs_difference", SAME), *too_many(rows, "different_answers"))
     return SuiteResult(
         "embedding_concurrency", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong
     )
+
+
+def _others(plain: Any, sizes: Sizes) -> Iterator[tuple[dict[str, float], list[Row]]]:
+    """Measure what is no level: reranking, and a server of embeddings."""
+    if sizes.rerank:
+        rerank = reranking.Sizes(16, sizes.callers[-1], sizes.rerank, sizes.rerank_repeats)
+        documents = [one.text for one in read_corpus(CHUNKS).documents]
+        ratio, rows = reranking.rerank(plain._client, documents, rerank)
+        yield {"rerank_vs_plain": ratio}, rows
+        rerank = reranking.Sizes(8, 16, sizes.rerank // 2, sizes.rerank_repeats)
+        ratio, rows = reranking.rerank_on_one_thread(plain.model_name, documents, rerank)
+        yield {"rerank_one_thread": ratio}, rows
+    if sizes.hosted_repeats:
+        of_server = hosted.Sizes(repeats=sizes.hosted_repeats)
+        yield hosted.hosted(distinct_texts(of_server.callers), of_server)
 
 
 def distinct_texts(count: int, chunks: int = CHUNKS) -> tuple[str, ...]:

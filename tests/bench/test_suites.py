@@ -193,6 +193,8 @@ def test_embedding_compares_every_vector() -> None:
     defined = set(ratio_definitions("embedding_concurrency"))
     assert defined - set(found.ratios) == {
         "embedding_vs_best_peer",
+        "hosted_alone",
+        "hosted_vs_plain",
         "rerank_one_thread",
         "rerank_vs_plain",
     }
@@ -241,7 +243,7 @@ def test_a_vector_that_differs_fails_the_suite(
 @pytest.mark.slow
 def test_embedding_meets_all_opponents_with_the_same_vectors() -> None:
     texts = [f"how does text number {number} differ from the others" for number in range(8)]
-    sizes = embedding_concurrency.Sizes((1, 16, 64), (4, 4, 8), 4, 1, rerank=2)
+    sizes = embedding_concurrency.Sizes((1, 16, 64), (4, 4, 8), 4, 1, rerank=2, hosted_repeats=1)
     found = embedding_concurrency.run(True, sizes, texts=texts)
     _check(found)
     assert found.wrong == ()

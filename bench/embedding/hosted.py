@@ -1,0 +1,160 @@
+"""Measure what sharing calls of an embeddings server brings, and what a lone text waits for it.
+
+The server is a process of its own, a scripted one: each call takes 50 ms and 1 ms a text, and it
+runs eight calls at the same time; more of them queue. Both arms are the same chain around the same
+LangChain ``OpenAIEmbeddings``, whose clients and their connections are as LangChain makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableLambda
+
+from bench.arms import bench_accelerator
+from bench.embedding.levels import OURS, PLAIN, workload_of
+from bench.loads import system_rows, throughput_ratio
+from bench.measure import Pairs, alternate, median, ratios
+from bench.results import Row, median_row
+from bench.serving.processes import LineProcess
+from langchain_rag_accel import accelerate
+from langchain_rag_accel.demo.load import Load, run_load
+from rag_accel.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured, and the script of the server.
+
+    Args:
+        callers: threads that ask for one text each, all at the same time.
+        lone_texts: texts of a run of one caller.
+        repeats: turns.
+        at_once: calls that the server runs at the same time.
+        call_s: seconds of a call.
+        text_s: seconds of each of its texts, besides.
+    """
+
+    callers: int = 32
+    lone_texts: int = 8
+    repeats: int = 5
+    at_once: int = 8
+    call_s: float = 0.05
+    text_s: float = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run, and how many texts were in each call that reached the server."""
+
+    load: Load
+    calls: tuple[int, ...]
+
+
+class EmbeddingsServer(LineProcess):
+    """A scripted server of embeddings."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        script = {"at-once": sizes.at_once, "call-s": sizes.call_s, "text-s": sizes.text_s}
+        arguments = [f"--{name}={value}" for name, value in script.items()]
+        super().__init__("bench.embedding.hosted_server", *arguments)
+
+    def base_url(self) -> str:
+        """Wait until it serves, once, and return where."""
+        return f"http://127.0.0.1:{self.said().strip()}/v1"
+
+    def run(self, chain: Any, texts: Sequence[str], callers: int, turn: int) -> Run:
+        """Let callers in threads embed the texts, one text a call."""
+        load = run_load(chain, texts, callers, "threads")
+        return Run(load, tuple(json.loads(self.asked("calls"))))
+
+
+def hosted(texts: Sequence[str], sizes: Sizes) -> tuple[dict[str, float], list[Row]]:
+    """Return ``hosted_vs_plain`` and ``hosted_alone``, and the rows behind them.
+
+    Raises:
+        EngineError: if concurrent callers shared nothing: the figures would not be ours.
+    """
+    with EmbeddingsServer(sizes) as server, _embeddings(server.base_url()) as embeddings:
+        plain = _chain(embeddings)
+        with bench_accelerator() as accelerator:
+            fast = accelerate(plain, accelerator=accelerator)
+
+            def measured(texts: Sequence[str], callers: int) -> Pairs[Run]:
+                return alternate(
+                    partial(server.run, plain, texts, callers),
+                    partial(server.run, fast, texts, callers),
+                    sizes.repeats,
+                    warm_up=1,
+                )
+
+            together = measured(texts[: sizes.callers], sizes.callers)
+            alone = measured(texts[: sizes.lone_texts], 1)
+    _require_shared(together)
+    loads = together.map(_load)
+    medians_ms = alone.map(lambda run: run.load.median_ms)
+    found = {"hosted_vs_plain": throughput_ratio(loads), "hosted_alone": median(ratios(medians_ms))}
+    return found, [*_rows(together, sizes.callers), *_rows(alone, 1)]
+
+
+@contextmanager
+def _embeddings(base_url: str) -> Iterator[Any]:
+    """Give embeddings of a server as a program has them, but for a tokenizer that is downloaded."""
+    from langchain_openai import OpenAIEmbeddings
+    from pydantic import SecretStr
+
+    made = OpenAIEmbeddings(
+        model="text-embedding-3-small",
+        base_url=base_url,
+        api_key=SecretStr("none"),
+        check_embedding_ctx_length=False,
+    )
+    try:
+        yield made
+    finally:
+        made.client._client.close()
+        asyncio.run(made.async_client._client.close())
+
+
+def _chain(embeddings: Any) -> Runnable[str, list[float]]:
+    def embed(text: str) -> list[float]:
+        return embeddings.embed_query(text)
+
+    return RunnableLambda(embed)
+
+
+def _load(run: Run) -> Load:
+    return run.load
+
+
+def _require_shared(pairs: Pairs[Run]) -> None:
+    plain, ours = (sum(len(run.calls) for run in runs) for runs in (pairs.plain, pairs.other))
+    if ours >= plain:
+        raise EngineError(
+            "callers of an embeddings server shared no calls",
+            where="bench.embedding.hosted",
+            found=f"{ours} calls accelerated, {plain} plain",
+            valid="fewer calls accelerated than plain",
+            hint="see the log under rag_accel",
+        )
+
+
+def _rows(pairs: Pairs[Run], callers: int) -> list[Row]:
+    workload = f"embeddings server, {workload_of(callers, 'threads')}"
+    rows: list[Row] = []
+    for system, runs in ((PLAIN, pairs.plain), (OURS, pairs.other)):
+        rows += system_rows(system, workload, [run.load for run in runs], "texts_per_s")
+        calls = [float(len(run.calls)) for run in runs]
+        rows.append(median_row(system, workload, "server_calls", calls))
+    wanted, got = (
+        [vector for run in runs for vector in run.load.answers]
+        for runs in (pairs.plain, pairs.other)
+    )
+    different = sum(one != other for one, other in zip(wanted, got, strict=True))
+    return [*rows, Row(OURS, workload, "different_answers", different, None, len(got))]
