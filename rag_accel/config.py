@@ -84,7 +84,7 @@ class Options:
         "deadline of a request that names none",
         0.0,
     )
-    hang_s: float = _option(
+    step_timeout_s: float = _option(
         120.0,
         "a step longer than this marks its engine lost; a call of our HTTP engine may take "
         "longer: `RemoteOptions` bounds each silence (`read_timeout_s`, 120) and the whole "
@@ -110,12 +110,12 @@ class Options:
         1,
         4096,
     )
-    off_loop: bool = _option(
+    offload_blocking: bool = _option(
         True,
         "make blocking calls of LlamaIndex's async methods in such threads, where all that is "
         "called is known to be thread-safe",
     )
-    side_by_side: bool = _option(
+    parallel_calls: bool = _option(
         True,
         "run calls that do not need each other at the same time: LlamaIndex's where all that is "
         "called is known to be thread-safe, LangChain's in `translate` mode",
@@ -123,8 +123,8 @@ class Options:
     thread_safe_classes: tuple[str, ...] = _option(
         (),
         "your classes whose objects may be called from several threads at once, as "
-        "`package.module.Class`, joined by commas in the environment; needed by `off_loop` "
-        "and `side_by_side`",
+        "`package.module.Class`, joined by commas in the environment; needed by `offload_blocking` "
+        "and `parallel_calls`",
     )
     single_flight: bool = _option(
         True,

@@ -47,7 +47,7 @@ def test_options_made_directly_do_not_look_at_the_environment(
         ("threads", "4", 4),
         ("namespace", "tenant a", "tenant a"),
         ("namespace", "none", "none"),
-        ("hang_s", "inf", math.inf),
+        ("step_timeout_s", "inf", math.inf),
         ("strict", "1", True),
         ("strict", " TRUE ", True),
         ("strict", "yes", True),

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.ablation import switches
 from bench.ablation.interception import RATE
-from bench.ablation.measured import HANG_S, Ablation, Arm, Gave, ablate, under
+from bench.ablation.measured import STEP_TIMEOUT_S, Ablation, Arm, Gave, ablate, under
 from bench.ablation.switches import Lacking, Switch
 from bench.arms import bench_accelerator
 from langchain_rag_accel import accelerate
@@ -61,7 +61,9 @@ def _opened(
     stack: ExitStack, material: Material, options: Mapping[str, Any], switch: Switch = nullcontext
 ) -> Any:
     with switch():
-        accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
+        accelerator = stack.enter_context(
+            bench_accelerator(step_timeout_s=STEP_TIMEOUT_S, **options)
+        )
         fast = accelerate(build_chain(material.store), accelerator=accelerator)
     run_load(fast, material.questions[:16], 4, "threads")
     return fast

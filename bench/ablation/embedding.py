@@ -15,8 +15,8 @@ from typing import Any
 from bench.ablation import switches
 from bench.ablation.company import beside
 from bench.ablation.measured import (
-    HANG_S,
     LATENCY,
+    STEP_TIMEOUT_S,
     Ablation,
     Arm,
     Gave,
@@ -214,7 +214,7 @@ def _opened(
     stack: ExitStack, embeddings: Any, warm_up: Sequence[str], options: Mapping[str, Any]
 ) -> EmbedQuery:
     """Return accelerated embeddings whose engine exists."""
-    accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
+    accelerator = stack.enter_context(bench_accelerator(step_timeout_s=STEP_TIMEOUT_S, **options))
     arm = EmbedQuery(accelerate(embeddings, accelerator=accelerator))
     run_load(arm, warm_up, 4, "threads")
     return arm

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from bench.ablation import switches
-from bench.ablation.measured import HANG_S, Ablation, Arm, Gave, ablate, same_vectors, under
+from bench.ablation.measured import STEP_TIMEOUT_S, Ablation, Arm, Gave, ablate, same_vectors, under
 from bench.ablation.switches import Lacking
 from bench.arms import bench_accelerator
 from langchain_rag_accel.demo.load import Shape, run_load
@@ -160,7 +160,7 @@ class _Caller:
         self, stack: ExitStack, engine: Callable[[], Engine], options: Mapping[str, object]
     ) -> None:
         self._accelerator: Accelerator = stack.enter_context(
-            bench_accelerator(hang_s=HANG_S, **options)
+            bench_accelerator(step_timeout_s=STEP_TIMEOUT_S, **options)
         )
         self._engine = self._accelerator.own(self, "embedder", engine)
 

@@ -17,7 +17,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableParallel, RunnablePassthrough
 
 from bench.ablation import switches
-from bench.ablation.measured import HANG_S, LATENCY, Ablation, Arm, Gave, ablate, under
+from bench.ablation.measured import LATENCY, STEP_TIMEOUT_S, Ablation, Arm, Gave, ablate, under
 from bench.ablation.switches import Switch
 from bench.arms import bench_accelerator
 from bench.no_op import one_shot_chain
@@ -129,7 +129,7 @@ class _Graph:
 
 
 def _graphs(turns: int, each: int) -> list[Ablation]:
-    with Accelerator(engines={ENGINE: NoOpEngine()}, hang_s=HANG_S) as accelerator:
+    with Accelerator(engines={ENGINE: NoOpEngine()}, step_timeout_s=STEP_TIMEOUT_S) as accelerator:
         graph = _Graph(accelerator, _NODES)
 
         def lacking(arm: Arm) -> dict[str, Arm]:
@@ -148,7 +148,9 @@ def _graphs(turns: int, each: int) -> list[Ablation]:
 
 def _accelerated(stack: ExitStack, chain: Any, switch: Switch = nullcontext, **options: Any) -> Any:
     with switch():
-        accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
+        accelerator = stack.enter_context(
+            bench_accelerator(step_timeout_s=STEP_TIMEOUT_S, **options)
+        )
         return accelerate(chain, accelerator=accelerator)
 
 

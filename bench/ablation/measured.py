@@ -21,7 +21,7 @@ from bench.results import Row, median_row, row_of
 ON, OFF = "on", "off"
 LATENCY = "latency_ms"
 #: Of every arm. A machine that stands still for minutes is not an engine that hangs.
-HANG_S = 3600.0
+STEP_TIMEOUT_S = 3600.0
 
 _logger = logging.getLogger("bench.ablation")
 

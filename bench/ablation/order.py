@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from bench.ablation import switches
-from bench.ablation.measured import HANG_S, LATENCY, Ablation, Arm, Gave, ablate
+from bench.ablation.measured import LATENCY, STEP_TIMEOUT_S, Ablation, Arm, Gave, ablate
 from bench.ablation.switches import Lacking
 from bench.arms import bench_accelerator
 from bench.depth_program import Program, Scheduled, Sizes
@@ -38,7 +38,9 @@ def measure(sizes: Sizes) -> list[Ablation]:
 
 def _program(stack: ExitStack, sizes: Sizes, lacking: Lacking) -> Program:
     with lacking.made_under():
-        accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **lacking.options))
+        accelerator = stack.enter_context(
+            bench_accelerator(step_timeout_s=STEP_TIMEOUT_S, **lacking.options)
+        )
     return Program(
         Scheduled(accelerator, sizes), sizes, partial(accelerate, accelerator=accelerator)
     )

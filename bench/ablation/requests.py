@@ -15,8 +15,8 @@ from typing import Any
 
 from bench.ablation import switches
 from bench.ablation.measured import (
-    HANG_S,
     LATENCY,
+    STEP_TIMEOUT_S,
     Ablation,
     Arm,
     Gave,
@@ -256,7 +256,9 @@ def _opener(
 
     def open_arm(options: Mapping[str, Any]) -> Ours:
         chosen = {"passes": "all", **given, **options}
-        arm = Ours.opened(setting, device or setting.device, hang_s=HANG_S, **chosen)
+        arm = Ours.opened(
+            setting, device or setting.device, step_timeout_s=STEP_TIMEOUT_S, **chosen
+        )
         ours = stack.enter_context(arm)
         wait_until_compiled(_PATIENCE_S)
         return ours

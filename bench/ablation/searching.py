@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.ablation import switches
 from bench.ablation.company import beside
-from bench.ablation.measured import HANG_S, LATENCY, Ablation, Arm, Gave, ablate, compared
+from bench.ablation.measured import LATENCY, STEP_TIMEOUT_S, Ablation, Arm, Gave, ablate, compared
 from bench.ablation.switches import Switch
 from bench.arms import bench_accelerator
 from bench.paired import in_ms
@@ -256,7 +256,7 @@ def _caller(
     sliced_from_s: float = SLICED_FROM_S,
     **options: Any,
 ) -> _Caller:
-    accelerator = stack.enter_context(bench_accelerator(hang_s=HANG_S, **options))
+    accelerator = stack.enter_context(bench_accelerator(step_timeout_s=STEP_TIMEOUT_S, **options))
     engine = RetrievalEngine(index, sliced_from_s=sliced_from_s)
     engine.make_codes()
     name = accelerator.own(index, "retrieval", lambda: engine)

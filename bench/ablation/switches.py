@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
-from langchain_rag_accel import parallel_calls as side_by_side
+from langchain_rag_accel import parallel_calls
 from rag_accel.accelerator import accelerator
 from rag_accel.config import Options
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import engine as embedding_engine
-from rag_accel.engines.embedding.microbatches import UnderWay
+from rag_accel.engines.embedding.microbatches import MicroBatches
 from rag_accel.engines.retrieval.coded import codes
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.engines.retrieval.vectors.ivf import RowPlaces
@@ -55,7 +55,7 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def no_micro_batch_in_line() -> AbstractContextManager[None]:
     """Have at most one micro-batch under way."""
-    return _instead(UnderWay, "_most", lambda self, threads: 1)
+    return _instead(MicroBatches, "_most", lambda self, threads: 1)
 
 
 def lengths_mixed() -> AbstractContextManager[None]:
@@ -156,7 +156,7 @@ def no_interrupts() -> AbstractContextManager[None]:
 
 def reports_to_the_driver() -> AbstractContextManager[None]:
     """Leave what follows a step to the driver's thread."""
-    return _instead(Turns, "bring_and_deal", Turns.bring)
+    return _instead(Turns, "post_and_drain", Turns.post)
 
 
 def every_message_wakes() -> AbstractContextManager[None]:
@@ -184,4 +184,4 @@ def the_loops_own_threads() -> AbstractContextManager[None]:
 
 def one_call_after_another() -> AbstractContextManager[None]:
     """Let composite retrievers make their calls one by one."""
-    return _instead(side_by_side, "spread", lambda method, _: method)
+    return _instead(parallel_calls, "spread", lambda method, _: method)

@@ -125,14 +125,14 @@ class Batcher:
             taken.append(work)
         return taken
 
-    def _call(self, works: Sequence[Work]) -> None:
+    def _call(self, work_items: Sequence[Work]) -> None:
         try:
-            values = self._run([item for item, _ in works])
+            values = self._run([item for item, _ in work_items])
         except BaseException as error:
-            for _, found in works:
+            for _, found in work_items:
                 found.set_exception(error)
             return
-        for (_, found), value in zip(works, values, strict=True):
+        for (_, found), value in zip(work_items, values, strict=True):
             found.set_result(value)
 
 

@@ -29,7 +29,7 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.langchain.models import EMBEDDINGS
-from rag_accel_adapters.langchain.proxies import STAND_INS
+from rag_accel_adapters.langchain.proxies import PROXIES
 from rag_accel_adapters.langchain.walk import Found, is_users, walk
 
 
@@ -73,10 +73,10 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
         return embedding_devices.describe(adopted, accelerator)
     if isinstance(leaf, VectorStore) and is_recognised(cls):
         return RECOGNISED_STORE
-    model = STAND_INS.language_model(leaf, plain_class(cls), plain_method)
+    model = PROXIES.language_model(leaf, plain_class(cls), plain_method)
     if model is not None:
         return local_llms.describe(accelerator, model)
-    stands_in = STAND_INS.describe(leaf, plain_class(cls), plain_method)
+    stands_in = PROXIES.describe(leaf, plain_class(cls), plain_method)
     if stands_in is not None:
         return stands_in
     if leaf_base(cls) is None:

@@ -41,8 +41,8 @@ from rag_accel_adapters.langchain.blocking_chains import ClassicChain, runs_in_e
 from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.documents import documents_in, question_in
 from rag_accel_adapters.langchain.models import EMBEDDINGS
+from rag_accel_adapters.langchain.proxies import PROXIES
 from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
-from rag_accel_adapters.langchain.proxies import STAND_INS
 from rag_accel_adapters.langchain.walk import leaves
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
@@ -58,7 +58,7 @@ _RECOGNISER = EmbeddingRecogniser(
     },
     EMBEDDINGS.adopt,
 )
-STANDING_IN = StandingIn(STAND_INS)
+PROXIED = StandingIn(PROXIES)
 
 
 def _model(base: type) -> list[LeafMethod]:
@@ -72,7 +72,7 @@ def _model(base: type) -> list[LeafMethod]:
 
 
 def _stands_in(leaf: LeafMethod) -> LeafMethod:
-    return replace(leaf, owned=STANDING_IN.owned, within=STANDING_IN.may_stand_in)
+    return replace(leaf, owned=PROXIED.owned, within=PROXIED.may_be_proxied)
 
 
 _CHAT = [
@@ -84,19 +84,19 @@ _CHAT = [
 
 
 def _owned_store(leaf: LeafMethod) -> LeafMethod:
-    """Return a store's method that runs on a copy, on a stand-in, or where its caller is."""
+    """Return a store's method that runs on a copy, on a proxy, or where its caller is."""
     if leaf.name not in OWNED_COROUTINES:
-        return replace(leaf, owned=STANDING_IN.owned, within=STANDING_IN.may_stand_in)
+        return replace(leaf, owned=PROXIED.owned, within=PROXIED.may_be_proxied)
 
     def owned(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
-        return searching(original, leaf, STANDING_IN.owned(original, leaf, borrowed))
+        return searching(original, leaf, PROXIED.owned(original, leaf, borrowed))
 
     return replace(
         leaf,
         owned=owned,
-        within=lambda cls: is_recognised(cls) or STANDING_IN.may_stand_in(cls),
+        within=lambda cls: is_recognised(cls) or PROXIED.may_be_proxied(cls),
         is_plain_within=lambda store, identity: (
-            not STANDING_IN.may_stand_in(type(store)) and is_plain_within(store, identity)
+            not PROXIED.may_be_proxied(type(store)) and is_plain_within(store, identity)
         ),
     )
 
@@ -166,7 +166,7 @@ LANGCHAIN = Framework(
             RERANKING,
             BaseDocumentCompressor,
             "acompress_documents",
-            owned=STANDING_IN.owned,
+            owned=PROXIED.owned,
         ),
         # A query may write, and a write is the caller's: each runs once, where its caller is.
         QueriedGraph: [

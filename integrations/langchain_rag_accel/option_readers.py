@@ -21,10 +21,10 @@ from rag_accel.interception.option_reach import (
 )
 from rag_accel_adapters.langchain.langgraph_parts import is_graph
 from rag_accel_adapters.langchain.models import EMBEDDINGS
-from rag_accel_adapters.langchain.proxies import STAND_INS
+from rag_accel_adapters.langchain.proxies import PROXIES
 from rag_accel_adapters.langchain.walk import is_users, walk
 
-_SPREAD = frozenset({"mode", "side_by_side"})
+_SPREAD = frozenset({"mode", "parallel_calls"})
 
 
 def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
@@ -58,6 +58,6 @@ def _reads(leaf: Any, cls: type, options: Options) -> frozenset[str]:
         adopted = EMBEDDINGS.adopt(leaf, cls, plain_method)
         if adopted is not None and adopted.hosted is None:
             reads |= ADOPTED_EMBEDDINGS
-    if STAND_INS.language_model(leaf, cls, plain_method) is not None:
+    if PROXIES.language_model(leaf, cls, plain_method) is not None:
         reads |= ADOPTED_LLM
     return reads

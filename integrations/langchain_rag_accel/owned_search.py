@@ -15,8 +15,8 @@ from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.copied_search import CopiedSearch, is_due, left_to_its_store
 from rag_accel.interception.leaf_call import inside, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
-from rag_accel.recognition.weak_maps import ByClass
 from rag_accel.recognition.store_copies import is_large
+from rag_accel.recognition.weak_maps import ByClass
 from rag_accel_adapters.langchain.stores import (
     Found,
     InMemoryStores,

@@ -24,7 +24,7 @@ Method = Callable[..., Any]
 def spreading(method: Method) -> Method:
     """Return a composite's method as it is to run here: its calls side by side if they may.
 
-    They may inside a request of an accelerator with ``mode="translate"`` and ``side_by_side``,
+    They may inside a request of an accelerator with ``mode="translate"`` and ``parallel_calls``,
     unless the composite is part of a leaf that holds a permit, which stands for one call, or blocks
     a running loop, which code in other threads could not see.
     """
@@ -34,7 +34,7 @@ def spreading(method: Method) -> Method:
     if (
         run is not current_run()
         or not is_enabled()
-        or not run.accelerator.options.side_by_side
+        or not run.accelerator.options.parallel_calls
         or is_inside_leaf()
         or runs_in_loop()
     ):

@@ -88,7 +88,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         if size is None:
             return self._merge_configs(config)
         configs = config if isinstance(config, Sequence) else [config] * size
-        return [self._merge_configs(one) for one in configs]
+        return [self._merge_configs(config) for config in configs]
 
     def _given(
         self, config: Any, kwargs: dict[str, Any], size: int | None = None

@@ -158,7 +158,7 @@ class LlamaIndexMeter:
             span = self._parents.get(span)
 
     def _uncovered(self) -> Iterator[_Started]:
-        return (one for calls in self._started.values() for one in calls if not one.is_covered)
+        return (call for calls in self._started.values() for call in calls if not call.is_covered)
 
 
 class _Events(BaseEventHandler):

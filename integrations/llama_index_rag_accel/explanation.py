@@ -36,7 +36,7 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
-from rag_accel_adapters.llama_index.proxies import STAND_INS
+from rag_accel_adapters.llama_index.proxies import PROXIES
 from rag_accel_adapters.llama_index.walk import FoundPart, walk
 
 _PROGRAM = "runs plainly around its leaves, each call or run of it is one request"
@@ -82,10 +82,10 @@ def _how(found: FoundPart, accelerator: Accelerator) -> str:
         return _graph_retrieval(obj)
     if is_recognised(type(obj)):
         return RECOGNISED_STORE
-    model = STAND_INS.language_model(obj, cls, plain_method)
+    model = PROXIES.language_model(obj, cls, plain_method)
     if model is not None:
         return local_llms.describe(accelerator, model)
-    stands_in = STAND_INS.describe(obj, cls, plain_method)
+    stands_in = PROXIES.describe(obj, cls, plain_method)
     if stands_in is not None:
         return stands_in
     if _is_inner(found):
@@ -103,7 +103,7 @@ def _graph_retrieval(retriever: BasePGRetriever) -> str:
 def _reason(obj: Any, cls: type) -> str:
     """Return why no engine of ours runs an object of a class that is known."""
     is_known = isinstance(obj, BaseEmbedding) and EMBEDDINGS.may_adopt(cls, plain_method)
-    if is_known or STAND_INS.has(cls, plain_method):
+    if is_known or PROXIES.has(cls, plain_method):
         return " (a known class, with settings or parts that no engine of ours honours)"
     return " (no engine of ours computes what this class does)"
 
@@ -111,7 +111,7 @@ def _reason(obj: Any, cls: type) -> str:
 def _is_inner(found: FoundPart) -> bool:
     """Tell whether a leaf that holds an object counts its calls as its own."""
     holders = (one for one in found.around if _is_leaf(one))
-    kinds = {leaf.kind for one in holders for leaf in leaf_methods(type(one))}
+    kinds = {leaf.kind for holder in holders for leaf in leaf_methods(type(holder))}
     inner = tuple(base for kind in kinds for base in LLAMA_INDEX.inner.get(kind, ()))
     return isinstance(found.obj, inner)
 

@@ -20,7 +20,7 @@ from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRe
 from llama_index_rag_accel.concurrency.layers import layers_of
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.shared_hops import SharedHops
-from rag_accel.interception.fallback import aowned_or_plain, fail_open, owned_or_plain
+from rag_accel.interception.fallback import awith_fallback, fail_open, with_fallback
 from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import held, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
@@ -81,7 +81,7 @@ def indexed(original: Method, leaf: LeafMethod, plain: Method, spread: Spread) -
         with hops.joined():
             its_own = partial(original, self, *args, **kwargs)
             together = partial(hops.find, *args, **kwargs)
-            found = owned_or_plain(identity.accelerator, together, its_own, _WHERE)
+            found = with_fallback(identity.accelerator, together, its_own, _WHERE)
             return alone(identity, self, *args, **kwargs) if found is ITS_OWN else found
 
     async def coroutine(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ def indexed(original: Method, leaf: LeafMethod, plain: Method, spread: Spread) -
         with hops.joined():
             its_own = partial(spread(original), self, *args, **kwargs)
             together = partial(hops.afind, *args, **kwargs)
-            found = await aowned_or_plain(identity.accelerator, together, its_own, _WHERE)
+            found = await awith_fallback(identity.accelerator, together, its_own, _WHERE)
             return await aalone(identity, self, *args, **kwargs) if found is ITS_OWN else found
 
     def alone(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ def indexed(original: Method, leaf: LeafMethod, plain: Method, spread: Spread) -
 
         def call(store: Any, *args: Any, **kwargs: Any) -> Any:
             its_own = partial(original, store, *args, **kwargs)
-            found = owned_or_plain(
+            found = with_fallback(
                 identity.accelerator, partial(search, *args, **kwargs), its_own, _WHERE
             )
             return its_own() if found is ITS_OWN else found
@@ -123,7 +123,7 @@ def indexed(original: Method, leaf: LeafMethod, plain: Method, spread: Spread) -
 
         async def call(store: Any, *args: Any, **kwargs: Any) -> Any:
             its_own = partial(spread(original), store, *args, **kwargs)
-            found = await aowned_or_plain(
+            found = await awith_fallback(
                 identity.accelerator, partial(owned, *args, **kwargs), its_own, _WHERE
             )
             return await its_own() if found is ITS_OWN else found

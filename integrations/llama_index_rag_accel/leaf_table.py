@@ -34,9 +34,9 @@ from llama_index_rag_accel.concurrency.parallel_calls import spread
 from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.owned_search import is_recognised, may_be_owned, searching
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.prefetching_methods import EmbeddingsAhead
 from rag_accel.adoption.embedding_calls import Role
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
+from rag_accel.adoption.prefetching_methods import EmbeddingsAhead
 from rag_accel.adoption.proxy_calls import StandingIn
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import (
@@ -49,7 +49,7 @@ from rag_accel.interception.leaf_table import (
 from rag_accel.recognition.known_classes import does_the_same
 from rag_accel_adapters.llama_index.documents import documents_in, question_in
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
-from rag_accel_adapters.llama_index.proxies import STAND_INS
+from rag_accel_adapters.llama_index.proxies import PROXIES
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
@@ -70,7 +70,7 @@ _RECOGNISER = EmbeddingRecogniser(
     },
     EMBEDDINGS.adopt,
 )
-STANDING_IN = StandingIn(STAND_INS)
+PROXIED = StandingIn(PROXIES)
 
 
 def _pair(name: str, async_name: str, kind: PrimitiveKind) -> list[LeafMethod]:
@@ -80,7 +80,7 @@ def _pair(name: str, async_name: str, kind: PrimitiveKind) -> list[LeafMethod]:
 
 
 _MODEL = [
-    replace(leaf, owned=STANDING_IN.owned)
+    replace(leaf, owned=PROXIED.owned)
     for leaf in (
         *_pair("complete", "acomplete", DECODING),
         *_pair("chat", "achat", DECODING),
@@ -231,7 +231,7 @@ LLAMA_INDEX = Framework(
             LeafMethod("get_response_from_messages", DECODING, "composite"),
         ],
         BaseNodePostprocessor: [
-            replace(leaf, owned=STANDING_IN.owned)
+            replace(leaf, owned=PROXIED.owned)
             for leaf in _pair("_postprocess_nodes", "_apostprocess_nodes", RERANKING)
         ],
         # Extractors of a property graph; an embedding is a component of this kind, too.

@@ -26,7 +26,7 @@ from rag_accel.interception.option_reach import (
     component_options,
 )
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
-from rag_accel_adapters.llama_index.proxies import STAND_INS
+from rag_accel_adapters.llama_index.proxies import PROXIES
 from rag_accel_adapters.llama_index.walk import walk
 
 
@@ -48,9 +48,9 @@ def _of_methods(cls: type) -> Iterator[str]:
     for leaf in leaf_methods(cls):
         method = plain_method(cls, leaf.name)
         if blocking_method(method) is not None:
-            yield "off_loop"
+            yield "offload_blocking"
         if composite_of(method) is not None:
-            yield "side_by_side"
+            yield "parallel_calls"
 
 
 def _of_work(obj: Any, cls: type, options: Options) -> frozenset[str]:
@@ -61,6 +61,6 @@ def _of_work(obj: Any, cls: type, options: Options) -> frozenset[str]:
         adopted = EMBEDDINGS.adopt(obj, cls, plain_method)
         if adopted is not None and adopted.hosted is None:
             reads |= ADOPTED_EMBEDDINGS
-    if STAND_INS.language_model(obj, cls, plain_method) is not None:
+    if PROXIES.language_model(obj, cls, plain_method) is not None:
         reads |= ADOPTED_LLM
     return reads

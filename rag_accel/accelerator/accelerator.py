@@ -516,7 +516,7 @@ def _core_options(options: Options, cores: int) -> CoreOptions:
         max_requests=options.max_requests,
         max_batch=options.max_batch,
         batch_wait_s=options.batch_wait_ms / 1000,
-        hang_s=options.hang_s,
+        step_timeout_s=options.step_timeout_s,
         cores=cores,
         split_nodes=passes is None or "split_nodes" in passes,
     )

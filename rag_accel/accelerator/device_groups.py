@@ -50,7 +50,7 @@ def group_of(members: Sequence[Member], options: Options, cores: int) -> DeviceG
         tolerance=options.member_tolerance,
         reproducible=options.reproducible,
         refuses_late=options.on_full == "raise",
-        hang_s=options.hang_s,
+        step_timeout_s=options.step_timeout_s,
         threads=cores,
     )
 

@@ -130,8 +130,8 @@ class CopiedModel:
 
 
 def _model_of(others: Sequence[Any]) -> Any:
-    for one in others:
-        model = one if is_sentence_transformer(one) else getattr(one, "model", None)
+    for other in others:
+        model = other if is_sentence_transformer(other) else getattr(other, "model", None)
         if isinstance(model, str) or is_sentence_transformer(model):
             return model
     return None

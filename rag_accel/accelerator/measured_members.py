@@ -83,7 +83,7 @@ class MeasuredMembers:
         found: dict[str, Any] = {
             "slo_s": self.slo_s,
             "characters_per_text": self.characters,
-            "members": [_described(one) for one in self.members],
+            "members": [_described(member) for member in self.members],
             "excluded": self.excluded,
             **_finite(asdict(self.savings)),
         }
@@ -111,13 +111,13 @@ class MeasuredMembers:
 
     def _lines(self) -> Iterator[str]:
         yield f"embedders, each measured alone with texts of {self.characters:.0f} characters:"
-        for one in self.members:
-            line = one.latency
-            depth = f"{one.depth} texts" if one.depth else "no text: of no use"
+        for member in self.members:
+            line = member.latency
+            depth = f"{member.depth} texts" if member.depth else "no text: of no use"
             yield (
-                f"  {one.name:<24}{line.base_s * 1e3:.1f} ms + {line.per_item_s * 1e3:.2f} ms a "
-                f"text; in {self.slo_s:g} s {depth}; {one.vectors}"
-                + (f"; not counted, on the cores of {one.shares}" if one.shares else "")
+                f"  {member.name:<24}{line.base_s * 1e3:.1f} ms + {line.per_item_s * 1e3:.2f} ms a "
+                f"text; in {self.slo_s:g} s {depth}; {member.vectors}"
+                + (f"; not counted, on the cores of {member.shares}" if member.shares else "")
             )
         for name, reason in self.excluded.items():
             yield f"  {name:<24}stays out: {reason}"
@@ -126,7 +126,7 @@ class MeasuredMembers:
                 f"{way}: {capacity.concurrency} texts at once, {capacity.throughput:.1f} texts/s "
                 "in such batches"
             )
-        yield _verdict(self.savings, sum(not one.shares for one in self.members))
+        yield _verdict(self.savings, sum(not member.shares for member in self.members))
         if self.demand is not None:
             for way, capacity in self._ways():
                 yield (

@@ -164,7 +164,7 @@ class ProgramEmbedders:
         """Let no model be placed any more, and end members that have not joined yet."""
         with self._lock:
             self._closed = True
-            waiting = [one for one in self._placings.values() if one.state == "waiting"]
+            waiting = [placing for placing in self._placings.values() if placing.state == "waiting"]
         for placing in waiting:
             _abort(placing.members)
 
@@ -184,7 +184,7 @@ class ProgramEmbedders:
             thread = threading.Thread(
                 target=self._place, args=(placing,), name="rag-accel-placing", daemon=True
             )
-            self._threads = [one for one in self._threads if one.is_alive()]
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
             self._threads.append(thread)
             thread.start()
             return placing

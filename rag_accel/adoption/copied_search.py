@@ -11,7 +11,7 @@ from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
-from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import is_nested, meters, note_leaf
 from rag_accel.recognition.copied_vectors import CopiedVectors
@@ -60,13 +60,13 @@ class CopiedSearch:
     def find(self, vector: Any, k: Any, plain: Callable[[], Any]) -> Any:
         """Return what the store finds, ``k`` at most; ``plain()`` where it is itself to say."""
         owned = partial(self._owned, vector, k)
-        found = owned_or_plain(self.identity.accelerator, owned, plain, "retrieval")
+        found = with_fallback(self.identity.accelerator, owned, plain, "retrieval")
         return plain() if found is None else found
 
     async def afind(self, vector: Any, k: Any, plain: Callable[[], Awaitable[Any]]) -> Any:
         """Do as ``find`` without blocking the loop."""
         owned = partial(self._aowned, vector, k)
-        found = await aowned_or_plain(self.identity.accelerator, owned, plain, "retrieval")
+        found = await awith_fallback(self.identity.accelerator, owned, plain, "retrieval")
         return await plain() if found is None else found
 
     def _owned(self, vector: Any, k: Any) -> Any:

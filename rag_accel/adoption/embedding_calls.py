@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.accelerator.placed_models import PlacedModel
 from rag_accel.adoption.embedding_devices import on_devices
-from rag_accel.adoption.embedding_prefetch import TextsAhead, find_ahead
+from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, find_ahead
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
@@ -106,26 +106,26 @@ async def aembed(
     if taken is not None:
         return taken
     leaves = identity.accelerator.leaves
-    works = _works(identity, adopted, holder, texts, role)
-    if len(works) == 1:  # no task for the usual case
-        parts = [await leaves.acompute(identity, works[0])]
+    work_items = _works(identity, adopted, holder, texts, role)
+    if len(work_items) == 1:  # no task for the usual case
+        parts = [await leaves.acompute(identity, work_items[0])]
     else:
-        parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in works))
+        parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in work_items))
     return [vector for part in parts for vector in part.tolist()]
 
 
-def hand_over(
+def submit(
     identity: RequestIdentity,
     adopted: AdoptedEmbeddings,
     holder: Any,
     texts: Sequence[str],
     *,
     on_loop: bool = False,
-) -> TextsAhead:
+) -> EmbeddingPrefetch:
     """Have a local engine embed documents before they are asked for in parts.
 
-    While the result is the context's ``texts_ahead``, ``embed`` and ``aembed`` take vectors from
-    it; whoever set it closes it.
+    While the result is the context's ``current_prefetch``, ``embed`` and ``aembed`` take vectors
+    from it; whoever set it closes it.
 
     Args:
         identity: the run they belong to.
@@ -134,10 +134,10 @@ def hand_over(
         texts: what to embed, prepared; equal ones once.
         on_loop: whether the caller is a task.
     """
-    works = _works(identity, adopted, holder, list(dict.fromkeys(texts)), "document")
-    handed = identity.accelerator.leaves.hand_over(identity, works, together=on_loop)
-    pieces = [work.payload.texts for work in works]
-    return TextsAhead(identity, adopted, holder, pieces, handed)
+    work_items = _works(identity, adopted, holder, list(dict.fromkeys(texts)), "document")
+    handed = identity.accelerator.leaves.submit(identity, work_items, together=on_loop)
+    pieces = [work.payload.texts for work in work_items]
+    return EmbeddingPrefetch(identity, adopted, holder, pieces, handed)
 
 
 def _works(

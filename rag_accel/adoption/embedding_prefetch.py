@@ -8,14 +8,14 @@ from contextvars import ContextVar
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.interception.fallback import MEANT
-from rag_accel.leaves.submitted_work import HandedOver
+from rag_accel.interception.fallback import CALLER_ERRORS
+from rag_accel.leaves.submitted_work import SubmittedWork
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
 
 Place = tuple[int, int]
 
 
-class TextsAhead:
+class EmbeddingPrefetch:
     """Documents of one object, handed to its engine at once, while a method asks for them in parts.
 
     Args:
@@ -32,7 +32,7 @@ class TextsAhead:
         adopted: AdoptedEmbeddings,
         holder: Any,
         pieces: Sequence[Sequence[str]],
-        handed: HandedOver,
+        handed: SubmittedWork,
     ) -> None:
         self._identity = identity
         self._adopted = adopted
@@ -102,7 +102,7 @@ class TextsAhead:
         """Raise an error that is the caller's own; what failed may have been another text."""
         # A task that goes on after the method has ended finds its work cancelled.
         goes_on = self._is_closed and not self._identity.has_ended
-        if isinstance(error, MEANT) and not goes_on:
+        if isinstance(error, CALLER_ERRORS) and not goes_on:
             raise error
 
 
@@ -115,12 +115,14 @@ def _rows(parts: dict[int, Any], places: Sequence[Place]) -> list[list[float]]:
 
 
 #: the texts that were handed over before the calls made in this context
-texts_ahead: ContextVar[TextsAhead | None] = ContextVar("rag_accel_texts_ahead", default=None)
+current_prefetch: ContextVar[EmbeddingPrefetch | None] = ContextVar(
+    "rag_accel_embedding_prefetch", default=None
+)
 
 
 def find_ahead(
     identity: RequestIdentity, adopted: AdoptedEmbeddings, holder: Any
-) -> TextsAhead | None:
+) -> EmbeddingPrefetch | None:
     """Return the texts that were handed over for calls of an object in this context, if any."""
-    ahead = texts_ahead.get()
+    ahead = current_prefetch.get()
     return ahead if ahead is not None and ahead.is_of(identity, adopted, holder) else None

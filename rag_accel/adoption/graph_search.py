@@ -28,7 +28,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.graph.stages.graph_retrieval import LINKS, Link
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import inside, is_nested, note_leaf
-from rag_accel.leaves.submitted_work import HandedOver
+from rag_accel.leaves.submitted_work import SubmittedWork
 from rag_accel.requests.graph_work import link_query
 
 Vector = Sequence[float]
@@ -72,7 +72,9 @@ class GraphSearchOptions:
         Raises:
             ConfigError: an unknown name, or a value out of range.
         """
-        names = {top_k if one.name == "top_k" else one.name: one.name for one in fields(cls)}
+        names = {
+            top_k if field.name == "top_k" else field.name: field.name for field in fields(cls)
+        }
         for name, value in given.items():
             if name not in names:
                 raise ConfigError(
@@ -230,7 +232,7 @@ class GraphSearch:
         keywords: Any,
         *,
         together: bool,
-    ) -> HandedOver | None:
+    ) -> SubmittedWork | None:
         """Submit the search for entities if it needs no vector, to run while one is made."""
         if keywords is not None:
             asked = link_query("names", keywords, options.seeds)
@@ -239,7 +241,7 @@ class GraphSearch:
         else:
             return None
         work = self._work(identity, PrimitiveKind.SEARCHING, asked)
-        return identity.accelerator.leaves.hand_over(identity, [work], together=together)
+        return identity.accelerator.leaves.submit(identity, [work], together=together)
 
     def _identity(self) -> RequestIdentity:
         identity = identity_for(self.accelerator)
@@ -291,7 +293,7 @@ def _noted(
     identity: RequestIdentity, query: str, found: tuple[GraphHit, ...]
 ) -> tuple[GraphHit, ...]:
     """Have the run remember what was found, for prompts that are made of it."""
-    identity.seen.add(_texts, found, (query,))
+    identity.retrieved.add(_texts, found, (query,))
     if identity.accelerator.takes_hints:
         identity.accelerator.hint(text for _, text in _texts(found))
     return found

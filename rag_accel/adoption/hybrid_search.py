@@ -22,7 +22,7 @@ from rag_accel.engine_api import (
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
 from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec, fuse_rankings
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, check_text, living
-from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import identity_for
 
 
@@ -50,7 +50,7 @@ def hybrid_search(
     if identity is None:
         return plain()
     leaves = identity.accelerator.leaves
-    return owned_or_plain(
+    return with_fallback(
         identity.accelerator,
         lambda: leaves.compute(identity, _work(shared, lexical, spec, query, identity)),
         plain,
@@ -75,7 +75,7 @@ async def ahybrid_search(
     if identity is None:
         return await plain()
     leaves = identity.accelerator.leaves
-    return await aowned_or_plain(
+    return await awith_fallback(
         identity.accelerator,
         lambda: leaves.acompute(identity, _work(shared, lexical, spec, query, identity)),
         plain,

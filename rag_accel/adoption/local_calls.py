@@ -15,8 +15,8 @@ from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
-from rag_accel.kv.prompt_chunks import with_passages
-from rag_accel.leaves.submitted_work import HandedOver
+from rag_accel.kv.prompt_chunks import locate_chunks
+from rag_accel.leaves.submitted_work import SubmittedWork
 
 #: calls handed over before the first of them is waited for
 MOST_AHEAD = 64
@@ -58,10 +58,10 @@ class LocalCalls:
         )
         return found
 
-    def hand_over(self, asked: GenerationInput) -> HandedOver:
+    def submit(self, asked: GenerationInput) -> SubmittedWork:
         """Submit a completion that is waited for later, as the only one."""
         identity = self._identity()
-        return identity.accelerator.leaves.hand_over(identity, [self._work(identity, asked)])
+        return identity.accelerator.leaves.submit(identity, [self._work(identity, asked)])
 
     async def agenerate(self, asked: GenerationInput) -> GenerationOutput:
         """Do as ``generate`` without blocking the loop."""
@@ -92,7 +92,7 @@ class LocalCalls:
         make = partial(local.make, accelerator.options)
         engine = accelerator.own(local, "llm", make, holder=self.holder)
         if local.reuses_texts:
-            asked = with_passages(asked, identity.seen.texts(), identity.seen.asked)
+            asked = locate_chunks(asked, identity.retrieved.texts(), identity.retrieved.asked)
         return Work(engine, PrimitiveKind.DECODING, asked)
 
     async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
@@ -116,7 +116,7 @@ class CallsAhead:
     def __init__(self, calls: LocalCalls, asked: Iterable[GenerationInput]) -> None:
         self.calls = calls
         self._coming = iter(asked)
-        self._handed: deque[tuple[GenerationInput, HandedOver]] = deque()
+        self._handed: deque[tuple[GenerationInput, SubmittedWork]] = deque()
 
     def generate(self, asked: GenerationInput) -> GenerationOutput:
         """Return a completion, of the work handed over for it if there is any."""
@@ -138,11 +138,11 @@ class CallsAhead:
     def _hand_over(self) -> None:
         try:
             for asked in islice(self._coming, MOST_AHEAD - len(self._handed)):
-                self._handed.append((asked, self.calls.hand_over(asked)))
+                self._handed.append((asked, self.calls.submit(asked)))
         except Exception:  # the call itself raises it again, in its turn
             self._coming = iter(())
 
-    def _value(self, work: HandedOver) -> GenerationOutput:
+    def _value(self, work: SubmittedWork) -> GenerationOutput:
         try:
             return cast("GenerationOutput", work.value(0))
         finally:

@@ -14,7 +14,7 @@ from rag_accel.engine_api import Engine, GenerationOutput, PrimitiveKind
 from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
-from rag_accel.interception.fallback import MEANT, fail_open, owned_or_plain
+from rag_accel.interception.fallback import CALLER_ERRORS, fail_open, with_fallback
 from rag_accel.kv.prompt_chunks import LEAST_CHARACTERS
 from rag_accel.recognition.generation import GreedyCall, TokenStream
 from rag_accel.scheduler.messages import EngineName
@@ -67,16 +67,16 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
         if not is_refusal:
             fail_open(accelerator, error, _WHERE)
         return call.plain(0)
-    works = partial(_works, identity, engine, local.bounds, call)
+    work_items = partial(_works, identity, engine, local.bounds, call)
     if call.stream is not None:
-        return _streamed(identity, works, local.bounds, call, call.stream)
+        return _streamed(identity, work_items, local.bounds, call, call.stream)
 
     def owned() -> Any:
-        outputs = accelerator.leaves.compute_all(identity, works())
+        outputs = accelerator.leaves.compute_all(identity, work_items())
         call.note([local.bounds.report(output) for output in outputs])
         return call.result([output.tokens for output in outputs])
 
-    return owned_or_plain(accelerator, owned, lambda: call.plain(0), _WHERE)
+    return with_fallback(accelerator, owned, lambda: call.plain(0), _WHERE)
 
 
 def _works(
@@ -86,7 +86,7 @@ def _works(
     from rag_accel.engines.llm.local.text.tokens import TokenInput
 
     reuses = bounds.kv_reuse != "exact" and call.tokenizer is not None
-    texts = list(identity.seen.texts()) if reuses else []
+    texts = list(identity.retrieved.texts()) if reuses else []
     inputs: list[TokenInput] = []
     for ids in call.prompts:
         segments = None
@@ -95,12 +95,12 @@ def _works(
                 ids,
                 call.tokenizer,
                 texts,
-                identity.seen.asked,
+                identity.retrieved.asked,
                 least_tokens=bounds.least_chunk_tokens,
                 least_characters=LEAST_CHARACTERS,
             )
         inputs.append(TokenInput(ids=ids, ends=call.ends, most=call.most, segments=segments))
-    return [Work(engine, PrimitiveKind.DECODING, one) for one in inputs]
+    return [Work(engine, PrimitiveKind.DECODING, input_) for input_ in inputs]
 
 
 def why_plain(accelerator: Accelerator, model: Any) -> str | None:
@@ -231,7 +231,7 @@ def _unmade(error: Exception) -> str:
 
 def _streamed(
     identity: RequestIdentity,
-    works: Callable[[], list[Work]],
+    work_items: Callable[[], list[Work]],
     bounds: LocalOptions,
     call: GreedyCall,
     stream: TokenStream,
@@ -240,7 +240,7 @@ def _streamed(
     given = 0
     tokens: list[int] = []
     try:
-        (work,) = works()
+        (work,) = work_items()
         for token in _tokens(identity, work, lambda output: call.note([bounds.report(output)])):
             if not given:
                 stream.begin()
@@ -250,7 +250,7 @@ def _streamed(
             tokens.append(token)
     except Exception as error:  # no caller waits for this thread's errors
         result = call.plain(given)
-        if not isinstance(error, MEANT):
+        if not isinstance(error, CALLER_ERRORS):
             fail_open(identity.accelerator, error, _WHERE)
         return result
     stream.end()

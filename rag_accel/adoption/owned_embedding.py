@@ -13,7 +13,7 @@ from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role
 from rag_accel.adoption.embedding_devices import warn_unused
 from rag_accel.engines.embedding.hosted_engine import is_small
 from rag_accel.interception import wrappers
-from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import (
     LeafMethod,
@@ -111,7 +111,7 @@ def _plain(
         def run(*_: Any, **__: Any) -> Any:
             hosted = call.adopted.hosted
             owned = _noted(call.embed if hosted is None else call.embed_or_alone, self, leaf)
-            found = owned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
+            found = with_fallback(identity.accelerator, owned, unscheduled, "embedding")
             if hosted is None or not isinstance(found, AskAlone):
                 return found
             time.sleep(found.delay_s)
@@ -145,7 +145,7 @@ def _coroutine(
             return await (call.aembed() if hosted is None else call.aembed_or_alone())
 
         async def run(*_: Any, **__: Any) -> Any:
-            found = await aowned_or_plain(identity.accelerator, owned, unscheduled, "embedding")
+            found = await awith_fallback(identity.accelerator, owned, unscheduled, "embedding")
             if hosted is None or not isinstance(found, AskAlone):
                 return found
             await asyncio.sleep(found.delay_s)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.embedding_calls import hand_over
+from rag_accel.adoption.embedding_calls import submit
+from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, current_prefetch
 from rag_accel.adoption.owned_embedding import EmbeddingRecogniser
-from rag_accel.adoption.embedding_prefetch import TextsAhead, texts_ahead
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import is_nested
@@ -48,7 +48,7 @@ class EmbeddingsAhead:
         kwargs: dict[str, Any],
         *,
         on_loop: bool,
-    ) -> TextsAhead | None:
+    ) -> EmbeddingPrefetch | None:
         """Hand the texts of a call over, if its object is recognised and needs several chunks."""
         texts = args[0] if args else kwargs.get(self.argument)
         if not leaf_class(type(obj)).may_be_owned or not _are_texts(texts) or is_nested(obj):
@@ -62,7 +62,7 @@ class EmbeddingsAhead:
             return None
         prepared = list(map(adopted.prepare, texts))
         try:
-            return hand_over(identity, adopted, obj, prepared, on_loop=on_loop)
+            return submit(identity, adopted, obj, prepared, on_loop=on_loop)
         except Exception as error:
             fail_open(identity.accelerator, error, "embedding")
             return None
@@ -74,7 +74,7 @@ def _plain(how: EmbeddingsAhead, original: Method) -> Method:
         if ahead is None:
             return original(self, *args, **kwargs)
         try:
-            with scoped(texts_ahead, ahead):
+            with scoped(current_prefetch, ahead):
                 return original(self, *args, **kwargs)
         finally:
             ahead.close()
@@ -88,7 +88,7 @@ def _coroutine(how: EmbeddingsAhead, original: Method) -> Method:
         if ahead is None:
             return await original(self, *args, **kwargs)
         try:
-            with scoped(texts_ahead, ahead):
+            with scoped(current_prefetch, ahead):
                 return await original(self, *args, **kwargs)
         finally:
             ahead.close_on_loop()

@@ -1,4 +1,4 @@
-"""Recognised objects' own methods on stand-ins, whose clients bring work to owned engines."""
+"""Recognised objects' own methods on proxies, whose clients bring work to owned engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.adoption import local_llms
-from rag_accel.interception.fallback import owned_or_plain, start_in_pool
+from rag_accel.interception.fallback import start_in_pool, with_fallback
 from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
     LeafMethod,
@@ -19,34 +19,34 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
-from rag_accel.recognition.weak_maps import ByClass
 from rag_accel.recognition.generation import GreedyCall
-from rag_accel.recognition.proxies import ClientWork, KnownClass, StandIns
+from rag_accel.recognition.proxies import ClientWork, ProxyClass, ProxyClasses
+from rag_accel.recognition.weak_maps import ByClass
 
 Method = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class StandingIn:
-    """The methods of a framework's objects that can run on stand-ins."""
+    """The methods of a framework's objects that can run on proxies."""
 
-    stand_ins: StandIns
-    #: returns what is known of a class; None if its objects have no stand-ins
-    known: ByClass[KnownClass | None] = field(init=False, repr=False)
+    proxies: ProxyClasses
+    #: returns what is known of a class; None if its objects have no proxies
+    known: ByClass[ProxyClass | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        find = self.stand_ins.find
+        find = self.proxies.find
         looked = ByClass(lambda cls: find(plain_class(cls), plain_method))
         object.__setattr__(self, "known", looked)
 
-    def may_stand_in(self, cls: type) -> bool:
-        """Tell whether objects of a class may have stand-ins."""
+    def may_be_proxied(self, cls: type) -> bool:
+        """Tell whether objects of a class may have proxies."""
         return self.known(cls) is not None
 
     def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
-        """Return the scheduled version of a method that runs on a stand-in where there is one.
+        """Return the scheduled version of a method that runs on a proxy where there is one.
 
-        ``borrowed`` is how it is admitted, with a stand-in or without.
+        ``borrowed`` is how it is admitted, with a proxy or without.
         """
 
         def sync(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -54,23 +54,23 @@ class StandingIn:
             if known is None:
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            stand_in = _stand_in(known, _Asking(identity, obj, False, _notes(obj, leaf, args)), obj)
-            return _told(known, identity, obj, stand_in, method(stand_in, *args, **kwargs))
+            proxy = _proxy(known, _Asking(identity, obj, False, _notes(obj, leaf, args)), obj)
+            return _told(known, identity, obj, proxy, method(proxy, *args, **kwargs))
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
-            # Of a default, the sync method runs on a stand-in.
+            # Of a default, the sync method runs on a proxy.
             known = self.known(type(obj))
             if known is None or is_default(type(obj), leaf):
                 return await borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            stand_in = _stand_in(known, _Asking(identity, obj, True, _notes(obj, leaf, args)), obj)
-            return _told(known, identity, obj, stand_in, await method(stand_in, *args, **kwargs))
+            proxy = _proxy(known, _Asking(identity, obj, True, _notes(obj, leaf, args)), obj)
+            return _told(known, identity, obj, proxy, await method(proxy, *args, **kwargs))
 
         return coroutine if leaf.flavour == "coroutine" else sync
 
 
-def _stand_in(known: KnownClass, ask: _Asking, obj: Any) -> Any:
-    """Return what replaces an object for one call: itself where a stand-in is of no use."""
+def _proxy(known: ProxyClass, ask: _Asking, obj: Any) -> Any:
+    """Return what replaces an object for one call: itself where a proxy is of no use."""
     return known.make(obj, ask) if known.fits(obj) else obj
 
 
@@ -82,13 +82,13 @@ def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[],
     return [lambda: context.run(note_work_on_engine, obj, args, leaf.name)]
 
 
-def _told(known: KnownClass, identity: RequestIdentity, obj: Any, stand_in: Any, found: Any) -> Any:
+def _told(known: ProxyClass, identity: RequestIdentity, obj: Any, proxy: Any, found: Any) -> Any:
     """Return what a method returned, with how texts were computed where the model reuses some."""
-    if stand_in is obj or known.tell is None or known.model is None:
+    if proxy is obj or known.tell is None or known.model is None:
         return found
     if not local_llms.reuses_texts(identity.accelerator, known.model(obj)):
         return found
-    return known.tell(stand_in, found)
+    return known.tell(proxy, found)
 
 
 def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: Any) -> Method:
@@ -125,7 +125,7 @@ class _Asking:
             self._note()
             return found
 
-        return owned_or_plain(accelerator, owned, plain, work.name)
+        return with_fallback(accelerator, owned, plain, work.name)
 
     def adopts(self, model: Any) -> bool:
         return local_llms.why_plain(self._identity.accelerator, model) is None

@@ -20,7 +20,7 @@ from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, RetrievalEngin
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
 from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec
 from rag_accel.engines.retrieval.vectors.spec import checked_ids, checked_query, copy_document
-from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import identity_for
 from rag_accel.system.locks import RenewedLock
 
@@ -121,7 +121,7 @@ class SharedIndex:
         if identity is None:
             return plain()
         accelerator = identity.accelerator
-        return owned_or_plain(
+        return with_fallback(
             accelerator,
             lambda: accelerator.leaves.compute(identity, _work(index, query, identity, self)),
             plain,
@@ -142,7 +142,7 @@ class SharedIndex:
         if identity is None:
             return await plain()
         accelerator = identity.accelerator
-        return await aowned_or_plain(
+        return await awith_fallback(
             accelerator,
             lambda: accelerator.leaves.acompute(identity, _work(index, query, identity, self)),
             plain,

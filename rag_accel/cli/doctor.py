@@ -92,7 +92,7 @@ def _measured(arguments: argparse.Namespace, devices: list[str]) -> MeasuredMemb
 
 def _names_of(devices: list[str]) -> list[str]:
     """Return the devices of this machine, accelerators before the CPU."""
-    return sorted((one.partition(" ")[0] for one in devices), key=lambda name: name == "cpu")
+    return sorted((device.partition(" ")[0] for device in devices), key=lambda name: name == "cpu")
 
 
 def _embedder(name: str, model: str | None) -> Any:

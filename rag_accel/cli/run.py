@@ -35,7 +35,7 @@ _LAST = "cm"
 
 def run_program(line: Sequence[str]) -> NoReturn:
     """Become a Python interpreter that is given these arguments; this process ends here."""
-    option = next((one for one in python_options(line) if one in _DEAF), None)
+    option = next((option for option in python_options(line) if option in _DEAF), None)
     if option is not None:
         print(
             f"rag-accel: nothing is accelerated: -{option} {_DEAF[option]} by which acceleration"

@@ -26,6 +26,7 @@ from rag_accel.engine_api.health import Health, HealthState, ReportingEngine, wo
 from rag_accel.engine_api.kinds import KINDS, ROLES, HasKinds, KindSpec, PrimitiveKind
 from rag_accel.engine_api.payloads import (
     MOST_NUMBER,
+    ChunkSpan,
     Direction,
     Document,
     ExpandBatch,
@@ -37,7 +38,6 @@ from rag_accel.engine_api.payloads import (
     IngestBatch,
     LinkQuery,
     Message,
-    Passage,
     PromptUse,
     PruneBatch,
     RerankBatch,
@@ -57,6 +57,7 @@ __all__ = [
     "AdmittingEngine",
     "BorrowedEngine",
     "Capability",
+    "ChunkSpan",
     "CompositeEngine",
     "CountingEngine",
     "Direction",
@@ -83,7 +84,6 @@ __all__ = [
     "LinkQuery",
     "Message",
     "OutputKind",
-    "Passage",
     "PrimitiveKind",
     "PromptUse",
     "PruneBatch",

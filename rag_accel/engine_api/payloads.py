@@ -194,7 +194,7 @@ class GraphHit(ScoredDocument):
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class ChunkSpan:
     """Where a retrieved text stands in a prompt: ``messages[message].content[start:stop]``.
 
     Args:
@@ -216,15 +216,15 @@ class GenerationInput:
 
     The messages are always the whole prompt, also where work names a handle: of what was prefilled
     under the handle an engine reuses only the common prefix. For PARTIAL_PREFILLING they are the
-    beginning of a prompt, which may end within a message and within a word. ``passages`` say which
-    parts of them are retrieved texts, in any order; an engine that has no use for it ignores it.
+    beginning of a prompt, which may end within a message and within a word. ``chunk_spans``
+    are the parts of them that are retrieved texts, in any order; an engine may ignore them.
     """
 
     messages: tuple[Message, ...]
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    passages: tuple[Passage, ...] = ()
+    chunk_spans: tuple[ChunkSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

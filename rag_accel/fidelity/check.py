@@ -19,8 +19,8 @@ from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.heads import dated_heads
 from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 from rag_accel.fidelity.proposal import PROPOSED_BELOW, RatioFidelity, proposed_ratio
+from rag_accel.kv.reuse_check import ReuseCheckResult, default_folder, write_verdict
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.reuse_check import ReuseVerdict, default_folder, write_verdict
 from rag_accel.sample import read_corpus
 from rag_accel.system.processor import usable_cores
 
@@ -209,7 +209,7 @@ def _fused(ratio: float) -> LocalOptions:
 def _segmented(
     loaded: LoadedModel, prompts: Sequence[TextPrompt], tokens: int, template: str | None
 ) -> list[SegmentedPrompt]:
-    found = [one.segmented(loaded.tokenizer, template) for one in prompts]
+    found = [prompt.segmented(loaded.tokenizer, template) for prompt in prompts]
     for at, one in enumerate(found, 1):
         size = len(one.ids) + tokens
         if size > loaded.runner.context or not loaded.runner.pool.fits(size):
@@ -248,10 +248,10 @@ def _verdict(
     target: float,
     prompts: int,
     tokens: int,
-) -> ReuseVerdict:
+) -> ReuseCheckResult:
     below = [one for one in measured if one.ratio < PROPOSED_BELOW]
     shown = next((one for one in below if one.ratio == ratio), below[-1])
-    return ReuseVerdict(
+    return ReuseCheckResult(
         model=loaded.runner.identity(),
         name=loaded.name,
         target=target,

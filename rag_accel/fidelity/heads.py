@@ -36,8 +36,8 @@ def dated_heads(
         prompts: whose heads are looked at, those of equal system's turns once.
         template: a chat template in place of the tokenizer's.
     """
-    firsts = {one.system: one for one in prompts}
-    found = (_dated(tokenizer, one, template) for one in firsts.values())
+    firsts = {prompt.system: prompt for prompt in prompts}
+    found = (_dated(tokenizer, first, template) for first in firsts.values())
     return tuple(dict.fromkeys(said for each in found for said in each))
 
 
@@ -51,7 +51,7 @@ def _dated(tokenizer: Any, prompt: TextPrompt, template: str | None) -> Iterator
 
 def _head(tokenizer: Any, prompt: TextPrompt, template: str | None, day: datetime) -> str:
     """Return a prompt up to the user's turn, as a template renders it on a day."""
-    turns = [{"role": one.role, "content": one.content} for one in prompt.messages]
+    turns = [{"role": message.role, "content": message.content} for message in prompt.messages]
     text: str = tokenizer.apply_chat_template(
         turns,
         chat_template=_today(day) + tokenizer.get_chat_template(template),

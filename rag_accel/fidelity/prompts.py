@@ -11,7 +11,7 @@ from typing import Any
 from rag_accel.engine_api import Document, GenerationInput, Message
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.errors import ConfigError
-from rag_accel.kv.prompt_chunks import with_passages
+from rag_accel.kv.prompt_chunks import locate_chunks
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.sample import make_questions
 
@@ -51,7 +51,7 @@ class TextPrompt:
     def asked(self, max_tokens: int) -> GenerationInput:
         """Return what an engine is asked, with the places of the texts, as drop-ins ask it."""
         named = [(str(at), text) for at, text in enumerate(self.texts)]
-        return with_passages(GenerationInput(self.messages, max_tokens=max_tokens), named)
+        return locate_chunks(GenerationInput(self.messages, max_tokens=max_tokens), named)
 
     def segmented(self, tokenizer: Any, template: str | None = None) -> SegmentedPrompt:
         """Return its tokens, range by range, as an engine that reuses texts has them.
@@ -65,7 +65,7 @@ class TextPrompt:
             ConfigError: no text has a range of its own.
         """
         asked, prompting = self.asked(1), Prompting(tokenizer, template=template)
-        found = prompting.segmented(asked.messages, asked.passages, LEAST_TOKENS)
+        found = prompting.segmented(asked.messages, asked.chunk_spans, LEAST_TOKENS)
         if found is None:
             prompting.whole(asked.messages)  # says why, if it is refused
             raise ConfigError(

@@ -113,7 +113,11 @@ def _falling_depth(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
 
 
 def _own_inputs(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
-    writers = {(one.instance, one.output): one.name for one in graph.primitives if one.output}
+    writers = {
+        (primitive.instance, primitive.output): primitive.name
+        for primitive in graph.primitives
+        if primitive.output
+    }
     for primitive in graph.primitives:
         for value in primitive.inputs:
             writer = writers.get((primitive.instance, value))

@@ -85,7 +85,7 @@ def read_stage(line: Line, number: int, functions: Mapping[str, Any]) -> Stage:
 
 def _fields(line: Line, given: Mapping[str, Any], kind: StageKind[Any]) -> dict[str, Any]:
     """Return the fields of the stage that a line describes."""
-    known = {one.name for one in dataclass_fields(kind.stage) if one.init}
+    known = {field.name for field in dataclass_fields(kind.stage) if field.init}
     found: dict[str, Any] = {"name": StageName(line.name)}
     found |= {key: kind.line[key].read(value) for key, value in given.items()}
     inputs = tuple(ValueName(value) for value in line.inputs)

@@ -105,17 +105,17 @@ class Coverage:
     @property
     def scheduled(self) -> int:
         """Return how many calls had their work queued on an engine of ours."""
-        return sum(one.scheduled for one in self.calls)
+        return sum(call.scheduled for call in self.calls)
 
     @property
     def borrowed(self) -> int:
         """Return how many calls the scheduler admitted and their caller ran."""
-        return sum(one.borrowed for one in self.calls)
+        return sum(call.borrowed for call in self.calls)
 
     @property
     def passed_by(self) -> int:
         """Return how many calls the framework ran without the scheduler."""
-        return sum(one.passed_by for one in self.calls)
+        return sum(call.passed_by for call in self.calls)
 
     @property
     def options(self) -> tuple[OptionReach, ...]:

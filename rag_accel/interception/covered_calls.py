@@ -113,11 +113,11 @@ class CallTally:
 def as_text(calls: Iterable[CoveredCalls]) -> list[str]:
     """Return calls as lines under their totals."""
     calls = tuple(calls)
-    scheduled = sum(one.scheduled for one in calls)
-    borrowed = sum(one.borrowed for one in calls)
-    past = sum(one.passed_by for one in calls)
+    scheduled = sum(call.scheduled for call in calls)
+    borrowed = sum(call.borrowed for call in calls)
+    past = sum(call.passed_by for call in calls)
     return [
         f"calls: {scheduled} scheduled (queued on an engine of ours), {borrowed} borrowed"
         f" (admitted, run where the caller is), {past} passed by",
-        *(f"  {one}" for one in calls),
+        *(f"  {call}" for call in calls),
     ]

@@ -28,12 +28,12 @@ _warned: weakref.WeakKeyDictionary[Accelerator, dict[str, float]] = weakref.Weak
 
 #: Errors that are the caller's own limits or doing. Whatever else happens to a leaf before the
 #: program's code runs is our failure, and must not become the program's.
-MEANT = (BusyError, DeadlineError, ForkedError, RequestCancelledError)
+CALLER_ERRORS = (BusyError, DeadlineError, ForkedError, RequestCancelledError)
 
 
 def fail_open(accelerator: Accelerator, error: Exception, where: str) -> None:
     """Count and log an internal error so that the leaf can run plainly; raise it when strict."""
-    if isinstance(error, MEANT) or accelerator.options.strict:
+    if isinstance(error, CALLER_ERRORS) or accelerator.options.strict:
         raise error
     reason = type(error).__name__
     accelerator.count_bypass(where, reason)
@@ -71,7 +71,7 @@ def start_in_pool(
         return None
 
 
-def owned_or_plain(
+def with_fallback(
     accelerator: Accelerator,
     owned: Callable[[], T],
     plain: Callable[[], T],
@@ -83,7 +83,7 @@ def owned_or_plain(
     """
     try:
         return owned()
-    except MEANT:
+    except CALLER_ERRORS:
         raise
     except Exception as error:
         result = plain()
@@ -91,16 +91,16 @@ def owned_or_plain(
         return result
 
 
-async def aowned_or_plain(
+async def awith_fallback(
     accelerator: Accelerator,
     owned: Callable[[], Awaitable[T]],
     plain: Callable[[], Awaitable[T]],
     where: str,
 ) -> T:
-    """Do as ``owned_or_plain`` on the caller's loop."""
+    """Do as ``with_fallback`` on the caller's loop."""
     try:
         return await owned()
-    except MEANT:
+    except CALLER_ERRORS:
         raise
     except Exception as error:
         result = await plain()

@@ -25,8 +25,8 @@ READERS = {
     "kv_folder": "the same, where kv_reuse is 'full' or 'fused'",
     "adopt_llm": "a Hugging Face language model of the program",
     "embedding_runtime": "a recognised local embedding model",
-    "side_by_side": "a composite of LlamaIndex, or of LangChain with mode='translate'",
-    "off_loop": "an async method of LlamaIndex that blocks its loop",
+    "parallel_calls": "a composite of LlamaIndex, or of LangChain with mode='translate'",
+    "offload_blocking": "an async method of LlamaIndex that blocks its loop",
     EMBEDDER: "a recognised local embedding model, or a RAGraph",
 }
 
@@ -135,7 +135,7 @@ def reach(
 def _reach_of(
     name: str, parts: Sequence[PartOptions], options: Options, lists_embedders: bool
 ) -> OptionReach:
-    readers = dict.fromkeys(f"{one.path}: {one.cls}" for one in parts if name in one.options)
+    readers = dict.fromkeys(f"{part.path}: {part.cls}" for part in parts if name in part.options)
     if name == EMBEDDER:
         return OptionReach(name, "a list", lists_embedders, tuple(readers))
     value = getattr(options, name)
@@ -148,6 +148,6 @@ def as_lines(options: Sequence[OptionReach]) -> list[str]:
         return []
     return [
         "options:",
-        *(f"  {one}" for one in options if one.parts),
-        *(f"  {one}" for one in options if one.is_given and not one.parts),
+        *(f"  {option}" for option in options if option.parts),
+        *(f"  {option}" for option in options if option.is_given and not option.parts),
     ]

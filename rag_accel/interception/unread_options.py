@@ -21,7 +21,7 @@ from rag_accel.interception.option_reach import (
     PartsOf,
     reach,
 )
-from rag_accel.recognition.weak_maps import ByIdentity
+from rag_accel.recognition.weak_maps import WeakIdDict
 
 #: Values that hold of themselves where nothing reads the option: defaults, and those that keep
 #: something from being done.
@@ -31,12 +31,12 @@ _ASKING_NOTHING: dict[str, tuple[Any, ...]] = {
     "kv_folder": (None,),
     "adopt_llm": ("exact", "off"),
     "embedding_runtime": ("auto", "torch"),
-    "side_by_side": (False,),
-    "off_loop": (False,),
+    "parallel_calls": (False,),
+    "offload_blocking": (False,),
 }
 
 #: Of each object, the options that a warning has named.
-_named: ByIdentity[dict[str, object]] = ByIdentity()
+_named: WeakIdDict[dict[str, object]] = WeakIdDict()
 
 
 def unread(

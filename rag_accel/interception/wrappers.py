@@ -135,7 +135,7 @@ def noting(scheduled: Method, framework: Framework) -> Method:
 
     def note(identity: RequestIdentity, found: Any, given: Iterable[Any]) -> None:
         asked = [question for one in given if (question := framework.question(one))]
-        identity.seen.add(framework.documents, found, asked)
+        identity.retrieved.add(framework.documents, found, asked)
         accelerator = identity.accelerator
         if accelerator.takes_hints:
             accelerator.hint(text for _, text in framework.documents(found))

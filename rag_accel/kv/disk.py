@@ -25,11 +25,11 @@ class DiskCounts:
 
     Args:
         refused: files that could not be used, by ``ChunkFileError.reason``.
-        unkept: states that could not be written, as when the disk is full.
+        dropped: states that could not be written, as when the disk is full.
     """
 
     refused: dict[str, int] = field(default_factory=dict[str, int])
-    unkept: int = 0
+    dropped: int = 0
 
 
 class DiskStore:
@@ -169,7 +169,7 @@ class DiskStore:
                     return False
                 return self._write(path, state, tag)
         except OSError:  # a full disk among others
-            self.counts.unkept += 1
+            self.counts.dropped += 1
             return False
 
     def _write(self, path: Path, state: KeyValues, tag: ChunkTag) -> bool:
@@ -177,7 +177,7 @@ class DiskStore:
         if path.is_file() and not path.is_symlink():
             return True
         if not self._make_room(state.nbytes):
-            self.counts.unkept += 1
+            self.counts.dropped += 1
             return False
         with replaced_file(path) as file:
             write_chunk(file, state, tag, self.folder.secret)

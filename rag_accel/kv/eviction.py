@@ -29,7 +29,7 @@ class EvictionPolicy(Protocol):
         ...
 
 
-class LeastLatelyUsed:
+class LRUPolicy:
     """The state goes first that was used longest ago, or else added longest ago."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class LeastLatelyUsed:
         return next(iter(self._order))
 
 
-class SecondSight:
+class SecondHitAdmission:
     """The keys that were asked for before: only for those is anything given up.
 
     What is asked for once in a while would otherwise push out what is asked for all the time.

@@ -49,12 +49,12 @@ class HintCounts:
 
     Args:
         loaded: states that were read ahead.
-        unkept: hints and states that had no room.
+        dropped: hints and states that had no room.
         failed: hints that raised.
     """
 
     loaded: int = 0
-    unkept: int = 0
+    dropped: int = 0
     failed: int = 0
 
 
@@ -98,7 +98,7 @@ class Loader:
         """Tell whether what is under way may have been purged meanwhile."""
         return self._is_stale
 
-    def want(self, keys: Iterable[bytes]) -> None:
+    def prefetch(self, keys: Iterable[bytes]) -> None:
         """Look for keys; those beyond ``MOST_WANTED`` are not looked for."""
         with self._changed:
             for key in keys:
@@ -120,7 +120,7 @@ class Loader:
                 return
             if len(self._hints) >= MOST_HINTS:
                 self._hints.popleft()
-                self.hints.unkept += 1
+                self.hints.dropped += 1
             self._hints.append(keys)
             self._go_on()
 
@@ -272,7 +272,7 @@ class Loader:
             else:  # nor is there room for what comes after it
                 with self._changed:
                     self._ahead.clear()
-                self.hints.unkept += 1
+                self.hints.dropped += 1
         self._report(key, found)
 
     def _read(self, hint: Callable[[], Iterable[bytes]]) -> None:

@@ -9,7 +9,7 @@ from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
 
 
-class PreferredStates:
+class PreprocessedStore:
     """The states of a folder, of each text the one that was preferred last. Used by one thread.
 
     Where none was, or the one that was is gone, it is the state the text has behind the head alone.
@@ -39,7 +39,7 @@ class PreferredStates:
         return self._disk.put(key, state, label)
 
 
-def prefer(disk: DiskStore, key: bytes, target: bytes) -> None:
+def link(disk: DiskStore, key: bytes, target: bytes) -> None:
     """Say that the state under one key is to be used for a text, from now on.
 
     Args:

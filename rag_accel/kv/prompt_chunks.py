@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rag_accel.engine_api import GenerationInput, Passage
+from rag_accel.engine_api import ChunkSpan, GenerationInput
 from rag_accel.errors import ConfigError
 from rag_accel.kv.locate import locate
 
@@ -36,7 +36,7 @@ def several_documents(given: Any, where: str) -> Iterable[Any]:
     return given
 
 
-def with_passages(
+def locate_chunks(
     asked: GenerationInput, documents: Iterable[tuple[str, str]], questions: Collection[str] = ()
 ) -> GenerationInput:
     """Return a prompt that says where the documents stand in it.
@@ -48,14 +48,14 @@ def with_passages(
         questions: what the documents were searched by, without white space around it. A document
             may be the same text; but what is asked has to be computed.
     """
-    if asked.passages:
+    if asked.chunk_spans:
         return asked
     texts = list(documents)
     if not texts:
         return asked
-    passages = tuple(
-        Passage(at, span.start, span.stop, span.document)
+    chunk_spans = tuple(
+        ChunkSpan(at, span.start, span.stop, span.document)
         for at, message in enumerate(asked.messages)
         for span in locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
     )
-    return replace(asked, passages=passages) if passages else asked
+    return replace(asked, chunk_spans=chunk_spans) if chunk_spans else asked

@@ -32,7 +32,7 @@ _NAME = re.compile(r"[0-9a-f]{64}\.check")
 
 
 @dataclass(frozen=True, slots=True)
-class ReuseVerdict:
+class ReuseCheckResult:
     """What a check found.
 
     Args:
@@ -69,7 +69,7 @@ def default_folder() -> Path:
     return user_cache() / _FOLDER
 
 
-def write_verdict(path: Path, verdict: ReuseVerdict) -> Path:
+def write_verdict(path: Path, verdict: ReuseCheckResult) -> Path:
     """Keep a verdict in a folder, whole or not at all, and return its file.
 
     Raises:
@@ -85,7 +85,7 @@ def write_verdict(path: Path, verdict: ReuseVerdict) -> Path:
     return file
 
 
-def read_verdict(path: Path, model: str) -> ReuseVerdict | None:
+def read_verdict(path: Path, model: str) -> ReuseCheckResult | None:
     """Return what a folder keeps of a model; None where it keeps nothing.
 
     Args:
@@ -111,7 +111,7 @@ def read_verdict(path: Path, model: str) -> ReuseVerdict | None:
         raise _refused("damaged", type(error).__name__, "a verdict") from error
 
 
-def find_verdict(model: Callable[[], str], folders: Iterable[Path]) -> ReuseVerdict | None:
+def find_verdict(model: Callable[[], str], folders: Iterable[Path]) -> ReuseCheckResult | None:
     """Return the first verdict that can be trusted; None where there is none.
 
     Args:
@@ -132,7 +132,7 @@ def _file_of(folder: ChunkFolder, model: str) -> Path:
     return folder.path / f"{folder.name(b'check ' + model.encode())}{_SUFFIX}"
 
 
-def _parsed(folder: ChunkFolder, said: dict[str, Any], model: str) -> ReuseVerdict:
+def _parsed(folder: ChunkFolder, said: dict[str, Any], model: str) -> ReuseCheckResult:
     checksum = said.pop("checksum")
     if said["format"] != FORMAT:
         raise _refused("foreign", repr(said["format"])[:40], FORMAT)
@@ -144,7 +144,7 @@ def _parsed(folder: ChunkFolder, said: dict[str, Any], model: str) -> ReuseVerdi
     if not hmac.compare_digest(str(checksum), _checksum(folder, said)):
         raise _refused("damaged", "another checksum", "that of what was written")
     del said["format"], said["version"]
-    verdict = ReuseVerdict(**said)
+    verdict = ReuseCheckResult(**said)
     numbers = (verdict.target, verdict.ratio or 0.0, verdict.top1, verdict.top1_error)
     if not all(map(math.isfinite, numbers)):
         raise ValueError("numbers out of range")

@@ -61,7 +61,9 @@ class FirstTokens:
         self, scores: Sequence[float], candidates: Sequence[range], count: int
     ) -> Sequence[int]:
         """Return the places, the texts taking turns."""
-        depths = sorted((depth, at) for one in candidates for depth, at in enumerate(one))
+        depths = sorted(
+            (depth, at) for candidate in candidates for depth, at in enumerate(candidate)
+        )
         return sorted(at for _, at in depths[:count])
 
 
@@ -90,12 +92,12 @@ def without(places: Sequence[range], chosen: Sequence[int]) -> tuple[range, ...]
     """Return what is left of ranges in order once places are taken out of them."""
     left: list[range] = []
     taken = sorted(chosen)
-    for one in places:
-        start = one.start
-        for at in (at for at in taken if at in one):
+    for place in places:
+        start = place.start
+        for at in (at for at in taken if at in place):
             if start < at:
                 left.append(range(start, at))
             start = at + 1
-        if start < one.stop:
-            left.append(range(start, one.stop))
+        if start < place.stop:
+            left.append(range(start, place.stop))
     return tuple(left)

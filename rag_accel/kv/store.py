@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Protocol
 
 from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
-from rag_accel.kv.eviction import EvictionPolicy, LeastLatelyUsed, SecondSight
+from rag_accel.kv.eviction import EvictionPolicy, LRUPolicy, SecondHitAdmission
 
 NO_LABEL = ChunkLabel()
 #: What a store counts, and the bytes it holds.
@@ -17,10 +17,10 @@ CHUNK_COUNTS: tuple[str, ...] = (
     "chunk_hits_disk",
     "chunk_misses",
     "chunk_files_refused",
-    "chunk_files_unkept",
-    "chunk_hints_loaded",
-    "chunk_hints_unkept",
-    "chunk_hints_failed",
+    "chunk_writes_dropped",
+    "chunk_prefetch_loaded",
+    "chunk_prefetch_dropped",
+    "chunk_prefetch_failed",
     "chunk_memory_bytes",
     "chunk_disk_bytes",
 )
@@ -29,8 +29,8 @@ CHUNK_COUNTS: tuple[str, ...] = (
 class ChunkStore(Protocol):
     """What keeps the state of texts by their keys. Called by the engine's worker only.
 
-    A state that is not in memory may be found a little later: a key that ``is_looked_for`` after
-    ``want`` is reported by ``arrived``, exactly once.
+    A state that is not in memory may be found a little later: a key that ``is_pending`` after
+    ``prefetch`` is reported by ``poll``, exactly once.
     """
 
     @property
@@ -66,7 +66,7 @@ class ChunkStore(Protocol):
         """
         ...
 
-    def want(self, keys: Iterable[bytes]) -> None:
+    def prefetch(self, keys: Iterable[bytes]) -> None:
         """Begin to look for what is not in memory; from any thread. Bounded: may do nothing."""
         ...
 
@@ -78,19 +78,19 @@ class ChunkStore(Protocol):
         """
         ...
 
-    def hold(self, keys: Iterable[bytes]) -> None:
+    def pin(self, keys: Iterable[bytes]) -> None:
         """Note that a prompt under way needs keys: no hint pushes them out of memory."""
         ...
 
-    def let_go(self, keys: Iterable[bytes]) -> None:
+    def unpin(self, keys: Iterable[bytes]) -> None:
         """Note that a prompt that held keys is over."""
         ...
 
-    def is_looked_for(self, key: bytes) -> bool:
-        """Tell whether a key is looked for, and ``arrived`` has not reported it yet."""
+    def is_pending(self, key: bytes) -> bool:
+        """Tell whether a key is looked for, and ``poll`` has not reported it yet."""
         ...
 
-    def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
+    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
         """Return what was looked for since the last call: its state, or None if there is none."""
         ...
 
@@ -122,8 +122,8 @@ class HostStore:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         self._states: dict[bytes, LaneState] = {}
-        self._eviction = eviction or LeastLatelyUsed()
-        self._sight = SecondSight()
+        self._eviction = eviction or LRUPolicy()
+        self._sight = SecondHitAdmission()
         self._is_full = False
         self._hits = self._misses = 0
         self._labels: dict[bytes, frozenset[bytes]] = {}
@@ -215,23 +215,23 @@ class HostStore:
             self._eviction.added(key, state.nbytes)
             return True
 
-    def want(self, keys: Iterable[bytes]) -> None:
+    def prefetch(self, keys: Iterable[bytes]) -> None:
         """Do nothing: all that is kept is in memory."""
 
     def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
         """Do nothing: all that is kept is in memory."""
 
-    def hold(self, keys: Iterable[bytes]) -> None:
+    def pin(self, keys: Iterable[bytes]) -> None:
         """Do nothing: no hint pushes anything out."""
 
-    def let_go(self, keys: Iterable[bytes]) -> None:
+    def unpin(self, keys: Iterable[bytes]) -> None:
         """Do nothing: no hint pushes anything out."""
 
-    def is_looked_for(self, key: bytes) -> bool:
+    def is_pending(self, key: bytes) -> bool:
         """Return False: all that is kept is in memory."""
         return False
 
-    def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
+    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
         """Return nothing: all that is kept is in memory."""
         return ()
 

@@ -67,10 +67,10 @@ class TieredStore:
             "chunk_hits_disk": self._hits_disk,
             "chunk_misses": self._misses,
             "chunk_files_refused": sum(list(disk.refused.values())),
-            "chunk_files_unkept": disk.unkept + self._loader.dropped,
-            "chunk_hints_loaded": hints.loaded,
-            "chunk_hints_unkept": hints.unkept,
-            "chunk_hints_failed": hints.failed,
+            "chunk_writes_dropped": disk.dropped + self._loader.dropped,
+            "chunk_prefetch_loaded": hints.loaded,
+            "chunk_prefetch_dropped": hints.dropped,
+            "chunk_prefetch_failed": hints.failed,
             "chunk_disk_bytes": self._disk.held_bytes,
         }
 
@@ -108,9 +108,9 @@ class TieredStore:
         with self._lock:
             return self._host.put(key, state)
 
-    def want(self, keys: Iterable[bytes]) -> None:
+    def prefetch(self, keys: Iterable[bytes]) -> None:
         """Begin to look in the folder; from any thread."""
-        self._loader.want(keys)
+        self._loader.prefetch(keys)
 
     def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
         """Read the states of keys into memory before they are asked for; from any thread."""
@@ -121,22 +121,22 @@ class TieredStore:
         with self._lock:
             return [key for key in wanted if key not in self._host]
 
-    def hold(self, keys: Iterable[bytes]) -> None:
+    def pin(self, keys: Iterable[bytes]) -> None:
         """Note that a prompt under way needs keys."""
         with self._lock:
             self._held.update(keys)
 
-    def let_go(self, keys: Iterable[bytes]) -> None:
+    def unpin(self, keys: Iterable[bytes]) -> None:
         """Note that a prompt that held keys is over."""
         with self._lock:
             self._held.subtract(keys)
             self._held += Counter()  # without those that nothing holds
 
-    def is_looked_for(self, key: bytes) -> bool:
-        """Tell whether a key is looked for, and ``arrived`` has not reported it yet."""
+    def is_pending(self, key: bytes) -> bool:
+        """Tell whether a key is looked for, and ``poll`` has not reported it yet."""
         return self._loader.is_wanted(key)
 
-    def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
+    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
         """Return what was looked for since the last call: its state, or None if there is none."""
         with self._lock:  # a purge comes before all of it or after
             arrived = self._loader.fetch()

@@ -10,7 +10,7 @@ from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
 from rag_accel.kv.store import CHUNK_COUNTS, NO_LABEL, HostStore
 
 
-class WrittenStore:
+class WriteThroughStore:
     """States in a folder, the latest of them in memory, too. Used by one thread.
 
     Nothing is looked for beside other work: a state is read where it is asked for, and written
@@ -40,7 +40,7 @@ class WrittenStore:
             **dict.fromkeys(CHUNK_COUNTS, 0),
             **self._host.counts,
             "chunk_files_refused": sum(disk.refused.values()),
-            "chunk_files_unkept": disk.unkept,
+            "chunk_writes_dropped": disk.dropped,
             "chunk_disk_bytes": self._disk.held_bytes,
         }
 
@@ -78,23 +78,23 @@ class WrittenStore:
             self.written_bytes += state.nbytes
         return self._host.put(key, state, replace(label, purges=None))
 
-    def want(self, keys: Iterable[bytes]) -> None:
+    def prefetch(self, keys: Iterable[bytes]) -> None:
         """Do nothing: ``find`` has looked."""
 
     def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
         """Do nothing: ``find`` looks."""
 
-    def hold(self, keys: Iterable[bytes]) -> None:
+    def pin(self, keys: Iterable[bytes]) -> None:
         """Do nothing: no hint pushes anything out."""
 
-    def let_go(self, keys: Iterable[bytes]) -> None:
+    def unpin(self, keys: Iterable[bytes]) -> None:
         """Do nothing: no hint pushes anything out."""
 
-    def is_looked_for(self, key: bytes) -> bool:
+    def is_pending(self, key: bytes) -> bool:
         """Return False: ``find`` has looked."""
         return False
 
-    def arrived(self) -> Collection[tuple[bytes, LaneState | None]]:
+    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
         """Return nothing: ``find`` has looked."""
         return ()
 

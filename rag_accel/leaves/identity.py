@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from rag_accel.leaves.retrieved_documents import SeenDocuments
+from rag_accel.leaves.retrieved_documents import RetrievedDocuments
 from rag_accel.scheduler.messages import RequestId
 from rag_accel.system.forks import forks
 
@@ -89,7 +89,7 @@ class RequestIdentity:
         self._loop = None if loop is None else ref(loop)
         self._num_streams = 0
         self._is_closing = False
-        self._seen: SeenDocuments | None = None
+        self._seen: RetrievedDocuments | None = None
 
     @property
     def loop(self) -> AbstractEventLoop | None:
@@ -97,11 +97,11 @@ class RequestIdentity:
         return None if self._loop is None else self._loop()
 
     @property
-    def seen(self) -> SeenDocuments:
+    def retrieved(self) -> RetrievedDocuments:
         """Return what the run's searches have found."""
         if self._seen is None:
             with _streams.lock:
-                self._seen = self._seen or SeenDocuments()
+                self._seen = self._seen or RetrievedDocuments()
         return self._seen
 
     def begin_stream(self) -> None:

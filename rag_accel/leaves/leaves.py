@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
-from rag_accel.leaves.submitted_work import HandedOver, value_of
 from rag_accel.leaves.held_up_loops import wait_beside
 from rag_accel.leaves.identity import RequestIdentity
+from rag_accel.leaves.submitted_work import SubmittedWork, value_of
 from rag_accel.scheduler.driver import (
     AsyncLeaf,
     AsyncStreamLeaf,
@@ -127,12 +127,12 @@ class Leaves:
         (value,) = self.compute_all(identity, [work])
         return value
 
-    def compute_all(self, identity: RequestIdentity, works: Sequence[Work]) -> list[Any]:
+    def compute_all(self, identity: RequestIdentity, work_items: Sequence[Work]) -> list[Any]:
         """Return the values of several works, all submitted before the first is waited for."""
         waiting: deque[tuple[SyncLeaf, NodeKey, EngineName]] = deque()
         values: list[Any] = []
         try:
-            for work in works:
+            for work in work_items:
                 event, key = self._owned(identity, work, at_once=runs_in_loop())
                 leaf = SyncLeaf(self._builder(identity, work, event))
                 self._driver.submit(event, leaf)
@@ -160,9 +160,9 @@ class Leaves:
         await _settled(self._driver, leaf, key)
         return value_of(leaf, work.engine)
 
-    def hand_over(
-        self, identity: RequestIdentity, works: Sequence[Work], *, together: bool = False
-    ) -> HandedOver:
+    def submit(
+        self, identity: RequestIdentity, work_items: Sequence[Work], *, together: bool = False
+    ) -> SubmittedWork:
         """Submit works whose values are asked for later; what is not taken must be cancelled.
 
         Args:
@@ -171,11 +171,11 @@ class Leaves:
             together: for a task, whether they go with the works of the tasks that run next on its
                 loop.
         """
-        handed = HandedOver(self._driver)
+        handed = SubmittedWork(self._driver)
         submit = self._driver.submit_together if together else self._driver.submit
         at_once = not together and runs_in_loop()
         try:
-            for work in works:
+            for work in work_items:
                 event, key = self._owned(identity, work, at_once=at_once)
                 leaf = KeptLeaf(self._builder(identity, work, event))
                 submit(event, leaf)

@@ -14,7 +14,7 @@ MOST_RESULTS = 32
 MOST_TEXTS = 512
 
 
-class SeenDocuments:
+class RetrievedDocuments:
     """Results of a request's searches and rerankings, the latest ones; any thread may add some.
 
     They are kept as they were returned and read only if a prompt asks for them.

@@ -10,7 +10,7 @@ from rag_accel.scheduler.driver import AsyncLeaf, Driver, KeptLeaf, SyncLeaf, er
 from rag_accel.scheduler.messages import EngineName, LoopHeldUp, NodeCancelled, NodeKey
 
 
-class HandedOver:
+class SubmittedWork:
     """Works that were submitted together; each value may be taken any number of times.
 
     Args:

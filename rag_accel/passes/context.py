@@ -133,8 +133,8 @@ def restore_waits(graph: PrimitiveGraph, freed: Freed) -> PrimitiveGraph:
     """
     if freed.keys().isdisjoint(graph.external):
         return graph
-    primitives = tuple(_restored(one, graph, freed) for one in graph.primitives)
-    waited = (source for one in primitives for source in one.after)
+    primitives = tuple(_restored(primitive, graph, freed) for primitive in graph.primitives)
+    waited = (source for primitive in primitives for source in primitive.after)
     external = tuple(dict.fromkeys(source for source in waited if source not in graph.by_name))
     return PrimitiveGraph(primitives, external)
 

@@ -157,11 +157,11 @@ def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...
     """Raise the depth of what is not above all that waits for it; takes topological order."""
     least: dict[PrimitiveName, int] = {}
     raised: list[Primitive] = []
-    for one in reversed(primitives):
-        depth = max(one.depth, least.get(one.name, 0))
-        for source in one.after:
+    for primitive in reversed(primitives):
+        depth = max(primitive.depth, least.get(primitive.name, 0))
+        for source in primitive.after:
             least[source] = max(depth + 1, least.get(source, 0))
-        raised.append(one if depth == one.depth else replace(one, depth=depth))
+        raised.append(primitive if depth == primitive.depth else replace(primitive, depth=depth))
     return tuple(reversed(raised))
 
 

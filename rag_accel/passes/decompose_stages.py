@@ -47,7 +47,11 @@ def decompose_stages(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGr
 
     Returns this very graph if nothing is too large for its engine, or no such engine is itemwise.
     """
-    pieces = (piece for one in graph.primitives for piece in _cut(one, _num_slices(one, context)))
+    pieces = (
+        piece
+        for primitive in graph.primitives
+        for piece in _cut(primitive, _num_slices(primitive, context))
+    )
     return graph.edit(put=pieces)
 
 

@@ -40,9 +40,9 @@ def join_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:
         if prefilling.kind not in _WHOLE or len(decodings) != 1:
             continue
         followers = [one for one in waiting if one is not decodings[0]]
-        if all(one.attribute("text") == decodings[0].name for one in followers):
+        if all(follower.attribute("text") == decodings[0].name for follower in followers):
             put.append(_joined(prefilling, decodings[0]))
-            put += [_waiting_for_the_same(one, prefilling) for one in followers]
+            put += [_waiting_for_the_same(follower, prefilling) for follower in followers]
             remove.append(prefilling.name)
     return graph.edit(put=put, remove=remove)
 

@@ -113,7 +113,7 @@ def run_passes(
     if not chosen:
         return Plan(graph, (), {})
     key = _Key(
-        tuple(_without_values(one) for one in graph.primitives),
+        tuple(_without_values(primitive) for primitive in graph.primitives),
         graph.external,
         _named_engines(graph, context),
         context.reduced,
@@ -143,7 +143,7 @@ def passes_named(text: str) -> frozenset[str] | None:
 
 
 def _known(passes: tuple[Pass, ...]) -> list[str]:
-    return [*(one.name for one in passes), *RUNTIME_PASSES]
+    return [*(pass_.name for pass_ in passes), *RUNTIME_PASSES]
 
 
 def _chosen(enabled: frozenset[str] | None, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
@@ -159,7 +159,7 @@ def _chosen(enabled: frozenset[str] | None, passes: tuple[Pass, ...]) -> tuple[P
             valid=listed(known),
             hint=suggestion(unknown[0], known),
         )
-    return tuple(one for one in passes if one.name in enabled)
+    return tuple(pass_ for pass_ in passes if pass_.name in enabled)
 
 
 # Plans ---------------------------------------------------------------------------------------
@@ -181,10 +181,10 @@ def _plan(key: _Key) -> Plan:
     before = graph = PrimitiveGraph(key.primitives, key.external)
     verify(graph, "p-graph", context.engines)
     journal: list[Change] = []
-    for one in key.passes:
-        rewritten = one.rewrite(graph, context)
-        _check(one, rewritten, context)
-        journal.append(change_between(one.name, graph, rewritten))
+    for pass_ in key.passes:
+        rewritten = pass_.rewrite(graph, context)
+        _check(pass_, rewritten, context)
+        journal.append(change_between(pass_.name, graph, rewritten))
         graph = rewritten
     return Plan(graph, tuple(journal), freed_from(before, graph))
 
@@ -206,7 +206,9 @@ def _check(one: Pass, graph: PrimitiveGraph, context: PassContext) -> None:
 def _named_engines(
     graph: PrimitiveGraph, context: PassContext
 ) -> tuple[tuple[str, EngineProfile | BorrowedEngine], ...]:
-    names = dict.fromkeys(one.engine for one in graph.primitives if one.engine is not None)
+    names = dict.fromkeys(
+        primitive.engine for primitive in graph.primitives if primitive.engine is not None
+    )
     return tuple((name, context.engines[name]) for name in names if name in context.engines)
 
 
@@ -244,7 +246,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _with_values(planned: PrimitiveGraph, source: PrimitiveGraph) -> PrimitiveGraph:
-    primitives = tuple(_filled(one, source) for one in planned.primitives)
+    primitives = tuple(_filled(primitive, source) for primitive in planned.primitives)
     return PrimitiveGraph(primitives, planned.external)
 
 

@@ -47,9 +47,9 @@ def pipeline_decoding(graph: PrimitiveGraph, context: PassContext) -> PrimitiveG
     Depths stay as they are: the items are urgent, and so is the decoding that they come from.
     Returns this very graph if there is no such list.
     """
-    for one in graph.primitives:
-        if one.kind is PrimitiveKind.FUNCTION and one.attribute("items") is not None:
-            source = _source(graph, one, context)
+    for primitive in graph.primitives:
+        if primitive.kind is PrimitiveKind.FUNCTION and primitive.attribute("items") is not None:
+            source = _source(graph, primitive, context)
             if source is not None:
                 graph = _with_items(graph, source, context)
     return graph
@@ -75,8 +75,8 @@ def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _It
     """Return where a list comes from, if its text can be read while it is written."""
     if not read.inputs or read.output is None:
         return None
-    writers = [one for one in graph.primitives if one.output == read.inputs[0]]
-    lists = [one for one in graph.primitives if one.output == read.output]
+    writers = [primitive for primitive in graph.primitives if primitive.output == read.inputs[0]]
+    lists = [primitive for primitive in graph.primitives if primitive.output == read.output]
     if len(writers) != 1 or len(lists) != 1:
         return None
     decoding = writers[0]
@@ -90,8 +90,14 @@ def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _It
 
 def _with_items(graph: PrimitiveGraph, source: _ItemSource, context: PassContext) -> PrimitiveGraph:
     """Return the graph with partial decodings; where one may not go ahead, the list is awaited."""
-    ahead = {one.name for one in graph.primitives if _may_go_ahead(one, source, context)}
-    taken = {one.name: one for one in _partial_decodings(graph, source, ahead, context)}
+    ahead = {
+        primitive.name
+        for primitive in graph.primitives
+        if _may_go_ahead(primitive, source, context)
+    }
+    taken = {
+        decoding.name: decoding for decoding in _partial_decodings(graph, source, ahead, context)
+    }
     if not taken:
         return graph
     read, was_earlier = source.read.name, all_earlier(graph)
@@ -122,15 +128,17 @@ def _partial_decodings(
     decoding, read = source.decoding, source.read
     others = (name for name in read.after if name != decoding.name)
     after = tuple(dict.fromkeys((*decoding.after, *others)))
-    for one in graph.primitives:
-        readers = [graph.by_name[name] for name in graph.successors[one.name] if name in ahead]
-        if _takes_item(one, source, context) and readers:
+    for primitive in graph.primitives:
+        readers = [
+            graph.by_name[name] for name in graph.successors[primitive.name] if name in ahead
+        ]
+        if _takes_item(primitive, source, context) and readers:
             engines = (_owned_engine(reader, context) for reader in readers)
             batch = min(engine.max_batch for engine in engines if engine is not None)
             given = {"text": decoding.name, "list": read.name, "credit": CREDIT_BATCHES * batch}
-            attributes = (*one.attributes, *given.items())
+            attributes = (*primitive.attributes, *given.items())
             kind = PrimitiveKind.PARTIAL_DECODING
-            yield replace(one, kind=kind, after=after, attributes=attributes)
+            yield replace(primitive, kind=kind, after=after, attributes=attributes)
 
 
 def _takes_item(one: Primitive, source: _ItemSource, context: PassContext) -> bool:

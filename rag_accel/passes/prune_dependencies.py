@@ -47,17 +47,21 @@ def prune_dependencies(graph: PrimitiveGraph, context: PassContext) -> Primitive
     very graph if nothing can be dropped.
     """
     earlier = all_earlier(graph)
-    fixed = {one.name for one in graph.primitives if not _is_movable(one, graph, earlier, context)}
+    fixed = {
+        primitive.name
+        for primitive in graph.primitives
+        if not _is_movable(primitive, graph, earlier, context)
+    }
     needed: dict[PrimitiveName, frozenset[PrimitiveName]] = {}
-    for one in graph.primitives:
-        needed[one.name] = earlier[one.name]
-        if one.name not in fixed and not _may_stream(one, graph):
-            needed[one.name] = frozenset(
+    for primitive in graph.primitives:
+        needed[primitive.name] = earlier[primitive.name]
+        if primitive.name not in fixed and not _may_stream(primitive, graph):
+            needed[primitive.name] = frozenset(
                 name
-                for name in earlier[one.name]
+                for name in earlier[primitive.name]
                 if name not in graph.by_name
                 or name in fixed
-                or _must_keep_order(graph.by_name[name], one, context)
+                or _must_keep_order(graph.by_name[name], primitive, context)
             )
     waits = _fewest_waits(graph, needed)
     return graph.edit(put=_rewired(graph, waits))
@@ -130,7 +134,7 @@ def _rewired(
     graph: PrimitiveGraph, waits: Mapping[PrimitiveName, Sequence[PrimitiveName]]
 ) -> Iterator[Primitive]:
     waited_for = {source for sources in waits.values() for source in sources}
-    for one in graph.primitives:
-        is_new_end = graph.successors[one.name] and one.name not in waited_for
-        depth = 0 if is_new_end else one.depth
-        yield replace(one, after=tuple(waits[one.name]), depth=depth)
+    for primitive in graph.primitives:
+        is_new_end = graph.successors[primitive.name] and primitive.name not in waited_for
+        depth = 0 if is_new_end else primitive.depth
+        yield replace(primitive, after=tuple(waits[primitive.name]), depth=depth)

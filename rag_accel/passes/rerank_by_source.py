@@ -41,15 +41,15 @@ def rerank_by_source(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGr
     Returns this very graph if there is none.
     """
     put: list[Primitive] = []
-    for one in graph.primitives:
-        union = _union(one, graph, context)
+    for primitive in graph.primitives:
+        union = _union(primitive, graph, context)
         sources = [] if union is None else _sources(union, graph, context)
         if union is not None and len(sources) > 1:
-            asked = [each.name for each in graph.primitives if each.output == one.inputs[0]]
-            earlier = all_earlier(graph)[one.name]
+            asked = [each.name for each in graph.primitives if each.output == primitive.inputs[0]]
+            earlier = all_earlier(graph)[primitive.name]
             query = [name for name in asked if name in earlier]
-            slices = list(_slices(one, union, sources, query))
-            put += [*slices, joined_ranking(one, slices, after=one.after)]
+            slices = list(_slices(primitive, union, sources, query))
+            put += [*slices, joined_ranking(primitive, slices, after=primitive.after)]
     return graph.edit(put=put)
 
 
@@ -72,13 +72,13 @@ def _sources(union: Primitive, graph: PrimitiveGraph, context: PassContext) -> l
     """Return the searches whose results a union joins, in its order; none if it joins others."""
     found = [_only_writer(name, graph, context) for name in union.inputs]
     searches = [one for one in found if one is not None and one.kind is PrimitiveKind.SEARCHING]
-    names = {one.name for one in searches}
+    names = {search.name for search in searches}
     is_all = len(names) == len(found) and names <= set(union.after)
     return searches if is_all else []
 
 
 def _only_writer(value: ValueName, graph: PrimitiveGraph, context: PassContext) -> Primitive | None:
-    writers = [one for one in graph.primitives if one.output == value]
+    writers = [primitive for primitive in graph.primitives if primitive.output == value]
     return writers[0] if len(writers) == 1 and value not in context.reduced else None
 
 

@@ -60,8 +60,8 @@ def split_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph
 
     Returns this very graph if there is none.
     """
-    wholes = [one for one in graph.primitives if _can_be_cut(one, context)]
-    cuts = {one.name: list(_long_beginnings(one, graph)) for one in wholes}
+    wholes = [primitive for primitive in graph.primitives if _can_be_cut(primitive, context)]
+    cuts = {whole.name: list(_long_beginnings(whole, graph)) for whole in wholes}
     drafts = [draft for beginnings in cuts.values() for draft in beginnings]
     if not drafts:
         return graph
@@ -179,10 +179,10 @@ def _num_tokens(value: ValueName, graph: PrimitiveGraph) -> int:
         sources = [writer]
         if writer.kind is PrimitiveKind.FUNCTION:
             sources = [one for name in writer.inputs for one in _writers(name, graph)]
-        if any(one.kind in _FINDS_DOCUMENTS for one in sources):
+        if any(source.kind in _FINDS_DOCUMENTS for source in sources):
             return LONG_VALUE_TOKENS
     return SHORT_VALUE_TOKENS
 
 
 def _writers(value: ValueName, graph: PrimitiveGraph) -> list[Primitive]:
-    return [one for one in graph.primitives if one.output == value]
+    return [primitive for primitive in graph.primitives if primitive.output == value]

@@ -121,23 +121,25 @@ def _primitive(began: NodeDispatched | SingleFlightJoined, seen: _Seen) -> Recor
 
 def _request(id: RequestId, primitives: _Primitives, seen: _Seen) -> RecordedRequest:
     started, ended = seen.started.get(id), seen.ended.get(id)
-    is_graph = started.origin == "graph" if started else any(one.after for one in primitives)
-    own = [one for one in primitives if not is_graph or one.stage != LEAF]
-    nested = [one for one in primitives if is_graph and one.stage == LEAF]
+    is_graph = (
+        started.origin == "graph" if started else any(primitive.after for primitive in primitives)
+    )
+    own = [primitive for primitive in primitives if not is_graph or primitive.stage != LEAF]
+    nested = [primitive for primitive in primitives if is_graph and primitive.stage == LEAF]
     end: RequestEnded | NodeFinished | None = ended
     if end is None and started is not None and started.origin == "leaf":
         # It ends with the last of its leaves.
-        is_over = all(one.outcome is not None for one in primitives)
+        is_over = all(primitive.outcome is not None for primitive in primitives)
         end = seen.last.get(id) if is_over else None
     arrived_s = started.time_s if started else seen.last_s
-    arrived_s = min([arrived_s, *(one.ready_s for one in primitives)])
+    arrived_s = min([arrived_s, *(primitive.ready_s for primitive in primitives)])
     ended_s = end.time_s if end else seen.last_s
     linked = _linked(own) if is_graph else _followed(own)
     return RecordedRequest(
         id=id,
         origin=started.origin if started else "graph" if is_graph else "program",
         arrived_s=arrived_s,
-        ended_s=max([arrived_s, ended_s, *(one.ended_s for one in primitives)]),
+        ended_s=max([arrived_s, ended_s, *(primitive.ended_s for primitive in primitives)]),
         outcome=end.outcome if end else None,
         primitives=tuple(sorted(linked, key=_started)),
         nested=tuple(sorted(nested, key=_started)),

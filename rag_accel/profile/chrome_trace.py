@@ -64,7 +64,11 @@ class _Writer:
 
     def write_engine(self, engine: RecordedEngine, recording: Recording) -> None:
         """Write an engine's steps or calls, and how much waits for it."""
-        used = [one for one in _all_primitives(recording.requests) if one.engine == engine.name]
+        used = [
+            primitive
+            for primitive in _all_primitives(recording.requests)
+            if primitive.engine == engine.name
+        ]
         steps = [step for step in recording.steps if step.engine == engine.name]
         title = engine.name if engine.owned else f"{engine.name} (borrowed)"
         if engine.owned or steps:
@@ -174,7 +178,7 @@ def _all_primitives(requests: Iterable[RecordedRequest]) -> Iterator[RecordedPri
 
 
 def _first_s(recording: Recording) -> float:
-    starts = [one.arrived_s for one in recording.requests]
+    starts = [request.arrived_s for request in recording.requests]
     return min([*starts, *(step.started_s for step in recording.steps)], default=0.0)
 
 

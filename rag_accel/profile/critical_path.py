@@ -71,7 +71,7 @@ class StageTimes:
 
 def critical_path(request: RecordedRequest) -> CriticalPath:
     """Return the chain that a request's makespan consists of, and the slack of all primitives."""
-    by_name = {one.name: one for one in request.primitives}
+    by_name = {primitive.name: primitive for primitive in request.primitives}
     chain: list[RecordedPrimitive] = []
     at = _last(request.primitives)
     while at is not None:
@@ -93,8 +93,8 @@ def critical_path(request: RecordedRequest) -> CriticalPath:
 def stage_times(request: RecordedRequest) -> tuple[StageTimes, ...]:
     """Return where each stage's time went, in the order in which the stages started."""
     stages: dict[str, list[RecordedPrimitive]] = {}
-    for one in request.primitives:
-        stages.setdefault(one.stage, []).append(one)
+    for primitive in request.primitives:
+        stages.setdefault(primitive.stage, []).append(primitive)
     return tuple(
         StageTimes(
             stage,
@@ -109,7 +109,7 @@ def stage_times(request: RecordedRequest) -> tuple[StageTimes, ...]:
 def _slack(request: RecordedRequest, chain: list[RecordedPrimitive]) -> dict[str, float]:
     """Go back from the end: how late may each end, so that what follows still ends in time."""
     end_s = chain[-1].ended_s if chain else request.ended_s
-    by_name = {one.name: one for one in request.primitives}
+    by_name = {primitive.name: primitive for primitive in request.primitives}
     latest = dict.fromkeys(by_name, end_s)
     # What a primitive waited for has ended, so it started earlier, or at once and stands before.
     for one in reversed(request.primitives):

@@ -76,8 +76,8 @@ def stage_profiles(
     critical_s: dict[_Row, float] = {}
     outside_s = 0.0
     for request in done:
-        for one in (*request.primitives, *request.nested):
-            rows.setdefault(_row(one), []).append((request, one))
+        for primitive in (*request.primitives, *request.nested):
+            rows.setdefault(_row(primitive), []).append((request, primitive))
         for part in critical_path(request).parts:
             if part.primitive is None:
                 outside_s += part.length_s
@@ -100,8 +100,8 @@ def engine_uses(recording: Recording) -> tuple[EngineUse, ...]:
         span = (step.started_s, step.ended_s, len(step.members))
         steps.setdefault(step.engine, []).append(span)
     for request in recording.requests:
-        for one in (*request.primitives, *request.nested):
-            calls[one.engine].append((one.started_s, one.ended_s, 1))
+        for primitive in (*request.primitives, *request.nested):
+            calls[primitive.engine].append((primitive.started_s, primitive.ended_s, 1))
     span_s = _span_s(recording)
     uses: list[EngineUse] = []
     for name, engine in recording.engines.items():
@@ -136,8 +136,8 @@ def _stage(
 
 
 def _span_s(recording: Recording) -> float:
-    starts = [one.arrived_s for one in recording.requests]
-    ends = [one.ended_s for one in recording.requests]
+    starts = [request.arrived_s for request in recording.requests]
+    ends = [request.ended_s for request in recording.requests]
     return max(ends) - min(starts)
 
 
@@ -286,7 +286,7 @@ def profile_events(events: Iterable[TraceEvent], dropped: int = 0) -> Profile:
             valid="at least one request recorded from arrival to end",
             hint="raise trace_events: newer events overwrote it" if dropped else _RECORD_FIRST,
         )
-    whole = sum(one.whole for one in recording.requests)
+    whole = sum(request.whole for request in recording.requests)
     times_ms = sorted(1000 * one.makespan_s for one in done)
     stages, outside_share = stage_profiles(done)
     return Profile(

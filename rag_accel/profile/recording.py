@@ -124,7 +124,9 @@ class Recording:
     @property
     def done(self) -> tuple[RecordedRequest, ...]:
         """Return the requests that succeeded and of which nothing is missing."""
-        return tuple(one for one in self.requests if one.whole and one.outcome == "done")
+        return tuple(
+            request for request in self.requests if request.whole and request.outcome == "done"
+        )
 
 
 def stage_in(primitive: str) -> str:

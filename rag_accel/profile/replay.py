@@ -59,7 +59,9 @@ Dependencies = Mapping[str, Iterable[str]]
 """What each primitive waits for, by name: ``{p.name: p.after for p in graph.primitives}``."""
 
 _BEFORE = f"{TURN_MARK}before "
-_OPTIONS = CoreOptions(max_requests=1 << 62, max_batch=1 << 62, batch_wait_s=0.0, hang_s=math.inf)
+_OPTIONS = CoreOptions(
+    max_requests=1 << 62, max_batch=1 << 62, batch_wait_s=0.0, step_timeout_s=math.inf
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def _busy_periods(done: Iterable[RecordedRequest]) -> list[list[RecordedRequest]
 
 
 def _known(trace: Recording) -> list[str]:
-    return sorted({one.name for request in trace.done for one in request.primitives})
+    return sorted({primitive.name for request in trace.done for primitive in request.primitives})
 
 
 def _check(trace: Recording, wanted: Mapping[str, tuple[str, ...]]) -> None:
@@ -201,7 +203,7 @@ class _Player:
         self, id: RequestId, request: RecordedRequest, wanted: Mapping[str, tuple[str, ...]]
     ) -> None:
         """Let a request arrive when it did."""
-        by_name = {one.name: one for one in request.primitives}
+        by_name = {primitive.name: primitive for primitive in request.primitives}
         after = {
             name: tuple(other for other in wanted.get(name, one.after) if other in by_name)
             for name, one in by_name.items()

@@ -1,4 +1,4 @@
-"""Clients of stand-ins: a flat index and a cross-encoder whose work shares steps with others'."""
+"""Clients of proxies: a flat index and a cross-encoder whose work shares steps with others'."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Local objects whose own methods can run on a client that gathers its callers' work.
 
 A store or reranker of a known class does all it does itself: filters, thresholds, look-ups, its
-errors. For one call it is replaced by a *stand-in*: the same object, but for the client that
+errors. For one call it is replaced by a *proxy*: the same object, but for the client that
 computes, which brings its work to an owned engine. So nothing of what the class does around that is
 written here again.
 """
@@ -20,7 +20,7 @@ from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full
 
 @dataclass(frozen=True, slots=True)
 class ClientWork:
-    """What a stand-in's client has an engine do.
+    """What a proxy's client has an engine do.
 
     Args:
         client: the object that computes; what shares it shares an engine.
@@ -40,7 +40,7 @@ class ClientWork:
 
 
 class Ask(AskGenerate, Protocol):
-    """A function that brings work to the scheduler for the run that a stand-in is made for.
+    """A function that brings work to the scheduler for the run that a proxy is made for.
 
     Attributes:
         is_on_loop: whether the stand-in is made for a coroutine.
@@ -60,12 +60,12 @@ class Ask(AskGenerate, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownClass:
-    """A class whose objects can have stand-ins.
+class ProxyClass:
+    """A class whose objects can have proxies.
 
     Args:
         methods: what makes it what it is; a subclass that writes one anew is another.
-        fits: tells whether a stand-in of an object is of use.
+        fits: tells whether a proxy of an object is of use.
         make: makes one.
         says: how its objects run then.
         model: returns the language model that an object calls, which has a say in how it runs.
@@ -81,34 +81,34 @@ class KnownClass:
     tell: Callable[[Any, Any], Any] | None = None
 
 
-class StandIns:
-    """The classes of a framework whose objects can have stand-ins.
+class ProxyClasses:
+    """The classes of a framework whose objects can have proxies.
 
     Args:
         known: them, by full name.
     """
 
-    def __init__(self, known: Mapping[str, KnownClass]) -> None:
+    def __init__(self, known: Mapping[str, ProxyClass]) -> None:
         self._known = known
-        self._of_classes: WeakKeyDictionary[type, KnownClass | None] = WeakKeyDictionary()
+        self._of_classes: WeakKeyDictionary[type, ProxyClass | None] = WeakKeyDictionary()
 
     def has(self, cls: type, method: PlainMethod) -> bool:
-        """Tell whether objects of a class may have stand-ins."""
+        """Tell whether objects of a class may have proxies."""
         return self.find(cls, method) is not None
 
     def describe(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
-        """Return how an object with stand-ins runs; None if it has none."""
+        """Return how an object with proxies runs; None if it has none."""
         known = self.find(cls, method)
         return known.says if known is not None and known.fits(obj) else None
 
     def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
-        """Return the language model that an object with stand-ins calls; None if it has none."""
+        """Return the language model that an object with proxies calls; None if it has none."""
         known = self.find(cls, method)
         if known is None or known.model is None or not known.fits(obj):
             return None
         return known.model(obj)
 
-    def find(self, cls: type, method: PlainMethod) -> KnownClass | None:
+    def find(self, cls: type, method: PlainMethod) -> ProxyClass | None:
         """Return what is known of a plain class: it is a known one or does what that does."""
         try:
             return self._of_classes[cls]
@@ -118,7 +118,7 @@ class StandIns:
             self._of_classes[cls] = found
             return found
 
-    def _unless_changed(self, cls: type, base: type, method: PlainMethod) -> KnownClass | None:
+    def _unless_changed(self, cls: type, base: type, method: PlainMethod) -> ProxyClass | None:
         known = self._known[full_name(base)]
         return known if does_the_same(cls, base, known.methods, method) else None
 

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_accel.engine_api import ScoredDocument, SearchQuery
-from rag_accel.recognition.weak_maps import ByIdentity
 from rag_accel.recognition.copied_vectors import (
     Copied,
     CopiedVectors,
@@ -24,6 +23,7 @@ from rag_accel.recognition.copied_vectors import (
     copy_vectors,
     unit,
 )
+from rag_accel.recognition.weak_maps import WeakIdDict
 from rag_accel.system.locks import RenewedLock
 
 #: numbers in a store's vectors from which an engine is faster: 200 documents of 384 numbers
@@ -191,7 +191,7 @@ class StoreCopy:
         self._num_searches, self._seen = 0, None
 
 
-_copies: ByIdentity[StoreCopy] = ByIdentity()
+_copies: WeakIdDict[StoreCopy] = WeakIdDict()
 
 
 def copy_of(kind: StoreKind, store: Any) -> StoreCopy:

@@ -49,8 +49,12 @@ class TripletIndex:
         numbers: dict[str, int] = {}
         of_name = numbers.setdefault
         count = len(triplets)
-        subjects = np.fromiter((of_name(one[0], len(numbers)) for one in triplets), np.int64, count)
-        objects = np.fromiter((of_name(one[2], len(numbers)) for one in triplets), np.int64, count)
+        subjects = np.fromiter(
+            (of_name(triplet[0], len(numbers)) for triplet in triplets), np.int64, count
+        )
+        objects = np.fromiter(
+            (of_name(triplet[2], len(numbers)) for triplet in triplets), np.int64, count
+        )
         self.names = tuple(numbers)
         self._numbers = numbers
         self._subjects, self._objects = subjects, objects

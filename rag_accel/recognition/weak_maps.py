@@ -9,7 +9,7 @@ from weakref import ref
 T = TypeVar("T")
 
 
-class ByIdentity(Generic[T]):
+class WeakIdDict(Generic[T]):
     """Values by the identity of their owners, which need be neither hashable nor unequal."""
 
     def __init__(self) -> None:

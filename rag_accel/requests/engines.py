@@ -183,12 +183,12 @@ def kept_documents(value: Any, where: str) -> tuple[Document, ...]:
             valid="a list or tuple of Document",
         )
     documents = tuple(one.document if isinstance(one, ScoredDocument) else one for one in value)
-    for one in documents:
-        if not isinstance(one, Document):
+    for document in documents:
+        if not isinstance(document, Document):
             raise DocumentError(
                 "only documents can be kept in an index",
                 where=where,
-                found=type(one).__name__,
+                found=type(document).__name__,
                 valid="Document",
                 hint="give each text an id: Document(id, text)",
             )

@@ -185,7 +185,7 @@ def _texts(primitive: Primitive, values: Values) -> TextBatch:
     if role != "document":
         return TextBatch((as_text(value),), "query")
     documents = kept_documents(value, primitive.stage)
-    return TextBatch(tuple(one.text for one in documents), "document")
+    return TextBatch(tuple(document.text for document in documents), "document")
 
 
 def _search(primitive: Primitive, values: Values) -> SearchQuery | LinkQuery:
@@ -293,7 +293,7 @@ WORK: Mapping[PrimitiveKind, KindWork] = {
     ),
     PrimitiveKind.RERANKING: KindWork(
         payload=_ranking,
-        arguments=lambda asked: (asked.query, [one.text for one in asked.documents]),
+        arguments=lambda asked: (asked.query, [document.text for document in asked.documents]),
         checked=_checked_scores,
     ),
     PrimitiveKind.INGESTION: KindWork(payload=_ingestion),

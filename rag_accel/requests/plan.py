@@ -151,8 +151,10 @@ class GraphPlan:
         found: list[PassSaving] = []
         for name in self._changing():
             others = GraphPlan(self.graph, self.engines, self._max_loops, self._passes_but(name))
-            before = {str(one.name): one.after for one in others.start().primitives}
-            after = {str(one.name): one.after for one in primitives}
+            before = {
+                str(primitive.name): primitive.after for primitive in others.start().primitives
+            }
+            after = {str(primitive.name): primitive.after for primitive in primitives}
             is_known = before.keys() == after.keys()
             found.append(PassSaving(name, saved_ms(recording, before, after) if is_known else None))
         return tuple(found)
@@ -165,7 +167,7 @@ class GraphPlan:
 
     def _passes_but(self, name: str) -> frozenset[str]:
         enabled = self._context.enabled
-        known = {one.name for one in static_passes()} if enabled is None else enabled
+        known = {pass_.name for pass_ in static_passes()} if enabled is None else enabled
         return frozenset(known) - {name}
 
     def _grow(
@@ -199,18 +201,22 @@ class GraphPlan:
     ) -> tuple[tuple[NodeSpec, ...], dict[str, Primitive]]:
         specs: list[NodeSpec] = []
         by_node: dict[str, Primitive] = {}
-        for one in primitives:
-            after = tuple(str(name) for name in one.after)
-            by_node[one.name] = one
-            if self._is_owned(one) and not self._context.reduced.isdisjoint(one.inputs):
+        for primitive in primitives:
+            after = tuple(str(name) for name in primitive.after)
+            by_node[primitive.name] = primitive
+            if self._is_owned(primitive) and not self._context.reduced.isdisjoint(primitive.inputs):
                 # Reducers are the user's code: they run on no engine's thread.
-                fold = one.name + FOLD
-                by_node[fold] = one
+                fold = primitive.name + FOLD
+                by_node[fold] = primitive
                 kind = PrimitiveKind.AGGREGATE
-                specs.append(NodeSpec(fold, USER_CODE, kind, after, one.depth + 1))
+                specs.append(NodeSpec(fold, USER_CODE, kind, after, primitive.depth + 1))
                 after = (fold,)
-            engine = self.engine_of(one)
-            specs.append(NodeSpec(one.name, engine, one.kind, after, one.depth, one.size))
+            engine = self.engine_of(primitive)
+            specs.append(
+                NodeSpec(
+                    primitive.name, engine, primitive.kind, after, primitive.depth, primitive.size
+                )
+            )
         return tuple(specs), by_node
 
     def _is_owned(self, primitive: Primitive) -> bool:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from rag_accel.engine_api import (
     KINDS,
+    ChunkSpan,
     Document,
     GenerationInput,
     Handle,
     Message,
-    Passage,
     Role,
     ScoredDocument,
 )
@@ -34,20 +34,20 @@ def generation_input(primitive: Primitive, read: Callable[[str], Any]) -> Genera
     beginning: perhaps only the system prompt, or a part of that.
     """
     messages: list[Message] = []
-    passages: list[Passage] = []
+    chunk_spans: list[ChunkSpan] = []
     roles: tuple[tuple[Role, str], ...] = (("system", "system"), ("user", "prompt"))
     for role, attribute in roles:
         template = primitive.attribute(attribute)
         if template is None:
             continue
         filled = _filled(template, read)
-        passages += (Passage(len(messages), *span) for span in filled.spans)
+        chunk_spans += (ChunkSpan(len(messages), *span) for span in filled.spans)
         messages.append(Message(role, filled.text))
     return GenerationInput(
         tuple(messages),
         primitive.attribute("stop", ()),
         primitive.attribute("max_tokens"),
-        passages=tuple(passages),
+        chunk_spans=tuple(chunk_spans),
     )
 
 

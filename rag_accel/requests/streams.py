@@ -103,7 +103,7 @@ class ItemForwarding:
 
     def expect(self, primitives: Iterable[Primitive]) -> None:
         """Learn which of these new primitives are partial decodings, and which take their items."""
-        new = {one.name: one for one in primitives}
+        new = {primitive.name: primitive for primitive in primitives}
         with self._lock:
             for one in new.values():
                 if one.kind is PrimitiveKind.PARTIAL_DECODING:
@@ -160,9 +160,9 @@ class ItemForwarding:
         """Return all that still wait, once: the request is over, and their items are not needed."""
         with self._lock:
             self._is_over = True
-            left = [node for one in self._lists.values() for node in one.waiting]
-            for one in self._lists.values():
-                one.waiting.clear()
+            left = [node for list_ in self._lists.values() for node in list_.waiting]
+            for list_ in self._lists.values():
+                list_.waiting.clear()
             return left
 
     def _list_of(self, partial: Primitive, read: Primitive) -> None:
@@ -173,7 +173,7 @@ class ItemForwarding:
             self._texts.setdefault(text, []).append(found)
 
     def _due(self, lists: Iterable[_List]) -> Sequence[Due]:
-        return [] if self._is_over else [due for one in lists for due in one.due()]
+        return [] if self._is_over else [due for list_ in lists for due in list_.due()]
 
 
 def _place(entry: tuple[NodeKey, Primitive]) -> int:

@@ -29,7 +29,11 @@ class Values:
         self._written: dict[str, dict[_Place, Any]] = {}
         self._now: dict[str, Any] = dict(inputs)
         #: all that is not passed between the primitives of one stage
-        self._public = {*graph.inputs, *inputs, *(one.output for one in graph.stages if one.output)}
+        self._public = {
+            *graph.inputs,
+            *inputs,
+            *(stage.output for stage in graph.stages if stage.output),
+        }
 
     def write(self, output: str, instance: str, value: Any) -> None:
         """Store what one run of a stage wrote."""

@@ -33,10 +33,10 @@ _NAME_SEPARATORS = re.compile(r"[-_.]+")
 def by_name(distributions: Iterable[Distribution]) -> list[tuple[str, Distribution]]:
     """Order packages by their normalized name; the first of a name on the path wins."""
     found: dict[str, Distribution] = {}
-    for one in distributions:
-        name = _NAME_SEPARATORS.sub("-", _field(one, "name")).lower()
+    for distribution in distributions:
+        name = _NAME_SEPARATORS.sub("-", _field(distribution, "name")).lower()
         if name:
-            found.setdefault(name, one)
+            found.setdefault(name, distribution)
     return sorted(found.items(), key=lambda item: item[0])
 
 

@@ -303,7 +303,7 @@ def _shuffled(items: Sequence[_T], draw: random.Random) -> list[_T]:
 def _in_turn(streams: Sequence[Sequence[GraphQuestion]]) -> Iterator[GraphQuestion]:
     """Yield one of each stream in turn, as long as any of them has more."""
     for turn in range(max(map(len, streams))):
-        yield from (one[turn] for one in streams if turn < len(one))
+        yield from (stream[turn] for stream in streams if turn < len(stream))
 
 
 def _require_positive(count: int) -> None:

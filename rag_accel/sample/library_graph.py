@@ -141,7 +141,7 @@ def _parsed(path: Path) -> ast.Module:
 def _sources(root: Path) -> Iterator[PurePosixPath]:
     """Yield the files of modules below ``root``, relative to it, in an order that repeats."""
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(one for one in folders if _is_package(one))
+        folders[:] = sorted(folder for folder in folders if _is_package(folder))
         relative = PurePosixPath(Path(folder).relative_to(root).as_posix())
         for name in sorted(files):
             path = relative / name

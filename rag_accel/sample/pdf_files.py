@@ -92,8 +92,8 @@ def _font_work(font: Any) -> int:
     encoding = _dictionary(font, "/Encoding")
     streams = (_dictionary(font, "/ToUnicode"), encoding)
     lists = (_resolved(font, "/Widths"), _resolved(encoding, "/Differences"))
-    num_bytes = sum(len(_data(one)) for one in streams if hasattr(one, "get_data"))
-    num_bytes += sum(len(one) for one in lists if isinstance(one, list))
+    num_bytes = sum(len(_data(stream)) for stream in streams if hasattr(stream, "get_data"))
+    num_bytes += sum(len(list_) for list_ in lists if isinstance(list_, list))
     return _FONT_WORK + num_bytes // _FONT_BYTES_PER_WORK
 
 

@@ -39,7 +39,7 @@ class _Entry:
 
     @property
     def words(self) -> int:
-        return sum(map(count_words, self.paragraphs)) + sum(one.words for one in self.members)
+        return sum(map(count_words, self.paragraphs)) + sum(member.words for member in self.members)
 
 
 def read_sections(code: bytes, module: str, source: str) -> list[Section]:
@@ -61,7 +61,9 @@ def read_sections(code: bytes, module: str, source: str) -> list[Section]:
     members = _members(tree.body, module, "")
     root = _Entry(module, "", _paragraphs(tree), members)
     sections = _sections(root, source)
-    return [one for one in sections if sum(map(count_words, one.paragraphs)) >= _LEAST_WORDS]
+    return [
+        section for section in sections if sum(map(count_words, section.paragraphs)) >= _LEAST_WORDS
+    ]
 
 
 def _public(body: Sequence[ast.stmt]) -> Iterator[_Definition]:
@@ -101,7 +103,9 @@ def _entry(node: _Definition, module: str, scope: str) -> _Entry:
     for inner in node.body:
         if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
             paragraphs += tuple(
-                one for one in _paragraphs(inner) if count_words(one) >= _LEAST_INIT_WORDS
+                paragraph
+                for paragraph in _paragraphs(inner)
+                if count_words(paragraph) >= _LEAST_INIT_WORDS
             )
     members = _members(node.body, module, f"{local}.")
     return _Entry(qualname, "", paragraphs, members, short_name)
@@ -116,14 +120,14 @@ def _paragraphs(node: ast.Module | _Definition) -> tuple[str, ...]:
 
 
 def _signature(arguments: ast.arguments, is_method: bool) -> str:
-    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    names = [posonlyarg.arg for posonlyarg in (*arguments.posonlyargs, *arguments.args)]
     if is_method and names and names[0] in ("self", "cls"):
         names = names[1:]
     if arguments.vararg:
         names.append(f"*{arguments.vararg.arg}")
     elif arguments.kwonlyargs:
         names.append("*")
-    names.extend(one.arg for one in arguments.kwonlyargs)
+    names.extend(kwonlyarg.arg for kwonlyarg in arguments.kwonlyargs)
     if arguments.kwarg:
         names.append(f"**{arguments.kwarg.arg}")
     text = ", ".join(names)
@@ -154,7 +158,7 @@ def _sections(entry: _Entry, source: str) -> Iterator[Section]:
 
 def _items(entry: _Entry) -> Iterator[str]:
     if entry.paragraphs:
-        text = " ".join(_ended(one.removeprefix("- ")) for one in entry.paragraphs)
+        text = " ".join(_ended(paragraph.removeprefix("- ")) for paragraph in entry.paragraphs)
         yield f"- {entry.short_name}{entry.signature}: {text}"
     for member in entry.members:
         yield from _items(member)

@@ -61,8 +61,8 @@ def module_triples(tree: ast.Module, module: str, is_package: bool) -> Iterator[
         is_package: whether the file is the ``__init__.py`` of its package.
     """
     imports = list(_imports(tree, module, is_package))
-    yield from ((module, IMPORTS, one.module) for one in imports)
-    aliases = {one.alias: one.target for one in imports}
+    yield from ((module, IMPORTS, import_.module) for import_ in imports)
+    aliases = {import_.alias: import_.target for import_ in imports}
     for node in _definitions(tree.body):
         aliases.setdefault(node.name, f"{module}.{node.name}")
     yield from _body_triples(tree.body, module, _Names(aliases))
@@ -77,7 +77,9 @@ def first_lines(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
         if line:
             yield name, line
         if not isinstance(node, _Function):
-            inner = [(f"{name}.{one.name}", one) for one in _definitions(node.body)]
+            inner = [
+                (f"{name}.{definition.name}", definition) for definition in _definitions(node.body)
+            ]
             waiting += reversed(inner)
 
 
@@ -126,14 +128,14 @@ def _dotted(node: ast.expr) -> str:
 def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[_Import]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                yield _plain_import(one)
+            for name in node.names:
+                yield _plain_import(name)
         elif isinstance(node, ast.ImportFrom):
             origin = _origin(node, module, is_package)
-            for one in node.names:
+            for name in node.names:
                 # ``from . import name`` imports the module ``name`` of the package
-                target = f"{origin}.{one.name}"
-                yield _Import(origin if node.module else target, one.asname or one.name, target)
+                target = f"{origin}.{name.name}"
+                yield _Import(origin if node.module else target, name.asname or name.name, target)
 
 
 def _plain_import(one: ast.alias) -> _Import:
@@ -175,7 +177,9 @@ def _body_triples(
 ) -> Iterator[Triple]:
     found = list(_definitions(body))
     functions = [one.name for one in found if isinstance(one, _Function)]
-    own = {f"self.{one}": f"{owner}.{one}" for one in functions} if in_class else None
+    own = (
+        {f"self.{function}": f"{owner}.{function}" for function in functions} if in_class else None
+    )
     for node in found:
         name = f"{owner}.{node.name}"
         if isinstance(node, ast.ClassDef):
@@ -200,14 +204,14 @@ def _function_triples(
 ) -> Iterator[Triple]:
     """Yield what a function states; ``methods`` are those of its class, as ``self`` has them."""
     arguments = _arguments(node.args, methods is not None)
-    for one in arguments:
-        yield name, TAKES_PARAMETER, one.arg
-        if one.annotation is not None:
-            yield name, ACCEPTS_TYPE, _type_name(one.annotation, names)
+    for argument in arguments:
+        yield name, TAKES_PARAMETER, argument.arg
+        if argument.annotation is not None:
+            yield name, ACCEPTS_TYPE, _type_name(argument.annotation, names)
     if node.returns is not None:
         yield name, RETURNS, _type_name(node.returns, names)
     inside = list(_own_nodes(node.body))
-    local = {one.arg for one in arguments} | _assigned(inside)
+    local = {argument.arg for argument in arguments} | _assigned(inside)
     known = _Names(names.aliases, frozenset(local), methods or {})
     yield from _statement_triples(inside, name, known)
 

@@ -132,7 +132,7 @@ def grant_threads(state: SchedulerState, engine: EngineState) -> int:
     cores = state.options.cores
     others = [one for one in state.owned.values() if one is not engine and _claims_cores(one)]
     if others and any(one.shares_cores for one in (engine, *others)):
-        free = cores - sum(one.threads for one in others if one.step is not None)
+        free = cores - sum(other.threads for other in others if other.step is not None)
         cores = min(cores // (len(others) + 1), free)
     return max(1, min(engine.max_threads, cores))
 

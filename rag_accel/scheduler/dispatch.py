@@ -22,8 +22,8 @@ from rag_accel.scheduler.wavefront import (
 #: no thread can wait for ever, and an early return costs nothing
 _LONGEST_WAIT_S = 3600.0
 
-#: The share of ``hang_s`` after which a step is to end. One that computes ends with the piece it is
-#: at, which may take the rest of the time; one that waits ends at once.
+#: The share of ``step_timeout_s`` after which a step is to end. One that computes ends with the
+#: piece it is at, which may take the rest of the time; one that waits ends at once.
 _ASKED_BACK = 0.25
 _ASKED_BACK_WAITING = 0.5
 
@@ -127,7 +127,7 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
             parts.append(part)
     engine.step = StepId(state.steps)
     engine.step_started = now
-    engine.hangs_at = now + state.options.hang_s
+    engine.hangs_at = now + state.options.step_timeout_s
     engine.step_items = 0
     for node in engine.running.values():
         engine.step_items += node.portion
@@ -141,16 +141,16 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
 def _time_s(state: SchedulerState, engine: EngineState, budget_s: float | None) -> float | None:
     """Return when a step should end at the latest, of an engine that can end one in time.
 
-    It is asked back long before ``hang_s``: so it is lost if it hangs, and not because its work
-    takes long.
+    It is asked back long before ``step_timeout_s``: so it is lost if it hangs, and not because its
+    work takes long.
     """
     limits: list[float] = []
     if engine.ends_in_time:
-        limits.append(_ASKED_BACK * state.options.hang_s)
+        limits.append(_ASKED_BACK * state.options.step_timeout_s)
         if budget_s is not None:
             limits.append(budget_s)
     if engine.bounds_its_work:
-        limits.append(_ASKED_BACK_WAITING * state.options.hang_s)
+        limits.append(_ASKED_BACK_WAITING * state.options.step_timeout_s)
     return min(*limits, _LONGEST_WAIT_S) if limits else None
 
 

@@ -111,7 +111,7 @@ class CoreOptions:
     max_batch: int = 64
     batch_wait_s: float = 0.003
     ageing_s: float = AGEING_S
-    hang_s: float = 120.0
+    step_timeout_s: float = 120.0
     cores: int = 1
     #: bounds of a step's time budget, and whether nodes may enter in parts
     slice_min_s: float = SLICE_MIN_S

@@ -44,7 +44,7 @@ class Listeners:
         """Say that this request has changed, or that something has."""
         with self._lock:
             keys = (None,) if key is None else (key, None)
-            waiting = [tell for one in keys for tell in self._waiting.get(one, ())]
+            waiting = [tell for key in keys for tell in self._waiting.get(key, ())]
         for tell in waiting:
             tell()
 

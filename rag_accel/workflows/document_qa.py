@@ -74,7 +74,7 @@ class Upload:
         """
         if isinstance(documents, str | Document):
             documents = (documents,)
-        return tuple(chunk for one in documents for chunk in self._chunks(_document(one)))
+        return tuple(chunk for document in documents for chunk in self._chunks(_document(document)))
 
     def _chunks(self, document: Document) -> Iterator[Document]:
         for number, text in enumerate(self._texts(document.text), start=1):

@@ -63,7 +63,7 @@ def test_a_sync_call_on_a_loop_is_let_in_beyond_its_engines_limit() -> None:
         assert ends(partial(held_beside, acc, engine, call)) == 1
 
 
-@pytest.mark.parametrize("how", ["compute", "hand_over"])
+@pytest.mark.parametrize("how", ["compute", "submit"])
 def test_owned_work_that_a_loop_stands_still_for_is_let_in(how: str) -> None:
     with opened(max_requests=1) as acc:
         engine, work = acc.borrow("chat", DECODING), own(acc, FakeEngine())("a")
@@ -71,7 +71,7 @@ def test_owned_work_that_a_loop_stands_still_for_is_let_in(how: str) -> None:
         def call() -> Any:
             if how == "compute":
                 return acc.leaves.compute(acc.anonymous(), work).tolist()
-            return acc.leaves.hand_over(acc.anonymous(), [work]).value(0).tolist()
+            return acc.leaves.submit(acc.anonymous(), [work]).value(0).tolist()
 
         found = ends(partial(held_beside, acc, engine, call))
         assert found == [vector_of("a").tolist()]
@@ -177,7 +177,7 @@ def test_work_that_a_task_handed_over_may_be_waited_for_on_its_loop(max_requests
         engine, work = acc.borrow("chat", DECODING), own(acc, FakeEngine())("a")
 
         def call() -> Any:
-            handed = acc.leaves.hand_over(acc.anonymous(), [work], together=True)
+            handed = acc.leaves.submit(acc.anonymous(), [work], together=True)
             return handed.value(0).tolist()
 
         assert ends(partial(held_beside, acc, engine, call)) == [vector_of("a").tolist()]

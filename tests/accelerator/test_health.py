@@ -38,7 +38,7 @@ def test_an_accelerator_whose_engines_all_work_is_ready() -> None:
 
 def test_an_engine_that_hangs_is_lost_and_named() -> None:
     stuck = StuckEngine()
-    with Accelerator(llm=stuck, embedder=FakeEngine(), hang_s=0.05) as acc:
+    with Accelerator(llm=stuck, embedder=FakeEngine(), step_timeout_s=0.05) as acc:
         with ThreadPoolExecutor(1) as caller:
             asked = caller.submit(acc.run, asking(), input="?")
             with pytest.raises(EngineLostError):

@@ -152,9 +152,9 @@ def test_texts_of_an_admitted_request_enter_and_those_beyond_the_limit_are_count
             Work(EngineName("embedder"), PrimitiveKind.EMBEDDING, TextBatch((text,)), 1)
             for text in ("word " * 10, "word " * 90)
         )
-        handed = acc.leaves.hand_over(identity, [first])
+        handed = acc.leaves.submit(identity, [first])
         handles = fill(acc)
-        late = acc.leaves.hand_over(identity, [second])
+        late = acc.leaves.submit(identity, [second])
         for member in members:
             member.may_go.set()
         for one in (handed, late):
@@ -162,7 +162,7 @@ def test_texts_of_an_admitted_request_enter_and_those_beyond_the_limit_are_count
         for handle in handles:
             handle.result(PATIENCE_S)
         snapshot: Any = acc.metrics.snapshot()
-        assert snapshot["engines"]["embedder"]["texts_beyond_slo"] > 0
+        assert snapshot["engines"]["embedder"]["texts_past_slo"] > 0
 
 
 def test_who_waits_is_never_refused() -> None:
@@ -193,12 +193,12 @@ def test_the_first_call_of_an_opened_program_is_refused_and_a_later_one_enters()
         driver = acc._driver  # pyright: ignore[reportPrivateUsage]
         driver.post(RequestOpened(begun.request, "p", driver.now()))
         work = Work(EngineName("embedder"), PrimitiveKind.EMBEDDING, TextBatch(("x",)), 1)
-        handed = [acc.leaves.hand_over(begun, [work])]
+        handed = [acc.leaves.submit(begun, [work])]
         fill(acc)
         driver.post(RequestOpened(new.request, "p", driver.now()))
         with pytest.raises(BusyError):
             embed(acc, "x", new)
-        handed.append(acc.leaves.hand_over(begun, [work]))
+        handed.append(acc.leaves.submit(begun, [work]))
         for member in members:
             member.may_go.set()
         for one in handed:

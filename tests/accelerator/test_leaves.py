@@ -303,9 +303,9 @@ def test_if_one_of_several_works_fails_its_error_is_raised_and_the_rest_is_dropp
     faults = Faults(lambda request: error if request.payload.texts == ("bad",) else None)
     with opened() as acc:
         work = own(acc, FakeEngine(faults=faults))
-        works = [work("good"), work("bad"), work("late")]
+        work_items = [work("good"), work("bad"), work("late")]
         with pytest.raises(LookupError) as caught:
-            acc.leaves.compute_all(acc.anonymous(), works)
+            acc.leaves.compute_all(acc.anonymous(), work_items)
         assert caught.value is error
 
 
@@ -314,19 +314,21 @@ def test_works_that_cannot_all_be_submitted_leave_nothing_behind() -> None:
     with gate, opened() as acc:
         work = own(acc, FakeEngine(compute=gate))
 
-        def works() -> Any:
+        def work_items() -> Any:
             yield work("first")
             raise LookupError("no more")
 
         with pytest.raises(LookupError):
-            acc.leaves.compute_all(acc.anonymous(), works())
+            acc.leaves.compute_all(acc.anonymous(), work_items())
         gate.open()
 
 
 def test_awaited_values_come_without_blocking_the_loop() -> None:
     async def main() -> None:
-        works = [work(str(n)) for n in range(50)]
-        values = await asyncio.gather(*(acc.leaves.acompute(acc.anonymous(), w) for w in works))
+        work_items = [work(str(n)) for n in range(50)]
+        values = await asyncio.gather(
+            *(acc.leaves.acompute(acc.anonymous(), w) for w in work_items)
+        )
         for n, value in enumerate(values):
             np.testing.assert_array_equal(value, [vector_of(str(n))])
 
@@ -498,7 +500,7 @@ def test_a_share_key_that_has_no_hash_fails_its_caller_only() -> None:
 def test_values_of_works_handed_over_are_taken_in_any_order_and_again() -> None:
     with opened() as acc:
         work = own(acc, FakeEngine())
-        handed = acc.leaves.hand_over(acc.anonymous(), [work("a"), work("b")])
+        handed = acc.leaves.submit(acc.anonymous(), [work("a"), work("b")])
         for at, text in ((1, "b"), (0, "a"), (1, "b")):
             np.testing.assert_array_equal(handed.value(at), [vector_of(text)])
 
@@ -507,7 +509,7 @@ def test_tasks_wait_side_by_side_for_a_work_handed_over() -> None:
     gate = Gate()
 
     async def take(acc: Accelerator, work: Any) -> list[Any]:
-        handed = acc.leaves.hand_over(acc.anonymous(), [work("a")], together=True)
+        handed = acc.leaves.submit(acc.anonymous(), [work("a")], together=True)
         waiting = [asyncio.ensure_future(handed.avalue(0)) for _ in range(3)]
         await asyncio.to_thread(gate.wait_until_entered)
         waiting[0].cancel()
@@ -528,7 +530,7 @@ def test_works_handed_over_and_cancelled_are_not_computed() -> None:
         work = own(acc, engine)
         first, _ = thread(lambda: acc.leaves.compute(acc.anonymous(), work("first")))
         gate.wait_until_entered()
-        handed = acc.leaves.hand_over(acc.anonymous(), [work("a"), work("b")])
+        handed = acc.leaves.submit(acc.anonymous(), [work("a"), work("b")])
         handed.cancel()
         gate.open()
         first.join(PATIENCE_S)

@@ -181,7 +181,7 @@ def test_who_waits_enters_when_one_that_was_not_opened_ends() -> None:
         work = embedding(acc)
         first, *others = [acc.open_request("p") for _ in range(3)]
         assert [is_open(acc, one) for one in (first, *others)] == [False, True, True]
-        handed = acc.leaves.hand_over(acc.anonymous(), [work])
+        handed = acc.leaves.submit(acc.anonymous(), [work])
         pending = acc._driver.ask(lambda: len(acc._driver._handler.state.pending))
         acc.close_request(first)
         values: list[object] = []

@@ -32,7 +32,7 @@ from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
 from rag_accel.engines.batching import BatchLimits, PendingWork
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.embedding.microbatches import Piece, UnderWay
+from rag_accel.engines.embedding.microbatches import MicroBatches, Piece
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.vectors import nearest_clusters
@@ -250,7 +250,7 @@ def threads_of_micro_batches() -> list[int]:
     for number in range(64):
         request = EngineRequest(WorkId(str(number)), "1", PrimitiveKind.EMBEDDING, None)
         pending.add(request, ["a"], [1])
-    UnderWay(pending, cut, 2).fill(2)
+    MicroBatches(pending, cut, 2).fill(2)
     return prepared.threads
 
 
@@ -265,7 +265,7 @@ def test_reports_left_to_the_driver_wait_for_it() -> None:
         seen: list[int] = []
         handler = SimpleNamespace(catch_up=list, state=SimpleNamespace(wake_at=None))
         turns = Turns(handler, MonotonicClock())  # type: ignore[arg-type]
-        turns.bring_and_deal((None, lambda: seen.append(1)))
+        turns.post_and_drain((None, lambda: seen.append(1)))
         return seen
 
     assert dealt_with() == [1]

@@ -32,35 +32,37 @@ def compute(pending: PendingWork[str, str], limit: int) -> None:
 
 
 @given(
-    works=st.lists(st.lists(st.integers(1, 9), max_size=8), max_size=6),
+    work_items=st.lists(st.lists(st.integers(1, 9), max_size=8), max_size=6),
     limit=st.integers(1, 40),
 )
-def test_every_work_ends_once_with_its_items_in_order(works: Any, limit: int) -> None:
+def test_every_work_ends_once_with_its_items_in_order(work_items: Any, limit: int) -> None:
     pending: PendingWork[str, str] = PendingWork(joined)
-    for i, costs in enumerate(works):
+    for i, costs in enumerate(work_items):
         pending.add(request(f"w{i}"), [chr(97 + c) for c in costs], costs)
     ended: dict[str, object] = {}
-    for _ in range(sum(map(len, works)) + 1):
+    for _ in range(sum(map(len, work_items)) + 1):
         compute(pending, limit)
         for output in pending.drain():
             assert output.id not in ended
             ended[output.id] = output.value
     assert ended == {
-        f"w{i}": "".join(chr(97 + c) for c in costs).upper() for i, costs in enumerate(works)
+        f"w{i}": "".join(chr(97 + c) for c in costs).upper() for i, costs in enumerate(work_items)
     }
 
 
 @given(
-    works=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=8), min_size=1, max_size=6),
+    work_items=st.lists(
+        st.lists(st.integers(1, 9), min_size=1, max_size=8), min_size=1, max_size=6
+    ),
     limit=st.integers(1, 40),
 )
-def test_taking_serves_every_work_and_keeps_near_the_limit(works: Any, limit: int) -> None:
+def test_taking_serves_every_work_and_keeps_near_the_limit(work_items: Any, limit: int) -> None:
     pending: PendingWork[str, str] = PendingWork(joined)
-    for i, costs in enumerate(works):
+    for i, costs in enumerate(work_items):
         pending.add(request(f"w{i}"), ["x"] * len(costs), costs)
     taken = pending.take(limit)
-    assert {slot.work for slot in taken} == {f"w{i}" for i in range(len(works))}
-    assert sum(slot.cost for slot in taken) <= limit + sum(min(costs) for costs in works)
+    assert {slot.work for slot in taken} == {f"w{i}" for i in range(len(work_items))}
+    assert sum(slot.cost for slot in taken) <= limit + sum(min(costs) for costs in work_items)
 
 
 def test_what_small_works_leave_goes_to_the_large_one() -> None:

@@ -352,9 +352,9 @@ def test_vectors_and_scores_on_one_thread_a_call_are_the_models_own(
         found = ended(engine, len(texts))
         for at in range(len(texts)):
             assert np.abs(found[str(at)].value[0] - wanted[at]).max() < 1e-6
-        works = [work(ranking, str(at), *texts[at : at + 4]) for at in range(8)]
-        ranking.submit(works)
-        alone.submit(works)
+        work_items = [work(ranking, str(at), *texts[at : at + 4]) for at in range(8)]
+        ranking.submit(work_items)
+        alone.submit(work_items)
         scores, exact = ended(ranking, 8), ended(alone, 8, threads=1)
         for name, output in scores.items():
             assert np.allclose(numbers(output), numbers(exact[name]), atol=1e-6, rtol=0)

@@ -154,7 +154,7 @@ def test_what_is_larger_than_the_bytes_gives_up_nothing(folder: Path, times: Tim
     store.put(KEY, chunk_state(), LABEL)
     assert not store.put(OTHER, chunk_state(tokens=50), LABEL)
     assert store.find(KEY) is not None
-    assert store.counts.unkept == 1
+    assert store.counts.dropped == 1
 
 
 def test_what_is_too_old_is_removed(folder: Path, times: Times) -> None:
@@ -218,7 +218,7 @@ def test_a_full_disk_keeps_nothing_and_breaks_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(disk, "write_chunk", full)
         assert not store.put(OTHER, chunk_state(1), LABEL)
-    assert store.counts.unkept == 1
+    assert store.counts.dropped == 1
     assert len(names(folder)) == 1
     assert same_state(store.find(KEY), chunk_state())
 

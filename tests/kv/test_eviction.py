@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from rag_accel.kv.eviction import LeastLatelyUsed, SecondSight
+from rag_accel.kv.eviction import LRUPolicy, SecondHitAdmission
 from rag_accel.testing import EvictionPolicyContract
 
 
 class TestLeastLatelyUsed(EvictionPolicyContract):
     """The contract, on the policy that is used by default."""
 
-    def policy(self) -> LeastLatelyUsed:
-        return LeastLatelyUsed()
+    def policy(self) -> LRUPolicy:
+        return LRUPolicy()
 
 
-class _Forgetful(LeastLatelyUsed):
+class _Forgetful(LRUPolicy):
     """A policy that names states which are gone."""
 
     def removed(self, key: bytes) -> None:
@@ -31,7 +31,7 @@ class TestForgetful:
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
-    policy = LeastLatelyUsed()
+    policy = LRUPolicy()
     for key in (b"a", b"b", b"c"):
         policy.added(key, 1)
     policy.used(b"a")
@@ -39,7 +39,7 @@ def test_what_was_used_longest_ago_goes_first() -> None:
 
 
 def test_a_key_is_known_from_its_second_request_on() -> None:
-    sight = SecondSight()
+    sight = SecondHitAdmission()
     sight.asked(b"a")
     assert not sight.is_known(b"a")
     sight.asked(b"a")
@@ -48,7 +48,7 @@ def test_a_key_is_known_from_its_second_request_on() -> None:
 
 
 def test_only_the_latest_keys_are_remembered() -> None:
-    sight = SecondSight(most=2)
+    sight = SecondHitAdmission(most=2)
     for key in (b"a", b"a", b"b", b"c"):
         sight.asked(key)
     assert not sight.is_known(b"a")

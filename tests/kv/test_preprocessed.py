@@ -12,7 +12,7 @@ from chunk_states import chunk_state, same_state
 from rag_accel.cli import main
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
-from rag_accel.kv.preprocessed import PreferredStates, prefer
+from rag_accel.kv.preprocessed import PreprocessedStore, link
 from rag_accel.kv.tiers import TieredStore
 
 ALONE, BEHIND, OTHER = (bytes([at]) * 32 for at in range(3))
@@ -28,12 +28,12 @@ def disk(tmp_path: Path) -> DiskStore:
     store = made(tmp_path)
     store.put(ALONE, chunk_state(0), ChunkLabel("mine", "One text."))
     store.put(BEHIND, chunk_state(1), ChunkLabel("mine", "One text.", ("Another text.",)))
-    prefer(store, ALONE, BEHIND)
+    link(store, ALONE, BEHIND)
     return store
 
 
 def found(disk: DiskStore) -> KeyValues:
-    state = PreferredStates(disk).find(ALONE)
+    state = PreprocessedStore(disk).find(ALONE)
     assert state is not None
     return state
 
@@ -53,7 +53,7 @@ def test_what_does_not_ask_for_it_reads_the_texts_own(disk: DiskStore) -> None:
 
 def test_the_last_one_preferred_counts(disk: DiskStore) -> None:
     disk.put(OTHER, chunk_state(2), ChunkLabel())
-    prefer(disk, ALONE, OTHER)
+    link(disk, ALONE, OTHER)
     assert same_state(found(disk), chunk_state(2))
 
 
@@ -81,7 +81,7 @@ def test_a_reference_under_another_name_is_not_followed(disk: DiskStore) -> None
     disk.put(OTHER, chunk_state(2), ChunkLabel())
     (reference,) = references(disk)
     reference.rename(disk.folder.path / f"{disk.folder.name(OTHER)}.ref")
-    assert same_state(PreferredStates(disk).find(OTHER), chunk_state(2))
+    assert same_state(PreprocessedStore(disk).find(OTHER), chunk_state(2))
 
 
 def test_a_link_is_not_followed(disk: DiskStore, tmp_path: Path) -> None:
@@ -116,11 +116,11 @@ def test_a_text_is_purged_from_all_that_has_seen_it(
 
 
 def test_memory_gives_what_was_read(disk: DiskStore) -> None:
-    store = TieredStore(1 << 20, disk, way=PreferredStates(disk))
+    store = TieredStore(1 << 20, disk, way=PreprocessedStore(disk))
     try:
-        store.want([ALONE])
+        store.prefetch([ALONE])
         store.wait(10.0)
-        ((_, state),) = store.arrived()
+        ((_, state),) = store.poll()
         assert same_state(state, chunk_state(1))
         assert store.find(ALONE) is state
     finally:

@@ -47,11 +47,11 @@ def store(tmp_path: Path) -> Iterator[TieredStore]:
 
 def looked(store: TieredStore) -> list[int]:
     """Return which keys are found in the end."""
-    store.want(KEYS)
+    store.prefetch(KEYS)
     found: dict[bytes, object] = {}
     while len(found) < len(KEYS):
         store.wait(30)
-        found.update(store.arrived())
+        found.update(store.poll())
     return [at for at, key in enumerate(KEYS) if found[key] is not None]
 
 
@@ -156,13 +156,13 @@ def test_what_is_read_during_a_purge_counts_as_not_there(
         return state
 
     monkeypatch.setattr(DiskStore, "find", gated)
-    store.want(KEYS[:1])
+    store.prefetch(KEYS[:1])
     assert read.wait(30)
     purge(tmp_path, "--all")
     assert store.find(KEYS[1]) is None
     let.set()
     store.wait(30)
-    assert list(store.arrived()) == [(KEYS[0], None)]
+    assert list(store.poll()) == [(KEYS[0], None)]
 
 
 def test_memory_alone_forgets_texts_of_a_namespace() -> None:

@@ -57,8 +57,8 @@ def in_memory(store: TieredStore) -> list[int]:
 def test_what_was_hinted_at_need_not_be_looked_for(store: TieredStore) -> None:
     hint(store, KEYS[3], b"unknown")
     assert same_state(store.find(KEYS[3]), chunk_state(3))
-    assert store.arrived() == []
-    assert store.counts["chunk_hints_loaded"] == 1
+    assert store.poll() == []
+    assert store.counts["chunk_prefetch_loaded"] == 1
     assert store.counts["chunk_hits_memory"] == 1
 
 
@@ -79,19 +79,19 @@ def test_what_was_asked_for_meanwhile_is_not_of_the_share(store: TieredStore) ->
 def test_a_hint_pushes_out_nothing_that_is_held(store: TieredStore) -> None:
     for key in KEYS[:8]:
         store.put(key, chunk_state())
-    store.hold(KEYS[:8])
+    store.pin(KEYS[:8])
     hint(store, *KEYS[8:12])
     assert in_memory(store) == list(range(8))
-    assert store.counts["chunk_hints_unkept"] == 1  # with the first, the others are given up
-    assert store.counts["chunk_hints_loaded"] == 0
+    assert store.counts["chunk_prefetch_dropped"] == 1  # with the first, the others are given up
+    assert store.counts["chunk_prefetch_loaded"] == 0
 
 
 def test_a_hint_takes_the_place_of_what_was_used_longest_ago(store: TieredStore) -> None:
     for key in KEYS[:8]:
         store.put(key, chunk_state())
-    store.hold(KEYS[:8])
-    store.hold(KEYS[1:2])
-    store.let_go(KEYS[:2])
+    store.pin(KEYS[:8])
+    store.pin(KEYS[1:2])
+    store.unpin(KEYS[:2])
     hint(store, KEYS[8])
     assert in_memory(store) == list(range(1, 9))
     hint(store, KEYS[9])  # of what is left, the next is held once more
@@ -100,7 +100,7 @@ def test_a_hint_takes_the_place_of_what_was_used_longest_ago(store: TieredStore)
 
 def test_what_a_prompt_holds_is_no_longer_of_the_share(store: TieredStore) -> None:
     hint(store, *KEYS[:2])
-    store.hold(KEYS[:2])
+    store.pin(KEYS[:2])
     hint(store, *KEYS[2:4])
     assert in_memory(store)[:2] == [0, 1]
 
@@ -122,10 +122,10 @@ def test_a_closed_store_takes_no_hint(store: TieredStore) -> None:
 
 def test_memory_alone_reads_nothing_ahead() -> None:
     store = HostStore(STATE_BYTES)
-    store.hold(KEYS)
+    store.pin(KEYS)
     store.hint(lambda: pytest.fail("it was read"))
-    store.let_go(KEYS)
-    assert store.arrived() == ()
+    store.unpin(KEYS)
+    assert store.poll() == ()
 
 
 class GatedDisk:
@@ -180,7 +180,7 @@ def fetched(loader: Loader, count: int) -> list[bytes]:
 def test_what_is_needed_now_goes_first(loader: Loader, disk: GatedDisk) -> None:
     loader.hint(lambda: KEYS[:3])
     assert disk.began.wait(30)
-    loader.want([KEYS[5]])
+    loader.prefetch([KEYS[5]])
     disk.let.set()
     assert fetched(loader, 1) == [KEYS[5]]
     follow(loader)
@@ -193,7 +193,7 @@ def test_what_is_asked_for_while_it_is_read_ahead_is_reported_once(
     loader.hint(lambda: KEYS[:2])
     assert disk.began.wait(30)
     assert not loader.is_wanted(KEYS[0])
-    loader.want(KEYS[:2])
+    loader.prefetch(KEYS[:2])
     assert all(loader.is_wanted(key) for key in KEYS[:2])
     disk.let.set()
     assert fetched(loader, 2) == KEYS[:2]
@@ -225,7 +225,7 @@ def test_ten_thousand_hints_at_once_are_bounded(loader: Loader, disk: GatedDisk)
     # The one that tells that all have been followed takes the place of the oldest that waits.
     follow(loader)
     assert set(read) <= set(range(10_000 - loading.MOST_HINTS, 10_000))
-    assert loader.hints.unkept + len(read) == 10_000
+    assert loader.hints.dropped + len(read) == 10_000
 
 
 def test_a_hint_of_many_keys_is_cut(

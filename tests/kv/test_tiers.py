@@ -34,10 +34,10 @@ def looked(store: TieredStore, key: bytes) -> object:
     found = store.find(key)
     if found is not None:
         return found
-    store.want([key])
-    while store.is_looked_for(key):
+    store.prefetch([key])
+    while store.is_pending(key):
         store.wait(10.0)
-        arrived = dict(store.arrived())
+        arrived = dict(store.poll())
         if key in arrived:
             return arrived[key]
     return None
@@ -105,8 +105,8 @@ def test_a_closed_store_looks_for_nothing(folder: Path) -> None:
     store = tiered(folder)
     store.put(KEYS[0], chunk_state())
     store.close()
-    store.want([KEYS[0]])
-    assert not store.is_looked_for(KEYS[0])
+    store.prefetch([KEYS[0]])
+    assert not store.is_pending(KEYS[0])
 
 
 @settings(max_examples=30, deadline=None)
@@ -179,7 +179,7 @@ def arrivals(loader: Loader, count: int) -> dict[bytes, KeyValues | None]:
 
 
 def test_a_caller_goes_on_while_it_is_looked_for(loader: Loader, disk: SlowDisk) -> None:
-    loader.want(KEYS[:2])
+    loader.prefetch(KEYS[:2])
     assert loader.fetch() == []
     assert all(loader.is_wanted(key) for key in KEYS[:2])
     disk.let.set()
@@ -189,9 +189,9 @@ def test_a_caller_goes_on_while_it_is_looked_for(loader: Loader, disk: SlowDisk)
 
 def test_a_key_is_looked_for_once_until_it_is_fetched(loader: Loader, disk: SlowDisk) -> None:
     disk.let.set()
-    loader.want([KEYS[0], KEYS[0]])
+    loader.prefetch([KEYS[0], KEYS[0]])
     loader.wait(10.0)
-    loader.want([KEYS[0]])
+    loader.prefetch([KEYS[0]])
     assert arrivals(loader, 1) == {KEYS[0]: None}
     assert disk.asked == [KEYS[0]]
 
@@ -200,7 +200,7 @@ def test_no_more_is_looked_for_than_may_be(
     loader: Loader, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "MOST_WANTED", 2)
-    loader.want(KEYS)
+    loader.prefetch(KEYS)
     assert 2 <= sum(loader.is_wanted(key) for key in KEYS) <= 3  # one may be under way
 
 
@@ -208,7 +208,7 @@ def test_what_is_beyond_the_bytes_is_not_written(
     loader: Loader, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "MOST_UNWRITTEN", STATE_BYTES)
-    loader.want(KEYS[:1])  # keeps the thread from writing
+    loader.prefetch(KEYS[:1])  # keeps the thread from writing
     for key in KEYS[:3]:
         loader.write(key, chunk_state(), ChunkLabel())
     assert loader.dropped >= 1
@@ -220,10 +220,10 @@ def test_what_is_beyond_the_bytes_is_not_written(
 def test_a_disk_that_raises_is_a_miss(loader: Loader, disk: SlowDisk) -> None:
     disk.failure = RuntimeError("broken")
     disk.let.set()
-    loader.want(KEYS[:1])
+    loader.prefetch(KEYS[:1])
     assert arrivals(loader, 1) == {KEYS[0]: None}
     disk.failure = None
-    loader.want(KEYS[:1])
+    loader.prefetch(KEYS[:1])
     assert arrivals(loader, 1) == {KEYS[0]: None}
 
 
@@ -240,6 +240,6 @@ def test_a_thread_that_ended_for_want_of_work_is_started_again(
     disk.let.set()
     made = Loader(disk)
     for key in KEYS:
-        made.want([key])
+        made.prefetch([key])
         assert arrivals(made, 1) == {key: None}
     made.close()

@@ -12,10 +12,10 @@ import pytest
 
 from rag_accel.errors import ChunkFileError
 from rag_accel.kv import reuse_check as verdicts
-from rag_accel.kv.reuse_check import ReuseVerdict, find_verdict, read_verdict, write_verdict
+from rag_accel.kv.reuse_check import ReuseCheckResult, find_verdict, read_verdict, write_verdict
 
 MODEL, OTHER = "a" * 64, "b" * 64
-FOUND = ReuseVerdict(
+FOUND = ReuseCheckResult(
     MODEL, "tiny", 0.95, 0.15, 0.97, 0.004, 30, 10, 1700000000.0, {"torch": "2.0", "x": "1"}
 )
 

@@ -35,7 +35,7 @@ from rag_accel.scheduler.messages import (
 from rag_accel.scheduler.state import STORY_LENGTH, CoreOptions, SchedulerState
 from rag_accel.scheduler.transitions import handle
 
-HANG_S = 10.0
+STEP_TIMEOUT_S = 10.0
 ENGINES: tuple[OwnedEngineAdded | BorrowedEngineAdded, ...] = (
     OwnedEngineAdded(
         EngineName("embed"), max_batch=6, max_threads=4, base_s=0.05, shares_cores=True
@@ -82,7 +82,7 @@ class CoreModel:
     """
 
     def __init__(self, validate_every: int = 1, together: int = 1, **options: float) -> None:
-        bounds = {"max_requests": 12, "hang_s": HANG_S, "cores": 4, **options}
+        bounds = {"max_requests": 12, "step_timeout_s": STEP_TIMEOUT_S, "cores": 4, **options}
         self.state = SchedulerState(CoreOptions(**bounds))  # type: ignore[arg-type]
         self.now = 0.0
         self.validate_every = validate_every
@@ -213,13 +213,13 @@ class CoreModel:
         assert isinstance(engine.event, OwnedEngineAdded)
         options = self.state.options
         if engine.event.bounds_its_work:
-            assert command.time_s == options.hang_s / 2
+            assert command.time_s == options.step_timeout_s / 2
             return
         if command.time_s is None:
             assert not engine.event.ends_in_time
             return
         assert engine.event.ends_in_time
-        if command.time_s == options.hang_s / 4:
+        if command.time_s == options.step_timeout_s / 4:
             assert len(self.state.requests) < 2 or command.time_s <= options.slice_max_s
             return
         assert self.now - self.company_at <= COMPANY_S, "a lone request is cut"

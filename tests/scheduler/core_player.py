@@ -11,7 +11,7 @@ import sys
 from random import Random
 
 from core_harness import key, spec
-from core_model import HANG_S, CoreModel, PlayedEngine
+from core_model import STEP_TIMEOUT_S, CoreModel, PlayedEngine
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.invariants import validate
@@ -196,7 +196,7 @@ class Player(CoreModel):
 
     def hang(self, rng: Random) -> None:
         """Let so much time pass that running steps hang."""
-        self.now += HANG_S
+        self.now += STEP_TIMEOUT_S
         self.send(Tick())
 
     def close(self, rng: Random) -> None:

@@ -144,7 +144,7 @@ def test_a_waiting_request_can_be_cancelled() -> None:
 
 
 def test_requests_that_are_lost_on_arrival_make_room_for_all_that_wait() -> None:
-    core = Core(max_requests=1, hang_s=10)
+    core = Core(max_requests=1, step_timeout_s=10)
     core.own()
     core.borrow()
     core.leaf(1, "hangs")

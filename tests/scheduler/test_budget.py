@@ -21,7 +21,7 @@ from rag_accel.scheduler.learning import (
 from rag_accel.scheduler.state import CoreOptions
 
 SECONDS = st.floats(1e-6, 100.0)
-UNCUT_S = CoreOptions().hang_s / 4  # so that a step that hangs can be told from a long one
+UNCUT_S = CoreOptions().step_timeout_s / 4  # so that a step that hangs can be told from a long one
 
 
 def budget_of(commands: list[Command]) -> float | None:

@@ -9,7 +9,7 @@ from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest
 
 def crowded() -> Core:
     """Return a core with something in every state a node can be in."""
-    core = Core(max_requests=6, hang_s=10)
+    core = Core(max_requests=6, step_timeout_s=10)
     core.own()
     core.own("s", stepped=True)
     core.borrow(limit=1)

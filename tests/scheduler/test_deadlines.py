@@ -9,7 +9,7 @@ from rag_accel.scheduler.messages import LeafArrived, RequestId
 
 
 def test_the_core_asks_to_be_woken_at_the_earliest_deadline() -> None:
-    core = Core(hang_s=100)
+    core = Core(step_timeout_s=100)
     core.own()
     core.leaf(1, "a", deadline=50)
     core.leaf(2, "a", deadline=70)

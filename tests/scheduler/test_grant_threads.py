@@ -120,7 +120,7 @@ def test_threads_are_given_back_when_a_step_ends_or_raises() -> None:
 
 
 def test_a_hung_step_still_holds_its_threads() -> None:
-    core = Core(cores=4, hang_s=10)
+    core = Core(cores=4, step_timeout_s=10)
     core.own("x", max_threads=3, shares_cores=True)
     core.own("y", max_threads=4)
     core.leaf(1, "a", "x")

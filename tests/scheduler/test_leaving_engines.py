@@ -35,7 +35,7 @@ def test_a_busy_engine_finishes_what_it_has() -> None:
 
 
 def test_an_engine_that_hangs_goes_when_its_step_comes_back() -> None:
-    core = Core(hang_s=1.0)
+    core = Core(step_timeout_s=1.0)
     core.own()
     core.leaf(1, "a")
     core.send(LEFT)

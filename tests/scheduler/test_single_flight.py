@@ -160,7 +160,7 @@ def test_a_shared_result_lets_go_what_waited_for_the_follower() -> None:
 
 
 def test_followers_of_a_lost_engine_are_lost_one_by_one() -> None:
-    core = Core(hang_s=10)
+    core = Core(step_timeout_s=10)
     core.own()
     for request in (1, 2, 3):
         core.leaf(request, "a", share="k")

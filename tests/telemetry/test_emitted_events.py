@@ -42,7 +42,7 @@ class Watched:
     """Be a core with one stepped engine, whose events go through an observer."""
 
     def __init__(self, *kinds: type[TraceEvent], **parts: Any) -> None:
-        self.state = SchedulerState(CoreOptions(hang_s=10, batch_wait_s=0))
+        self.state = SchedulerState(CoreOptions(step_timeout_s=10, batch_wait_s=0))
         self.sink, tracer = MemorySink(), Tracer(0)
         tracer.add_sink(self.sink, kinds=kinds)
         self.observer = SchedulerObserver(Metrics(), tracer)

@@ -84,7 +84,10 @@ def _rank_fusion(
         for place, retriever in enumerate(ensemble.retrievers, 1)
     ]
     found = [
-        [Document(page_content=one) if isinstance(one, str) else one for one in documents]
+        [
+            Document(page_content=document) if isinstance(document, str) else document
+            for document in documents
+        ]
         for documents in run_all(calls, config)
     ]
     return ensemble.weighted_reciprocal_rank(found)

@@ -1,4 +1,4 @@
-"""The classes of LangChain's whose objects can have stand-ins."""
+"""The classes of LangChain's whose objects can have proxies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rag_accel.recognition.clients import (
 )
 from rag_accel.recognition.generation import Report
 from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.proxies import Ask, KnownClass, StandIns, replaced
+from rag_accel.recognition.proxies import Ask, ProxyClass, ProxyClasses, replaced
 from rag_accel_adapters.libraries.hf_pipelines import is_text_generation, with_client
 
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
@@ -64,7 +64,10 @@ def _tell(pipeline: Any, found: Any) -> Any:
     """Return generations, or a stream of their chunks, that say how texts were computed."""
     if isinstance(found, Iterator):
         return _telling(pipeline.reports, found)
-    groups = [one if isinstance(one, list) else [one] for one in found.generations]
+    groups = [
+        generation if isinstance(generation, list) else [generation]
+        for generation in found.generations
+    ]
     generations = [one for group in groups for one in group]
     if len(generations) == len(pipeline.reports):
         for generation, report in zip(generations, pipeline.reports, strict=True):
@@ -95,7 +98,7 @@ def _add(generation: Any, report: Report) -> None:
 #: more prompts than any call has: those of a call are handed over together
 _ALL = sys.maxsize
 _PIPELINE = "langchain_huggingface.llms.huggingface_pipeline.HuggingFacePipeline"
-_LLM = KnownClass(
+_LLM = ProxyClass(
     ("_generate", "_stream"),
     _is_local_llm,
     _pipeline_llm,
@@ -113,7 +116,7 @@ def _pipeline_chat(chat: Any, ask: Ask) -> Any:
     return replaced(chat, llm=_pipeline_llm(chat.llm, ask))
 
 
-_CHAT = KnownClass(
+_CHAT = ProxyClass(
     ("_generate", "_stream"),
     _is_local_chat,
     _pipeline_chat,
@@ -122,11 +125,11 @@ _CHAT = KnownClass(
     lambda chat, found: _tell(chat.llm.pipeline, found),
 )
 
-STAND_INS = StandIns(
+PROXIES = ProxyClasses(
     {
         _PIPELINE: _LLM,
         "langchain_huggingface.chat_models.huggingface.ChatHuggingFace": _CHAT,
-        "langchain_community.vectorstores.faiss.FAISS": KnownClass(
+        "langchain_community.vectorstores.faiss.FAISS": ProxyClass(
             (
                 "similarity_search",
                 "similarity_search_by_vector",
@@ -144,7 +147,7 @@ STAND_INS = StandIns(
             " index",
         ),
         "langchain_classic.retrievers.document_compressors.cross_encoder_rerank."
-        "CrossEncoderReranker": KnownClass(
+        "CrossEncoderReranker": ProxyClass(
             ("compress_documents",),
             _is_local_cross_encoder,
             _cross_encoder_reranker,

@@ -251,21 +251,21 @@ def _leave(scope: CompositeRun, error: BaseException) -> StageValue:
 
     The outermost composite is left to the program's caller.
     """
-    for one in scope.outwards():
-        if one.part.splits:
-            return StageValue(one, error=error)
-        if one.parent is not None:
-            error = one.fail(error)
+    for outward in scope.outwards():
+        if outward.part.splits:
+            return StageValue(outward, error=error)
+        if outward.parent is not None:
+            error = outward.fail(error)
     raise error
 
 
 async def _aleave(scope: CompositeRun, error: BaseException) -> StageValue:
     """End all that an error leaves, and tell the caller at once if branches may still run."""
     inside = False
-    for one in scope.outwards():
-        inside = inside or one.part.splits
-        if one.parent is not None:
-            error = await one.afail(error)
+    for outward in scope.outwards():
+        inside = inside or outward.part.splits
+        if outward.parent is not None:
+            error = await outward.afail(error)
     if not inside or _is_cancelled():
         raise error
     failed = StageValue(scope, error=error)

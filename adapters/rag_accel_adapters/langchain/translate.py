@@ -175,7 +175,7 @@ def _join(
 def _append(steps: list[TranslatedStep], part: ProgramPart, what: str, step: TranslatedStep) -> str:
     place = part.path.partition(".")[2].replace(TURN_MARK, "_")
     wanted = name = f"{place}.{what}" if place else what
-    taken = {one.name for one in steps}
+    taken = {step.name for step in steps}
     number = 1
     while name in taken:
         number += 1
@@ -210,9 +210,9 @@ def _without_entry(
 ) -> tuple[tuple[TranslatedStep, ...], tuple[Act, ...]]:
     """Take out a first step that calls nothing: it is done before there is a graph to run."""
     first, *others = lines.values()
-    if first.called or not all(one.after for one in others):
+    if first.called or not all(other.after for other in others):
         return (first, *others), ()
-    rest = (replace(one, after=()) if one.after == (first.name,) else one for one in others)
+    rest = (replace(other, after=()) if other.after == (first.name,) else other for other in others)
     return tuple(rest), first.acts
 
 

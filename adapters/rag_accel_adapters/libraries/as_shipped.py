@@ -118,7 +118,7 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
         if found and not isinstance(vars(cls)[name], functools.cached_property):
             names.add(name)
     ids, codes = list(map(id, values)), list(map(_code, functions))
-    cells = tuple(cell for one in functions if (cell := _cell_around(one)) is not None)
+    cells = tuple(cell for function in functions if (cell := _cell_around(function)) is not None)
     called = [id(_content(cell)) for cell in cells]
     _seen[cls] = _ShippedClass(
         values, ids, tuple(functions), codes, cells, called, frozenset(names)

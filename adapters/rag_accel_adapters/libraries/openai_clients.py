@@ -112,7 +112,7 @@ def _is_http_as_made(http: Any) -> bool:
         return False
     if not is_object_as_shipped(http):
         return False
-    transports = [http._transport, *(one for one in http._mounts.values() if one is not None)]
+    transports = [http._transport, *(mount for mount in http._mounts.values() if mount is not None)]
     return (
         http._auth is None
         and all(map(is_function_as_shipped, chain.from_iterable(http._event_hooks.values())))

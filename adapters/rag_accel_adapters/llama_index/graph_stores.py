@@ -25,11 +25,11 @@ from llama_index.core.graph_stores.types import (
     Relation,
 )
 
-from rag_accel.recognition.weak_maps import ByIdentity
 from rag_accel.recognition.known_classes import PlainMethod, does_the_same, is_written_in
 from rag_accel.recognition.sources import digest_of
 from rag_accel.recognition.triplet_index import Numbers, Places, TripletIndex, TripletWalk
 from rag_accel.recognition.triplet_view import TripletGraph, TripletView
+from rag_accel.recognition.weak_maps import WeakIdDict
 
 #: Triplets from which an index is faster than the store.
 MIN_TRIPLETS = 64
@@ -90,8 +90,8 @@ class _GraphState:
             return False
         names, relations = set(self._names), set(self._relations)
         return all(
-            one[0] in names and one[2] in names and _relation_key(*one) in relations
-            for one in self._triplets
+            triplet[0] in names and triplet[2] in names and _relation_key(*triplet) in relations
+            for triplet in self._triplets
         )
 
 
@@ -105,8 +105,8 @@ def _relation_key(subject: str, relation: str, object_: str) -> str:
     return f"{subject}_{relation}_{object_}"
 
 
-_states: ByIdentity[_GraphState] = ByIdentity()
-_graphs: ByIdentity[TripletGraph] = ByIdentity()
+_states: WeakIdDict[_GraphState] = WeakIdDict()
+_graphs: WeakIdDict[TripletGraph] = WeakIdDict()
 
 
 class _Answers:
@@ -164,7 +164,7 @@ class _Answers:
         if type(names) not in (list, tuple, set, frozenset):
             return False
         nodes = self._graph.nodes
-        return all(type(one) is str and one in nodes and nodes[one].id == one for one in names)
+        return all(type(name) is str and name in nodes and nodes[name].id == name for name in names)
 
     def native(self, places: Places) -> Iterable[tuple[Any, Any, Any]]:
         """Yield the graph's own nodes and relations of triplets."""

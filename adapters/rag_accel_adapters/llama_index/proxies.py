@@ -1,4 +1,4 @@
-"""The classes of LlamaIndex's whose objects can have stand-ins."""
+"""The classes of LlamaIndex's whose objects can have proxies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from rag_accel.recognition.clients import CrossEncoderClient
 from rag_accel.recognition.generation import GeneratingClient, Report
-from rag_accel.recognition.proxies import Ask, KnownClass, StandIns, replaced
+from rag_accel.recognition.proxies import Ask, ProxyClass, ProxyClasses, replaced
 from rag_accel_adapters.libraries.hf_pipelines import generating, may_share
 
 
@@ -88,7 +88,7 @@ def _reads_in_threads(tokenizer: Any) -> bool:
 
 
 def shares_steps(obj: Any) -> bool:
-    """Tell whether an object is a stand-in whose model's calls an engine may run."""
+    """Tell whether an object is a proxy whose model's calls an engine may run."""
     model = getattr(obj, "_model", None)
     if not isinstance(model, GeneratingClient) or not _reads_in_threads(obj._tokenizer):
         return False
@@ -101,9 +101,9 @@ def shares_steps(obj: Any) -> bool:
 
 
 _HUGGING_FACE_LLM = "llama_index.llms.huggingface.base.HuggingFaceLLM"
-STAND_INS = StandIns(
+PROXIES = ProxyClasses(
     {
-        _HUGGING_FACE_LLM: KnownClass(
+        _HUGGING_FACE_LLM: ProxyClass(
             ("complete", "stream_complete", "chat", "stream_chat"),
             _is_local_llm,
             _llm,
@@ -111,7 +111,7 @@ STAND_INS = StandIns(
             lambda llm: llm._model,
             _tell,
         ),
-        "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": KnownClass(
+        "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": ProxyClass(
             ("_postprocess_nodes", "_apostprocess_nodes"),
             _is_local_cross_encoder,
             _reranker,

@@ -49,7 +49,9 @@ class SimpleStores:
         None unless all are lists of floats, for which the store computes in float64, and none is
         zero, whose score would be no number.
         """
-        if not all(type(one) is list and one and type(one[0]) is float for one in vectors):
+        if not all(
+            type(vector) is list and vector and type(vector[0]) is float for vector in vectors
+        ):
             return None
         rows = rows_of(vectors)
         if rows is None:

@@ -14,7 +14,7 @@ from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed
 from rag_accel.adoption.embedding_devices import described_devices
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
-from rag_accel.interception.fallback import aowned_or_plain, owned_or_plain
+from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
 from rag_accel.recognition.embeddings import adopt_sentence_transformer
@@ -92,7 +92,7 @@ class RagAccelEmbeddings(Embeddings):
         note_leaf(self, (), None if identity is None else "owned", "embed")
         if identity is None:
             return self._plain(texts, role)
-        return owned_or_plain(
+        return with_fallback(
             identity.accelerator,
             lambda: embed(identity, self._adopted, self, texts, role),
             lambda: self._plain(texts, role),
@@ -108,7 +108,7 @@ class RagAccelEmbeddings(Embeddings):
 
         if identity is None:
             return await plain()
-        return await aowned_or_plain(
+        return await awith_fallback(
             identity.accelerator,
             lambda: aembed(identity, self._adopted, self, texts, role),
             plain,

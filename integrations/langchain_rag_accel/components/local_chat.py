@@ -28,7 +28,7 @@ from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
 from rag_accel.engines.llm.local.options import KvRecipe, number, whole_number
-from rag_accel.kv.prompt_chunks import with_passages
+from rag_accel.kv.prompt_chunks import locate_chunks
 
 #: Fields as they are given: what could merely be read as a number is refused, as in calls.
 Whole = Annotated[int, BeforeValidator(whole_number)]
@@ -201,9 +201,9 @@ class ChatRagAccel(BaseChatModel):
     ) -> Iterator[GenerationInput]:
         """Yield what will be asked up to the first that is refused, whose call will tell."""
         own = {name: value for name, value in kwargs.items() if name not in _OF_THE_RUN}
-        for one in messages:
+        for message in messages:
             try:
-                yield self._asked(one, stop, dict(own))
+                yield self._asked(message, stop, dict(own))
             except Exception:
                 return
 
@@ -270,7 +270,7 @@ class ChatRagAccel(BaseChatModel):
             messages, stop, kwargs.pop("max_tokens", self.max_tokens), self._sampling(kwargs)
         )
         # Computed exactly, a prompt has no use for where they stand.
-        return with_passages(asked, documents) if self._calls.model.reuses_texts else asked
+        return locate_chunks(asked, documents) if self._calls.model.reuses_texts else asked
 
     def _sampling(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a call: its own, known or not, before those of the model."""
@@ -303,7 +303,7 @@ class ChatRagAccel(BaseChatModel):
             found["kv_reuse"] = report
         if output.logprobs:
             found["logprobs"] = [
-                {"token": one.token, "logprob": one.logprob} for one in output.logprobs
+                {"token": logprob.token, "logprob": logprob.logprob} for logprob in output.logprobs
             ]
         return found
 

@@ -64,7 +64,10 @@ def build_chain(store: Any, reader: Any | None = None) -> Runnable[str, dict[str
 def prompt_values(values: dict[str, Any]) -> dict[str, str]:
     """Write the retrieved documents as numbered passages beside the question."""
     documents: list[LangChainDocument] = values["documents"]
-    passages = [Document(str(one.id), one.page_content, one.metadata) for one in documents]
+    passages = [
+        Document(str(document.id), document.page_content, document.metadata)
+        for document in documents
+    ]
     return {"context": format_passages(passages), "question": values["question"]}
 
 

@@ -137,7 +137,7 @@ def _store(index: DocumentIndex, embeddings: Any) -> Any:
             for one, vector in zip(snapshot.documents, snapshot.vectors, strict=True)
         ],
         embeddings,
-        metadatas=[{**one.metadata, "id": one.id} for one in snapshot.documents],
-        ids=[one.id for one in snapshot.documents],
+        metadatas=[{**document.metadata, "id": document.id} for document in snapshot.documents],
+        ids=[document.id for document in snapshot.documents],
         distance_strategy=DistanceStrategy.MAX_INNER_PRODUCT,
     )

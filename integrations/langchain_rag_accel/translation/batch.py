@@ -171,7 +171,7 @@ class _SequenceBatch:
         return outcomes
 
     def _returned(self, outcomes: list[Any]) -> list[Any]:
-        first = next((one for one in outcomes if isinstance(one, Exception)), None)
+        first = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
         if self._return_exceptions or first is None:
             return outcomes
         raise first

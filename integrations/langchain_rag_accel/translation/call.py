@@ -10,7 +10,7 @@ from typing import Any
 from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.graph.stages import Function
-from rag_accel.interception.fallback import MEANT, fail_open
+from rag_accel.interception.fallback import CALLER_ERRORS, fail_open
 from rag_accel.interception.identity import scoped
 from rag_accel.requests.program_run import ProgramRun
 from rag_accel_adapters.langchain.runs import Batch, CallState, CompositeRun
@@ -69,7 +69,7 @@ class TranslatedCall:
         run = ProgramRun(self.identity, self.translation.sync_lines)
         try:
             carried = run.run(carried, lambda: root.request.result)
-        except MEANT:
+        except CALLER_ERRORS:
             raise
         except Exception as error:
             if run.has_begun:
@@ -87,7 +87,7 @@ class TranslatedCall:
         known = root.request.outcome = asyncio.get_running_loop().create_future()
         try:
             carried = await run.arun(carried, known, lambda _: root.request.runs_on)
-        except MEANT:
+        except CALLER_ERRORS:
             raise
         except Exception as error:
             if run.has_begun:

@@ -10,8 +10,8 @@ from langchain_core.runnables.config import ensure_config, get_config_list
 from pydantic import PrivateAttr
 
 from langchain_rag_accel.explanation import leaf_lines
-from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.parallel_calls import MAX_AT_ONCE, is_spread
+from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.batch import arun_batch, run_batch
 from langchain_rag_accel.translation.call import TranslatedCall
 from rag_accel.accelerator import Accelerator
@@ -196,7 +196,7 @@ class TranslatedRunnable(AcceleratedRunnable):
         configs = get_config_list(merged, len(inputs))
         if method == "batch" and _is_limited(translation, configs[0]):
             return []
-        calls = [self._call(translation, one, kwargs) for one in configs]
+        calls = [self._call(translation, config, kwargs) for config in configs]
         return [] if None in calls else [call for call in calls if call is not None]
 
     def _begins_request(self) -> bool:
@@ -229,6 +229,6 @@ class TranslatedRunnable(AcceleratedRunnable):
 
 def _is_limited(translation: Translation, config: RunnableConfig | None) -> bool:
     """Tell whether the caller lets fewer branches run at once than there are side by side."""
-    configs = [ensure_config(config), *(one.config for one in translation.root.bindings)]
-    limit = next(filter(None, (one.get("max_concurrency") for one in configs)), None)
+    configs = [ensure_config(config), *(binding.config for binding in translation.root.bindings)]
+    limit = next(filter(None, (config.get("max_concurrency") for config in configs)), None)
     return limit is not None and limit < translation.num_branches

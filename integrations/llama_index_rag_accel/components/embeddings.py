@@ -12,12 +12,12 @@ from llama_index.core.bridge.pydantic import BaseModel, Field, PrivateAttr
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.accelerator.embedder_lists import component_devices
-from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed, hand_over
+from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed, submit
 from rag_accel.adoption.embedding_devices import described_devices
-from rag_accel.adoption.embedding_prefetch import TextsAhead, texts_ahead
+from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, current_prefetch
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
-from rag_accel.interception.fallback import aowned_or_plain, fail_open, owned_or_plain
+from rag_accel.interception.fallback import awith_fallback, fail_open, with_fallback
 from rag_accel.interception.identity import identity_for, scoped
 from rag_accel.interception.leaf_call import note_leaf
 from rag_accel.recognition.embeddings import AdoptedEmbeddings, adopt_sentence_transformer
@@ -122,7 +122,7 @@ class RagAccelEmbedding(BaseEmbedding):
         if ahead is None:
             return _batch(self, texts, show_progress, **kwargs)
         try:
-            with scoped(texts_ahead, ahead):
+            with scoped(current_prefetch, ahead):
                 return _batch(self, texts, show_progress, **kwargs)
         finally:
             ahead.close()
@@ -135,12 +135,12 @@ class RagAccelEmbedding(BaseEmbedding):
         if ahead is None:
             return await _abatch(self, texts, show_progress, **kwargs)
         try:
-            with scoped(texts_ahead, ahead):
+            with scoped(current_prefetch, ahead):
                 return await _abatch(self, texts, show_progress, **kwargs)
         finally:
             ahead.close_on_loop()
 
-    def _hand_over(self, texts: list[str], *, on_loop: bool) -> TextsAhead | None:
+    def _hand_over(self, texts: list[str], *, on_loop: bool) -> EmbeddingPrefetch | None:
         """Hand texts over, unless a cache or a limiter has a say in what is computed."""
         if self.embeddings_cache is not None or self.rate_limiter is not None:
             return None
@@ -148,7 +148,7 @@ class RagAccelEmbedding(BaseEmbedding):
         if identity is None or len(texts) <= self.embed_batch_size:
             return None
         try:
-            return hand_over(identity, self._adopted(), self, texts, on_loop=on_loop)
+            return submit(identity, self._adopted(), self, texts, on_loop=on_loop)
         except Exception as error:
             fail_open(identity.accelerator, error, "embedding")
             return None
@@ -175,7 +175,7 @@ class RagAccelEmbedding(BaseEmbedding):
         identity = self._identity()
         if identity is None:
             return self._plain(texts, role)
-        return owned_or_plain(
+        return with_fallback(
             identity.accelerator,
             lambda: embed(identity, self._adopted(), self, texts, role),
             lambda: self._plain(texts, role),
@@ -190,7 +190,7 @@ class RagAccelEmbedding(BaseEmbedding):
 
         if identity is None:
             return await plain()
-        return await aowned_or_plain(
+        return await awith_fallback(
             identity.accelerator,
             lambda: aembed(identity, self._adopted(), self, texts, role),
             plain,

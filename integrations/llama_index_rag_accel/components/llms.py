@@ -40,7 +40,7 @@ from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
 from rag_accel.engines.llm.local.options import KvRecipe, number, whole_number
 from rag_accel.engines.llm.local.text.stopping import stop_strings
 from rag_accel.errors import ConfigError
-from rag_accel.kv.prompt_chunks import with_passages
+from rag_accel.kv.prompt_chunks import locate_chunks
 
 T = TypeVar("T")
 
@@ -247,7 +247,7 @@ class RagAccelLLM(LLM):
             {name: value for name, value in options.items() if value is not None},
         )
         # Computed exactly, a prompt has no use for where they stand.
-        return with_passages(asked, documents) if self._calls.model.reuses_texts else asked
+        return locate_chunks(asked, documents) if self._calls.model.reuses_texts else asked
 
     def _chat_response(self, output: GenerationOutput) -> ChatResponse:
         message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)
@@ -284,7 +284,7 @@ class RagAccelLLM(LLM):
 
 def _turn(message: ChatMessage, at: int) -> Message:
     role = _ROLES.get(message.role)
-    strange = next((one for one in message.blocks if not isinstance(one, TextBlock)), None)
+    strange = next((block for block in message.blocks if not isinstance(block, TextBlock)), None)
     if role is None or strange is not None:
         raise ConfigError(
             "a local model takes system, user and assistant messages of text",

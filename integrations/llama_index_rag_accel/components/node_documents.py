@@ -89,12 +89,12 @@ def equal_values(filters: MetadataFilters | None) -> Mapping[str, Any] | None:
     if filters.condition not in (FilterCondition.AND, None):
         return None
     values: dict[str, Any] = {}
-    for one in filters.filters:
-        if not isinstance(one, MetadataFilter) or one.operator != FilterOperator.EQ:
+    for filter_ in filters.filters:
+        if not isinstance(filter_, MetadataFilter) or filter_.operator != FilterOperator.EQ:
             return None
-        if not isinstance(one.value, str | int | float) or one.key in values:
+        if not isinstance(filter_.value, str | int | float) or filter_.key in values:
             return None
-        values[one.key] = one.value
+        values[filter_.key] = filter_.value
     return values
 
 

@@ -79,7 +79,7 @@ def _found_by_all(run_all: RunCalls, retrievers: Any, query: Any, uses: Sequence
             break
         found.append(retriever.retrieve(query))
     others = retrievers[len(found) :]
-    return [*found, *run_all([partial(one.retrieve, query) for one in others], uses)]
+    return [*found, *run_all([partial(other.retrieve, query) for other in others], uses)]
 
 
 class _OneByOne:

@@ -41,7 +41,7 @@ def may_leave(leaf: LeafMethod, cls: type) -> bool:
 def stays_on_loop(obj: Any, identity: RequestIdentity) -> bool:
     """Tell whether a store makes all its blocking calls where it is asked."""
     accelerator = identity.accelerator
-    return not accelerator.options.off_loop or not _is_named(obj, accelerator)
+    return not accelerator.options.offload_blocking or not _is_named(obj, accelerator)
 
 
 def leaving_within(original: Method, leaf: LeafMethod, plain: Method) -> Method:
@@ -86,7 +86,7 @@ def _threads_for(
 ) -> Elsewhere | None:
     """Return what makes the blocking call in a thread; ``None`` if it is to stay on its loop."""
     identity = _identity_of(obj)
-    if identity is None or not identity.accelerator.options.off_loop:
+    if identity is None or not identity.accelerator.options.offload_blocking:
         return None
     accelerator = identity.accelerator
     if known.only_named and not _is_to_be_moved(obj, accelerator):
@@ -140,8 +140,8 @@ def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) ->
 
     What a call is given may be a reason, too.
     """
-    if not accelerator.options.off_loop:
-        return "off_loop=False"
+    if not accelerator.options.offload_blocking:
+        return "offload_blocking=False"
     if known.only_named and not _is_to_be_moved(obj, accelerator):
         return f"thread_safe_classes does not name {full_name(plain_class(type(obj)))}"
     return obstacle(known.uses(obj), accelerator.options.thread_safe_classes, plain_class)

@@ -70,7 +70,7 @@ def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs
 def _accelerator_for(known: IndependentCalls, obj: Any) -> Accelerator | None:
     """Return the accelerator whose request the calls are part of; ``None`` if they are plain."""
     identity = find_identity()
-    if identity is None or not identity.accelerator.options.side_by_side:
+    if identity is None or not identity.accelerator.options.parallel_calls:
         return None
     # A leaf's permit stands for one call; what an embedding is asked for has permits of its own.
     if is_nested(obj) if known.is_leafs else is_inside_leaf():

@@ -17,9 +17,9 @@ from collections.abc import Set as AbstractSet
 from math import ceil
 
 from rag_accel.engine_api import WorkId
+from rag_accel.engines.devices.expected_tokens import ExpectedTokens
 from rag_accel.engines.devices.pieces import PIECE_TOKENS
 from rag_accel.engines.devices.placement import Placement
-from rag_accel.engines.devices.expected_tokens import TokensToCome
 
 MOST_RETRY_S = 30.0
 """The latest slot of a refused request; those behind it share the slots of those before."""
@@ -48,7 +48,7 @@ class Admission:
     def __init__(self, placement: Placement, slo_s: float) -> None:
         self._placement = placement
         self._slo_s = slo_s
-        self._to_come = TokensToCome()
+        self._to_come = ExpectedTokens()
         self._text_tokens = 0.0
         self._lateness = Lateness(slo_s)
         self._slots = RetrySlots()
@@ -59,7 +59,7 @@ class Admission:
         live: AbstractSet[str],
         now: float,
         cores: int = 1,
-        beside: bool = False,
+        contended: bool = False,
     ) -> float:
         """Return 0 to admit a request, else the seconds after which it should ask again.
 
@@ -70,18 +70,18 @@ class Admission:
             live: the admitted requests, perhaps this one among them.
             now: the time.
             cores: as for ``Placement.bind``.
-            beside: as for ``Placement.bind``.
+            contended: as for ``Placement.bind``.
         """
         before = self._to_come.look(request, live)
-        if not before and not self._placement.num_works:
+        if not before and not self._placement.num_work_items:
             return 0.0
         mean = self._to_come.tokens_a_request
-        end_s = self._placement.drained_s(ceil(before + mean), now, cores, beside)
-        late_s = end_s - self._most_queued_s(beside) * self._lateness.share
+        end_s = self._placement.drained_s(ceil(before + mean), now, cores, contended)
+        late_s = end_s - self._most_queued_s(contended) * self._lateness.share
         if late_s <= 0.0:
             return 0.0
         self._to_come.refused(request)
-        rate = self._placement.tokens_a_second(self._text_tokens, beside)
+        rate = self._placement.tokens_a_second(self._text_tokens, contended)
         apart_s = mean / (OVERSUBSCRIBED * rate) if rate > 0.0 else self._slo_s
         return self._slots.next_s(now, max(late_s, self._placement.step_s()), apart_s)
 
@@ -111,9 +111,9 @@ class Admission:
         """Measure how long a work has taken."""
         self._lateness.ended(work, now)
 
-    def forgotten(self, works: Iterable[WorkId]) -> None:
+    def forgotten(self, work_items: Iterable[WorkId]) -> None:
         """Learn nothing from works that were cancelled or ended with an error."""
-        for work in works:
+        for work in work_items:
             self._lateness.forgotten(work)
 
     @property
@@ -121,9 +121,9 @@ class Admission:
         """Return how many works are expected to end, so that they can be measured."""
         return self._lateness.num_came
 
-    def _most_queued_s(self, beside: bool) -> float:
+    def _most_queued_s(self, contended: bool) -> float:
         """Return in how many seconds all that is queued should end."""
-        full_s = self._placement.full_step_s(self._text_tokens, beside)
+        full_s = self._placement.full_step_s(self._text_tokens, contended)
         return max(self._slo_s / 2, self._slo_s - full_s)
 
 

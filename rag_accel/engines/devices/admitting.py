@@ -40,7 +40,7 @@ def admitted_members(
 ) -> frozenset[str] | None:
     """Return the names of the members that may be given texts; None if all may."""
     members = list(members)
-    names = [one.name for one in members if _admits(one, role, namespace)]
+    names = [member.name for member in members if _admits(member, role, namespace)]
     return None if len(names) == len(members) else frozenset(names)
 
 

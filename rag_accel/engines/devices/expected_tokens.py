@@ -17,10 +17,10 @@ class Brought:
     """What a request has brought, or requests do in the mean."""
 
     tokens: float = 0.0
-    works: float = 0.0
+    work_items: float = 0.0
 
 
-class TokensToCome:
+class ExpectedTokens:
     """The mean tokens and works of a request, and what live requests lack of them.
 
     A request counts with all that it brought, also nothing, once it is seen to have ended; one
@@ -46,7 +46,7 @@ class TokensToCome:
         """Note the texts of one work of a request that was admitted."""
         self._refused.discard(request)
         old = self._brought.get(request, Brought())
-        self._brought[request] = Brought(old.tokens + tokens, old.works + 1)
+        self._brought[request] = Brought(old.tokens + tokens, old.work_items + 1)
         if len(self._brought) > MOST_REQUESTS:
             self._learn(self._brought.popitem(last=False)[1])
 
@@ -70,10 +70,10 @@ class TokensToCome:
         for request in live - self._brought.keys() - self._refused:
             self._brought[request] = Brought()
         mean = self._mean_of_all()
-        if mean.works <= 0.0:
+        if mean.work_items <= 0.0:
             return 0.0
-        lacking = sum(max(0.0, mean.works - one.works) for one in self._brought.values())
-        return lacking * mean.tokens / mean.works
+        lacking = sum(max(0.0, mean.work_items - one.work_items) for one in self._brought.values())
+        return lacking * mean.tokens / mean.work_items
 
     def _mean_of_all(self) -> Brought:
         if self._num_learned:
@@ -81,13 +81,13 @@ class TokensToCome:
         seen = [one for one in self._brought.values() if one.tokens]
         if not seen:
             return Brought()
-        tokens, works = sum(one.tokens for one in seen), sum(one.works for one in seen)
-        return Brought(tokens / len(seen), works / len(seen))
+        tokens, work_items = sum(one.tokens for one in seen), sum(one.work_items for one in seen)
+        return Brought(tokens / len(seen), work_items / len(seen))
 
     def _learn(self, one: Brought) -> None:
         self._num_learned = min(self._num_learned + 1, _MEMORY)
         mean, part = self._mean, 1 / self._num_learned
         self._mean = Brought(
             mean.tokens + (one.tokens - mean.tokens) * part,
-            mean.works + (one.works - mean.works) * part,
+            mean.work_items + (one.work_items - mean.work_items) * part,
         )

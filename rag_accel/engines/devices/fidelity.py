@@ -10,8 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engines.devices.members import Member
+from rag_accel.engines.embedding.microbatches import (
+    Vector,
+    checked_rows,
+    checked_vector,
+    is_checked,
+)
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.engines.embedding.microbatches import Vector, checked_rows, checked_vector, is_checked
 from rag_accel.errors import EngineOutputError
 
 EXACT = 1e-6

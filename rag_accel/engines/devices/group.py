@@ -41,9 +41,9 @@ from rag_accel.engines.devices.probing import MemberProber
 from rag_accel.engines.devices.upkeep import Upkeep
 from rag_accel.engines.devices.worker import Part, Task
 from rag_accel.engines.embedding.engine import payload_fault
-from rag_accel.engines.embedding.vector_cache import kept_in_front
-from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.embedding.vector_cache import kept_in_front
 from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import ClosedError, EngineError, ForkedError, MemberPausedError
 
@@ -73,7 +73,7 @@ class DeviceGroup(EngineBase):
         reproducible: only the first member takes part.
         refuses_late: new requests whose texts would end later than ``slo_s`` are refused
             (``admission.py``).
-        hang_s: a step longer than this marks its member lost; one elsewhere is probed first.
+        step_timeout_s: a longer step marks its member lost; one elsewhere is probed first.
         limits: when members are late, silent, probed and waited for.
         threads: with how many threads members here compute while they join.
         clock: measures steps, and is that of ``EngineRequest.deadline``.
@@ -91,7 +91,7 @@ class DeviceGroup(EngineBase):
         tolerance: float | None = None,
         reproducible: bool = False,
         refuses_late: bool = False,
-        hang_s: float = 120.0,
+        step_timeout_s: float = 120.0,
         threads: int = 1,
         limits: MemberLimits | None = None,
         clock: Clock | None = None,
@@ -117,7 +117,7 @@ class DeviceGroup(EngineBase):
         self._estimate = joining.joined[0].member.estimate
         self._counts = MemberCounts()
         self._placement = Placement(
-            [one.spec for one in joining.joined], slo_s, limits, hang_s=hang_s
+            [one.spec for one in joining.joined], slo_s, limits, step_timeout_s=step_timeout_s
         )
         self._upkeep = Upkeep(
             joining,
@@ -126,7 +126,7 @@ class DeviceGroup(EngineBase):
             MemberProber(joining, self._clock, tolerance, threads, limits),
             clock=self._clock,
             limits=limits,
-            hang_s=hang_s,
+            step_timeout_s=step_timeout_s,
         )
         #: None if no request is refused
         self._admission: Admission | None = None
@@ -141,7 +141,7 @@ class DeviceGroup(EngineBase):
         self._jobs: dict[WorkId, MemberJob] = {}
         self._cores = 1
         self._most_cores = 1
-        self._beside = False
+        self._contended = False
         self._closed = False
         #: when a waiting step looks at the members again by itself
         self._wakes_at = inf
@@ -160,7 +160,7 @@ class DeviceGroup(EngineBase):
     def counts(self) -> Mapping[str, int]:
         """Return steps, texts, tokens, busy milliseconds, failed and refused steps by member.
 
-        ``texts_beyond_slo`` came when all that was queued would have ended later than it should.
+        ``texts_past_slo`` came when all that was queued would have ended later than it should.
         """
         with self._lock:
             kept = self._kept.counts if self._kept is not None else {}
@@ -194,7 +194,7 @@ class DeviceGroup(EngineBase):
             return 0.0
         with self._lock:
             now = self._clock.now()
-            return self._admission.retry_after_s(request, live, now, self._cores, self._beside)
+            return self._admission.retry_after_s(request, live, now, self._cores, self._contended)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work and let free members begin."""
@@ -217,7 +217,7 @@ class DeviceGroup(EngineBase):
         with self._lock:
             self._cores = budget.threads
             self._most_cores = max(self._most_cores, budget.threads)
-            self._beside = budget.threads < self._most_cores
+            self._contended = budget.threads < self._most_cores
             self._upkeep.lose_what_hangs()
             self._bind()
             wait_s = self._wait_s(budget.time_s)
@@ -274,7 +274,7 @@ class DeviceGroup(EngineBase):
             for piece in done:
                 self._jobs[piece.work].vectors[list(piece.positions)] = found[piece]
             self._report_ended({piece.work for piece in done})
-            self._bind_beside_step()
+            self._bind_during_step()
 
     def failed(self, task: Task, error: BaseException) -> None:
         """Let another member try what failed, or end it; the member's thread."""
@@ -286,14 +286,14 @@ class DeviceGroup(EngineBase):
                 return
             self.count(task.batch.member, "failed_steps", 1)
             self._upkeep.failed(task.batch, error)
-            self._bind_beside_step()
+            self._bind_during_step()
 
     def probed(self, member: str, found: Joined | NotJoined) -> None:
         """Let a member that was away take work again, or ask it later; the member's thread."""
         with self._lock:
             if not self._closed:
                 self._upkeep.probed(member, found)
-                self._bind_beside_step()
+                self._bind_during_step()
 
     def _refused(self, task: Task, error: MemberPausedError) -> None:
         """Let others take what a member refused for a while, and ask it again then."""
@@ -354,10 +354,10 @@ class DeviceGroup(EngineBase):
             admitted = self._admitted(job.role, job.request.namespace)
             error = self._upkeep.unanswered_error(now, admitted)
             self._report_error(id, error)
-        for batch in self._placement.bind(now, self._cores, self._beside):
+        for batch in self._placement.bind(now, self._cores, self._contended):
             self._upkeep.put(self._task(batch))
 
-    def _bind_beside_step(self) -> None:
+    def _bind_during_step(self) -> None:
         """The same on a member's thread: a waiting step may have to look again sooner."""
         self._bind()
         again = self._placement.look_again_at(self._clock.now())
@@ -383,9 +383,9 @@ class DeviceGroup(EngineBase):
             times.append(time_s)
         return min(_MOST_WAIT_S, max(0.0, min(times, default=_MOST_WAIT_S)))
 
-    def _report_ended(self, works: set[WorkId]) -> None:
+    def _report_ended(self, work_items: set[WorkId]) -> None:
         now = self._clock.now()
-        for id in works:
+        for id in work_items:
             if not self._placement.has(id):
                 if self._admission is not None:
                     self._admission.ended(id, now)
@@ -410,12 +410,10 @@ class DeviceGroup(EngineBase):
 
     def _count_late(self, work: Sequence[EngineRequest]) -> None:
         """Count texts with which all that is queued would end later than it should."""
-        late = self._placement.late_by_s(0, self._clock.now(), self._cores, self._beside)
+        late = self._placement.late_by_s(0, self._clock.now(), self._cores, self._contended)
         if late > 0:
             new = (self._jobs.get(request.id) for request in work)
-            self._counts["texts_beyond_slo"] += sum(
-                len(job.texts) for job in new if job is not None
-            )
+            self._counts["texts_past_slo"] += sum(len(job.texts) for job in new if job is not None)
 
     def count(self, member: str, what: str, number: int) -> None:
         self._counts.count(member, what, number)

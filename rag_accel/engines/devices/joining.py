@@ -11,11 +11,11 @@ import numpy as np
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.admitting import ROLES
 from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts
-from rag_accel.engines.devices.latency_fit import CostLine
+from rag_accel.engines.devices.latency_fit import LatencyFit
 from rag_accel.engines.devices.members import Member, MemberChangedError
 from rag_accel.engines.devices.plan import MemberSpec
-from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import ConfigError, EngineError, RemoteEngineError
 
 logger = logging.getLogger("rag_accel.engines")
@@ -264,7 +264,7 @@ def _probe(member: Member, threads: int) -> dict[Role, Vector]:
 def _spec(member: Member, clock: Clock, threads: int) -> MemberSpec:
     """Measure a short step and a long one, now that the member is warm."""
     texts = probe_texts()
-    line = CostLine(0.0, 0.0)
+    line = LatencyFit(0.0, 0.0)
     for some in (texts[:1], texts[-min(_NUM_LONG, member.max_texts) :]):
         began = clock.now()
         embedded(member, some, "query", _threads(member, threads))

@@ -13,7 +13,7 @@ _MOST_MARGIN = 1.0
 _LEAST_VARIATION = 1e-3  # of sizes, relative to their mean, from which a slope can be told
 
 
-class CostLine:
+class LatencyFit:
     """Seconds of a step as ``alpha * tokens + beta``, both from 0.
 
     Args:
@@ -73,29 +73,29 @@ class MemberLines:
     Until the second has a step it is the first.
     """
 
-    __slots__ = ("_overruns", "alone", "beside", "margin")
+    __slots__ = ("_overruns", "alone", "contended", "margin")
 
     def __init__(self, alpha: float, beta: float) -> None:
-        self.alone = CostLine(alpha, beta)
-        self.beside = CostLine(alpha, beta)
+        self.alone = LatencyFit(alpha, beta)
+        self.contended = LatencyFit(alpha, beta)
         #: by how much steps exceed what was predicted, relative to it: of 95 % of them, no more
         self.margin = 0.0
         self._overruns: deque[float] = deque(maxlen=_NUM_OVERRUNS)
 
-    def predict_s(self, tokens: float, beside: bool) -> float:
+    def predict_s(self, tokens: float, contended: bool) -> float:
         """Return the predicted seconds of a step over ``tokens``."""
-        return self.line(beside).predict_s(tokens)
+        return self.line(contended).predict_s(tokens)
 
-    def line(self, beside: bool) -> CostLine:
+    def line(self, contended: bool) -> LatencyFit:
         """Return the line that predicts."""
-        return self.beside if beside and self.beside.num_steps else self.alone
+        return self.contended if contended and self.contended.num_steps else self.alone
 
-    def add(self, tokens: float, seconds: float, beside: bool) -> None:
+    def add(self, tokens: float, seconds: float, contended: bool) -> None:
         """Learn from one step."""
-        self._note(seconds, self.predict_s(tokens, beside))
-        if beside and not self.beside.num_steps:
-            self.beside.alpha, self.beside.beta = self.alone.alpha, self.alone.beta
-        (self.beside if beside else self.alone).add(tokens, seconds)
+        self._note(seconds, self.predict_s(tokens, contended))
+        if contended and not self.contended.num_steps:
+            self.contended.alpha, self.contended.beta = self.alone.alpha, self.alone.beta
+        (self.contended if contended else self.alone).add(tokens, seconds)
 
     def _note(self, seconds: float, predicted_s: float) -> None:
         if predicted_s > 0.0:

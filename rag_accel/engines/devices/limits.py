@@ -64,7 +64,7 @@ class MemberLimits:
         """Return from when on a step is late enough for a second member to try it."""
         return batch.began + batch.predicted_s + max(batch.predicted_s, self.second_try_s)
 
-    def silent_at(self, batch: MemberBatch, slo_s: float | None, hang_s: float) -> float:
+    def silent_at(self, batch: MemberBatch, slo_s: float | None, step_timeout_s: float) -> float:
         """Return when a call of a member elsewhere is given up."""
         after_s = self.silent_without_slo_s if slo_s is None else slo_s + self.silent_s
-        return batch.began + min(hang_s, SILENT_TIMES * batch.predicted_s + after_s)
+        return batch.began + min(step_timeout_s, SILENT_TIMES * batch.predicted_s + after_s)

@@ -17,9 +17,9 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.devices.formed_texts import form_of
 from rag_accel.engines.devices.joining import Joined
-from rag_accel.engines.embedding.vector_cache import KeptVectors, KnownTexts
-from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.embedding.vector_cache import KnownTexts, VectorCache
 
 MOST_WORK = 1 << 20
 """Texts that may be queued or computed at once."""
@@ -37,13 +37,13 @@ class MemberJob:
     #: of all texts, where vectors are kept
     known: KnownTexts | None = None
 
-    def value(self, kept: KeptVectors | None) -> Vector:
+    def value(self, kept: VectorCache | None) -> Vector:
         """Return the caller's vectors of all texts, and keep those that were computed."""
         form = form_of(self.request.payload)
         vectors = self._joined(kept)
         return vectors if form is None else form.finished(vectors)
 
-    def _joined(self, kept: KeptVectors | None) -> Vector:
+    def _joined(self, kept: VectorCache | None) -> Vector:
         if self.known is None or kept is None or not self.known.keys:
             return self.vectors
         kept.keep(self.known, self.vectors)

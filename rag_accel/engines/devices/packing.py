@@ -98,7 +98,7 @@ def drained_at(tokens: int, plans: Sequence[MemberPlan]) -> float:
     """
     begins: list[tuple[float, float]] = []
     for plan in plans:
-        line = plan.member.lines.line(plan.beside)
+        line = plan.member.lines.line(plan.contended)
         begins.append((plan.starts_at + line.beta, max(line.alpha, _LEAST_ALPHA)))
     begins.sort()
     rate = weighted = 0.0

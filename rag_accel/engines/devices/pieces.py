@@ -142,7 +142,7 @@ class Turn:
 
 
 def by_urgency(
-    works: Iterable[DeviceWork], now: float, soonest_s: float, late_tokens: float = 0.0
+    work_items: Iterable[DeviceWork], now: float, soonest_s: float, late_tokens: float = 0.0
 ) -> Iterator[Turn]:
     """Yield the queued pieces, most urgent first.
 
@@ -158,7 +158,7 @@ def by_urgency(
         soonest_s: the seconds of the shortest possible step.
         late_tokens: what late works may take before others; the last of them may exceed it.
     """
-    waiting = [work for work in works if work.todo]
+    waiting = [work for work in work_items if work.todo]
     if not waiting:
         return
     overdue = min(waiting, key=lambda work: (work.served_at, work.number))
@@ -186,9 +186,9 @@ def by_urgency(
     yield from _in_turns(going_on)
 
 
-def _in_turns(works: list[tuple[int, float, int, DeviceWork]]) -> Iterator[Turn]:
+def _in_turns(work_items: list[tuple[int, float, int, DeviceWork]]) -> Iterator[Turn]:
     """Yield a piece of each work, then another of each, from place ``start`` of each on."""
-    lines = [(deque(list(work.todo)[start:]), work) for start, _, _, work in sorted(works)]
+    lines = [(deque(list(work.todo)[start:]), work) for start, _, _, work in sorted(work_items)]
     while lines:
         for line, work in lines:
             if line:

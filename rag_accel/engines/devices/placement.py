@@ -14,8 +14,8 @@ from itertools import islice
 from math import inf
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.packing import drained_at, least_late
 from rag_accel.engines.devices.limits import MemberLimits
+from rag_accel.engines.devices.packing import drained_at, least_late
 from rag_accel.engines.devices.pieces import (
     LATE_SHARE,
     DeviceWork,
@@ -49,7 +49,7 @@ class Placement(Returns):
         slo_s: by when a work without a deadline should have ended, in seconds after it came.
         limits: when members are late, silent or absent for too long; by default those of
             ``MemberLimits``.
-        hang_s: after so much time a step of a member elsewhere is given up in any case.
+        step_timeout_s: after so much time a step of a member elsewhere is given up in any case.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Placement(Returns):
         members: Sequence[MemberSpec],
         slo_s: float | None = None,
         limits: MemberLimits | None = None,
-        hang_s: float = inf,
+        step_timeout_s: float = inf,
     ) -> None:
-        super().__init__(members, slo_s, limits, hang_s)
+        super().__init__(members, slo_s, limits, step_timeout_s)
         self._most_texts = max(1, min((spec.max_texts for spec in members), default=1))
         self._num_works = 0
         #: what late works may take before others, below 0 where they had more than their share
         self._late_tokens = 0.0
 
     @property
-    def num_works(self) -> int:
+    def num_work_items(self) -> int:
         """Return how many works live."""
         return len(self._works)
 
@@ -79,9 +79,9 @@ class Placement(Returns):
         """Return how many pieces no member has taken."""
         return sum(len(work.todo) for work in self._works.values())
 
-    def predict_s(self, member: str, tokens: int, beside: bool = False) -> float:
+    def predict_s(self, member: str, tokens: int, contended: bool = False) -> float:
         """Return the predicted seconds of a member's step over ``tokens``."""
-        return self._members[member].lines.predict_s(tokens, beside)
+        return self._members[member].lines.predict_s(tokens, contended)
 
     def add(
         self,
@@ -121,7 +121,7 @@ class Placement(Returns):
         self._works[id] = work
         self._num_restricted += admitted is not None
 
-    def late_by_s(self, tokens: int, now: float, cores: int = 1, beside: bool = False) -> float:
+    def late_by_s(self, tokens: int, now: float, cores: int = 1, contended: bool = False) -> float:
         """Return how late all that is queued would end with so many more tokens, 0 if in time.
 
         Each member computes its share in one step, after the running one. Without members, or
@@ -131,34 +131,34 @@ class Placement(Returns):
             tokens: that would come.
             now: the time.
             cores: as for ``bind``.
-            beside: as for ``bind``.
+            contended: as for ``bind``.
         """
         if self._slo_s is None:
             return 0.0
-        return max(0.0, self.drained_s(tokens, now, cores, beside) - self._slo_s)
+        return max(0.0, self.drained_s(tokens, now, cores, contended) - self._slo_s)
 
-    def drained_s(self, tokens: int, now: float, cores: int = 1, beside: bool = False) -> float:
+    def drained_s(self, tokens: int, now: float, cores: int = 1, contended: bool = False) -> float:
         """Return in how many seconds all that is queued would end with so many more tokens.
 
         0 without members. Where all are away, as if they came back now: so no more is queued for
         them than they could compute. Arguments as of ``late_by_s``.
         """
-        lanes = self._lanes(now, cores, beside)
+        lanes = self._lanes(now, cores, contended)
         if not lanes:
             return 0.0
         return drained_at(tokens + self.queued_tokens, lanes) - now
 
-    def tokens_a_second(self, text_tokens: float, beside: bool = False) -> float:
+    def tokens_a_second(self, text_tokens: float, contended: bool = False) -> float:
         """Return what members compute together in steps that are full of such texts."""
         return sum(
             state.spec.in_flight * tokens / seconds
-            for state, tokens, seconds in self._full_steps(text_tokens, beside)
+            for state, tokens, seconds in self._full_steps(text_tokens, contended)
             if seconds > 0.0
         )
 
-    def full_step_s(self, text_tokens: float, beside: bool = False) -> float:
+    def full_step_s(self, text_tokens: float, contended: bool = False) -> float:
         """Return the predicted seconds of the longest step that is full of such texts."""
-        return max((one[-1] for one in self._full_steps(text_tokens, beside)), default=0.0)
+        return max((step[-1] for step in self._full_steps(text_tokens, contended)), default=0.0)
 
     def step_s(self) -> float:
         """Return the predicted seconds of the longest step among the latest of each member."""
@@ -169,18 +169,18 @@ class Placement(Returns):
         """Return the estimated tokens of all pieces that no member has taken."""
         return sum(piece.cost for work in self._works.values() for piece in work.todo)
 
-    def bind(self, now: float, cores: int = 1, beside: bool = False) -> list[MemberBatch]:
+    def bind(self, now: float, cores: int = 1, contended: bool = False) -> list[MemberBatch]:
         """Let members that are free take what they should compute now.
 
         Args:
             now: the time.
             cores: threads that members here may use together.
-            beside: whether a neighbour outside the group computes on the same cores.
+            contended: whether a neighbour outside the group computes on the same cores.
         """
         self._share_late(now)
         batches: list[MemberBatch] = []
-        while plan := self._next_plan(now, cores, beside):
-            batches.append(self._take(plan, now, cores, beside))
+        while plan := self._next_plan(now, cores, contended):
+            batches.append(self._take(plan, now, cores, contended))
         return batches
 
     def drop_all(self) -> tuple[WorkId, ...]:
@@ -219,48 +219,48 @@ class Placement(Returns):
         restricted = [work for work in self._works.values() if work.admitted is not None]
         assert len(restricted) == self._num_restricted
 
-    def _next_plan(self, now: float, cores: int, beside: bool) -> MemberPlan | None:
+    def _next_plan(self, now: float, cores: int, contended: bool) -> MemberPlan | None:
         """Return the first step that a free member should begin, as much as is in it."""
-        plans = self._plans(now, cores, beside)
+        plans = self._plans(now, cores, contended)
         if not any(self._may_take(plan.member, now, cores) for plan in plans):
             return None
-        turns = self._turns(plans, now, beside)
-        plans = least_late(turns, lambda: self._plans(now, cores, beside))
+        turns = self._turns(plans, now, contended)
+        plans = least_late(turns, lambda: self._plans(now, cores, contended))
         free = (plan for plan in plans if self._may_take(plan.member, now, cores))
         return next((plan for plan in free if plan.pieces), None)
 
-    def _turns(self, plans: list[MemberPlan], now: float, beside: bool) -> list[Turn]:
+    def _turns(self, plans: list[MemberPlan], now: float, contended: bool) -> list[Turn]:
         """Return the queued pieces that are looked at, most urgent first."""
-        soonest_s = min(plan.member.lines.predict_s(1, beside) for plan in plans)
-        works: Iterable[DeviceWork] = self._works.values()
+        soonest_s = min(plan.member.lines.predict_s(1, contended) for plan in plans)
+        work_items: Iterable[DeviceWork] = self._works.values()
         if self._num_restricted:
-            works = [work for work in works if any(map(work.admits, self._members))]
-        turns = by_urgency(works, now, soonest_s, self._late_tokens)
+            work_items = [work for work in work_items if any(map(work.admits, self._members))]
+        turns = by_urgency(work_items, now, soonest_s, self._late_tokens)
         return list(islice(turns, _MOST_LOOKED_AT))
 
-    def _plans(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
-        return [self._plan(state, now, cores, beside) for state in self._members.values()]
+    def _plans(self, now: float, cores: int, contended: bool) -> list[MemberPlan]:
+        return [self._plan(state, now, cores, contended) for state in self._members.values()]
 
-    def _plan(self, state: MemberState, now: float, cores: int, beside: bool) -> MemberPlan:
+    def _plan(self, state: MemberState, now: float, cores: int, contended: bool) -> MemberPlan:
         at = state.free_at(now)
         if state.is_free(now) and not self._may_take(state, now, cores):
             ends = [one.free_at(now) for one in self._computing_here()]
             at = max(at, min(ends, default=now))
         goes_on_s = GOES_ON_S if self._slo_s is None else min(GOES_ON_S, self._slo_s / 8)
-        return MemberPlan(state, self._is_beside(state, beside), at, goes_on_s)
+        return MemberPlan(state, self._is_contended(state, contended), at, goes_on_s)
 
     def _expected(self) -> list[MemberState]:
         """Return the members that will compute what is queued: if all are away, those."""
         return list((self._members or self._presence.away).values())
 
-    def _lanes(self, now: float, cores: int, beside: bool) -> list[MemberPlan]:
+    def _lanes(self, now: float, cores: int, contended: bool) -> list[MemberPlan]:
         """Return a plan for each step that expected members may compute at once.
 
         Steps that are in flight together slow each other; a member's lines have learned that.
         """
         lanes: list[MemberPlan] = []
         for state in self._expected():
-            plan = self._plan(state, now, cores, beside)
+            plan = self._plan(state, now, cores, contended)
             lanes.append(plan)
             ends = sorted(batch.ends_at(now) for batch in state.running)
             free = [now] * (state.spec.in_flight - len(ends))
@@ -269,13 +269,13 @@ class Placement(Returns):
         return lanes
 
     def _full_steps(
-        self, text_tokens: float, beside: bool
+        self, text_tokens: float, contended: bool
     ) -> list[tuple[MemberState, float, float]]:
         """Return tokens and predicted seconds of a step of each member, full of such texts."""
         found: list[tuple[MemberState, float, float]] = []
         for state in self._expected():
             tokens = min(state.spec.max_tokens, state.spec.max_texts * text_tokens)
-            seconds = state.lines.predict_s(tokens, self._is_beside(state, beside))
+            seconds = state.lines.predict_s(tokens, self._is_contended(state, contended))
             found.append((state, tokens, seconds))
         return found
 
@@ -291,12 +291,12 @@ class Placement(Returns):
     def _held_threads(self) -> int:
         return sum(batch.threads for s in self._presence.states() for batch in s.running)
 
-    def _is_beside(self, state: MemberState, beside: bool) -> bool:
+    def _is_contended(self, state: MemberState, contended: bool) -> bool:
         if not state.spec.on_cores:
             return False
-        return beside or any(one is not state for one in self._computing_here())
+        return contended or any(one is not state for one in self._computing_here())
 
-    def _take(self, plan: MemberPlan, now: float, cores: int, beside: bool) -> MemberBatch:
+    def _take(self, plan: MemberPlan, now: float, cores: int, contended: bool) -> MemberBatch:
         state = plan.member
         turns = plan.pieces
         for turn in turns:
@@ -307,14 +307,14 @@ class Placement(Returns):
         cost = sum(turn.piece.cost for turn in turns)
         late = sum(turn.piece.cost for turn in turns if turn.is_overdue)
         self._late_tokens = min(cost, self._late_tokens + LATE_SHARE * cost - late)
-        is_beside = self._is_beside(state, beside)
+        is_contended = self._is_contended(state, contended)
         batch = MemberBatch(
             state.spec.name,
             tuple(turn.piece for turn in turns),
             cost,
             now,
-            state.lines.predict_s(cost, is_beside),
-            is_beside,
+            state.lines.predict_s(cost, is_contended),
+            is_contended,
             self._threads(state, cores),
         )
         state.running.append(batch)
@@ -328,5 +328,5 @@ class Placement(Returns):
         held = self._held_threads()
         share = cores
         if held or self.num_queued:
-            share = cores // sum(one.spec.on_cores for one in self._members.values())
+            share = cores // sum(member.spec.on_cores for member in self._members.values())
         return max(1, min(share, cores - held, state.spec.max_threads))

@@ -48,7 +48,7 @@ class MemberBatch:
         cost: estimated tokens.
         began: when it was bound.
         predicted_s: how long it was expected to take.
-        beside: whether it began beside a neighbour on the same cores.
+        contended: whether it began beside a neighbour on the same cores.
         threads: how many threads it may compute with; 0 off the cores.
     """
 
@@ -57,7 +57,7 @@ class MemberBatch:
     cost: int
     began: float
     predicted_s: float
-    beside: bool
+    contended: bool
     threads: int
 
     def ends_at(self, now: float) -> float:
@@ -100,7 +100,7 @@ class MemberPlan:
     """
 
     member: MemberState
-    beside: bool
+    contended: bool
     #: when the step that pieces join would begin
     starts_at: float
     #: predicted seconds to which further pieces of begun works may extend a step
@@ -120,7 +120,7 @@ class MemberPlan:
 
     def __post_init__(self) -> None:
         lines = self.member.lines
-        line = lines.line(self.beside)
+        line = lines.line(self.contended)
         self._alpha, self._beta, self._exceeds = line.alpha, line.beta, 1.0 + lines.margin
 
     def end_with(self, turn: Turn) -> float:

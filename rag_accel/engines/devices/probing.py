@@ -14,8 +14,8 @@ from rag_accel.engines.devices.fidelity import checked, compare, probe_texts
 from rag_accel.engines.devices.joining import Joined, Joining, NotJoined, compared
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.members import InterruptibleMember, Member, MemberChangedError
-from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.sentence_encoder import Role
 
 _NUM_SAMPLES = 4  # of the probes, short ones, embedded as queries
 _WITHOUT_ROOM = 16  # times as many texts in calls that have no room for a probe

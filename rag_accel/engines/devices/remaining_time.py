@@ -10,7 +10,7 @@ MOST_REQUESTS = 1024
 """Requests whose last embedding is remembered; older ones teach nothing."""
 
 
-class RestOfRequest:
+class RemainingTime:
     """The learned seconds of a level of depth: what a request needs from one to the next.
 
     It is learned where one request embeds twice, from the time between the end of the deeper work

@@ -18,8 +18,8 @@ from rag_accel.engines.devices.embeddings_answer import (
 )
 from rag_accel.engines.devices.members import MemberChangedError, guess_tokens
 from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS
-from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.http.errors import ErrorWriter, Secret, check_base_url
 from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.engines.http.openai_client import failure, omitted_headers, open_client

@@ -10,7 +10,7 @@ from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.pieces import DeviceWork, WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec, MemberState
 from rag_accel.engines.devices.presence import Presence
-from rag_accel.engines.devices.remaining_time import RestOfRequest
+from rag_accel.engines.devices.remaining_time import RemainingTime
 
 MOST_FAILURES = 3
 """Failed steps in a row after which a member is away until it has been probed."""
@@ -34,15 +34,15 @@ class Returns:
         members: Sequence[MemberSpec],
         slo_s: float | None,
         limits: MemberLimits | None,
-        hang_s: float,
+        step_timeout_s: float,
     ) -> None:
         self._slo_s = slo_s
         self._limits = limits or MemberLimits()
-        self._hang_s = hang_s
+        self._hang_s = step_timeout_s
         self._presence = Presence(members)
         self._works: dict[WorkId, DeviceWork] = {}
         self._num_restricted = 0
-        self._rest = RestOfRequest()
+        self._rest = RemainingTime()
 
     @property
     def _members(self) -> dict[str, MemberState]:
@@ -69,7 +69,7 @@ class Returns:
         if state is None:
             return ()
         state.failures = 0
-        state.lines.add(batch.cost, seconds, batch.beside)
+        state.lines.add(batch.cost, seconds, batch.contended)
         done = tuple(piece for piece in batch.pieces if self._owner(piece) is not None)
         for piece in done:
             self._settle(piece, now)

@@ -52,7 +52,7 @@ class Upkeep:
         prober: compares members again.
         clock: the time.
         limits: when members are silent and probed.
-        hang_s: after so much time a step of a member here is lost, and the member with it.
+        step_timeout_s: after so much time a step of a member here is lost, and the member with it.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Upkeep:
         *,
         clock: Clock,
         limits: MemberLimits,
-        hang_s: float,
+        step_timeout_s: float,
     ) -> None:
         self.attendance = Attendance(joining, limits)
         self._unreached = dict(joining.unreached)
         self._placement = placement
         self._group = group
         self._clock = clock
-        self._hang_s = hang_s
+        self._hang_s = step_timeout_s
         self._here = {one.spec.name for one in joining.joined if one.spec.on_cores}
         self._workers = {
             one.spec.name: MemberWorker(

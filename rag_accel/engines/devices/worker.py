@@ -15,8 +15,8 @@ from rag_accel.engines.devices.members import AbortableMember, InterruptibleMemb
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.devices.probing import DueComparison, MemberProber
-from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.sentence_encoder import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from rag_accel.engines.embedding.engine import (
     EmbeddingEngine,
     embedding_profile,
 )
-from rag_accel.engines.embedding.vector_cache import KeptVectors, always_same
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.embedding.vector_cache import VectorCache, always_same
 from rag_accel.engines.torch_threads import on_threads
 
 EmbedTexts = Callable[[list[str]], Sequence[Any]]
@@ -70,7 +70,7 @@ class CallableEmbeddingEngine(EmbeddingEngine):
             # Every text counts as one: lengths matter to the function only.
             BatchLimits(batch=max_batch, padding=0, step=_CALLS_PER_STEP * max_batch),
             clock=clock,
-            kept=KeptVectors(kept_bytes, always_same) if pure else None,
+            kept=VectorCache(kept_bytes, always_same) if pure else None,
         )
 
 

@@ -192,7 +192,7 @@ def _converted(
         "dim": dim,
     }
     with private_folder() as folder:
-        size = sum(one.nbytes for one in weights.values())
+        size = sum(weight.nbytes for weight in weights.values())
         convert(folder, spec, size, partial(_write, weights, folder / WEIGHTS))
         # Mapped into memory, or read: valid when the folder has gone.
         return openvino().Core().read_model(folder / GRAPH)

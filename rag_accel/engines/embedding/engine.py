@@ -37,7 +37,15 @@ from rag_accel.engines.batching import (
     micro_batches,
     shared_limits,
 )
-from rag_accel.engines.embedding.vector_cache import KeptVectors, KnownTexts
+from rag_accel.engines.embedding.microbatches import (
+    Encoder,
+    MicroBatches,
+    Piece,
+    Vector,
+    checked_vector,
+    is_checked,
+    usual_dimension,
+)
 from rag_accel.engines.embedding.models import default_threads, load_model
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.same_model import watch_of
@@ -46,15 +54,7 @@ from rag_accel.engines.embedding.sentence_encoder import (
     SentenceEncoder,
     runs_on_cpu,
 )
-from rag_accel.engines.embedding.microbatches import (
-    Encoder,
-    Piece,
-    UnderWay,
-    Vector,
-    checked_vector,
-    is_checked,
-    usual_dimension,
-)
+from rag_accel.engines.embedding.vector_cache import KnownTexts, VectorCache
 from rag_accel.engines.helper_threads import HelperThreads, default_parallel
 from rag_accel.errors import EngineError, EngineOutputError
 
@@ -118,7 +118,7 @@ class EmbeddingEngine(EngineBase):
         *,
         alone: bool = False,
         clock: Clock | None = None,
-        kept: KeptVectors | None = None,
+        kept: VectorCache | None = None,
         parallel: int = 1,
     ) -> None:
         self._encoder = encoder
@@ -132,7 +132,7 @@ class EmbeddingEngine(EngineBase):
         self._known: dict[WorkId, KnownTexts] = {}
         self._learned: dict[Role, int] = {}
         self._helpers = HelperThreads() if parallel > 1 else None
-        self._under_way = UnderWay(
+        self._microbatches = MicroBatches(
             self._pending, self._micro_batches, profile.max_threads, self._helpers
         )
         self._threads = 1
@@ -148,7 +148,7 @@ class EmbeddingEngine(EngineBase):
         return self._kept.counts if self._kept is not None else {}
 
     @property
-    def kept(self) -> KeptVectors | None:
+    def kept(self) -> VectorCache | None:
         """Return the vectors of texts that work asks to keep, None where none are kept."""
         return self._kept
 
@@ -186,19 +186,19 @@ class EmbeddingEngine(EngineBase):
         """
         deadline = StepDeadline(self._clock, budget.time_s)
         self._threads = threads = min(budget.threads, self._profile.max_threads)
-        self._under_way.fill(threads)
-        while len(self._under_way) and deadline.may_start():
-            piece = self._under_way.take(threads)
+        self._microbatches.fill(threads)
+        while len(self._microbatches) and deadline.may_start():
+            piece = self._microbatches.take(threads)
             if piece is None:
                 break
             overlaps = piece.overlaps
             self._finish(piece, threads)
             if overlaps:
                 break
-            self._under_way.start_next(threads)
-        for piece in self._under_way.take_rest(threads):
+            self._microbatches.start_next(threads)
+        for piece in self._microbatches.take_rest(threads):
             self._finish(piece, threads)
-        self._under_way.put_back()
+        self._microbatches.put_back()
         outputs = self._pending.drain()
         for output in outputs:
             self._forget(output.id)
@@ -206,7 +206,7 @@ class EmbeddingEngine(EngineBase):
 
     def interrupt(self) -> None:
         """Let a step that waits return where newcomers can start at once."""
-        self._under_way.interrupt()
+        self._microbatches.interrupt()
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work; a micro-batch is never stopped for one member."""
@@ -216,7 +216,7 @@ class EmbeddingEngine(EngineBase):
 
     def close(self) -> None:
         """Forget all work; the model stays the caller's."""
-        self._under_way.clear()
+        self._microbatches.clear()
         if self._helpers is not None:
             self._helpers.join()
         self._pending.clear()
@@ -261,7 +261,7 @@ class EmbeddingEngine(EngineBase):
     def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
         if self._alone:
             return [[row] for row in range(len(lengths))]
-        free = self._under_way.side_by_side(self._threads) - len(self._under_way)
+        free = self._microbatches.side_by_side(self._threads) - len(self._microbatches)
         return micro_batches(lengths, shared_limits(self._limits, lengths, free))
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
@@ -383,7 +383,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
             limits,
             alone=reproducible,
             clock=clock,
-            kept=KeptVectors(kept_bytes, watch) if (watch := watch_of(loaded)) else None,
+            kept=VectorCache(kept_bytes, watch) if (watch := watch_of(loaded)) else None,
             parallel=parallel,
         )
         self.model = loaded

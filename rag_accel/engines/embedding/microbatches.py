@@ -179,7 +179,7 @@ class Piece:
 _LOOK_S = 0.001
 
 
-class UnderWay:
+class MicroBatches:
     """Micro-batches that have started, and the order in which to take them.
 
     Used on one thread but ``interrupt``.

@@ -119,14 +119,14 @@ class ModelWatch:
         self._kinds = tuple(set(self._classes))
         self._forwards = tuple(map(_forward, self._kinds))
         outer = {id(model), *map(id, model.children())}
-        inner = [one for one in self.modules if id(one) not in outer]
+        inner = [module for module in self.modules if id(module) not in outer]
         settings = [
             (own, name, value)
             for own in map(vars, inner)
             for name, value in own.items()
             if name not in _BASE and not name.startswith("_")
         ]
-        simple = [one for one in settings if not _is_collection(one[2])]
+        simple = [setting for setting in settings if not _is_collection(setting[2])]
         self._holders = tuple(own for own, _, _ in simple)
         self._keys = tuple(name for _, name, _ in simple)
         self._held = tuple(value for _, _, value in simple)

@@ -221,7 +221,7 @@ def _convert(folder: Path, spec: Mapping[str, Any]) -> None:
         decoder = decoders.TorchScriptPythonDecoder(twin, example_input=example)
     frontend = ov.frontend.FrontEndManager().load_by_framework("pytorch")
     model = frontend.convert(frontend.load(decoder))
-    places, *others = (one.get_node() for one in model.inputs)
+    places, *others = (input_.get_node() for input_ in model.inputs)
     places.set_partial_shape(ov.PartialShape([-1, -1, spec["dim"]]))
     for other in others:
         other.set_partial_shape(ov.PartialShape([-1, -1]))

@@ -46,7 +46,7 @@ class KnownTexts:
         return tuple(texts[place] for place in self.missing)
 
 
-class KeptVectors:
+class VectorCache:
     """The least recently used go first once the memory is full. Used on one thread.
 
     Args:
@@ -127,7 +127,7 @@ def _size(key: Key, vector: Any) -> int:
     return vector.nbytes + _CHARACTER_BYTES * sum(map(len, key)) + _ENTRY_BYTES
 
 
-def kept_in_front(kept: Sequence[KeptVectors | None]) -> KeptVectors | None:
+def kept_in_front(kept: Sequence[VectorCache | None]) -> VectorCache | None:
     """Return an empty memory for vectors that several engines compute alike.
 
     None where the first of them, with which the others are compared, keeps none. All vectors are
@@ -144,7 +144,7 @@ def kept_in_front(kept: Sequence[KeptVectors | None]) -> KeptVectors | None:
         checks = [one.watch() for one in known]
         return lambda: all(check() for check in checks)
 
-    return KeptVectors(kept[0].max_bytes, watch)
+    return VectorCache(kept[0].max_bytes, watch)
 
 
 def always_same() -> Callable[[], bool]:

@@ -86,7 +86,7 @@ class Adjacency:
         self.relations = np.concatenate((outgoing.relations, incoming.relations))
         self._ranks = relations.ranks
         self._keys = tuple(
-            one.ends * self._num_relations + self._ranks[one.relations] for one in ways
+            way.ends * self._num_relations + self._ranks[way.relations] for way in ways
         )
         #: where the edges of each entity begin, among all of both directions
         self.starts = tuple(
@@ -124,8 +124,8 @@ class Adjacency:
                     others.append((rows, way == OUT))
                     first += len(rows)
                 ways.append(found)
-        starts = np.concatenate([one.starts for one in ways], axis=1)
-        counts = np.concatenate([one.counts for one in ways], axis=1)
+        starts = np.concatenate([way.starts for way in ways], axis=1)
+        counts = np.concatenate([way.counts for way in ways], axis=1)
         places = flat(starts.ravel(), counts.ravel())
         offsets = np.concatenate(([0], np.cumsum(counts.sum(axis=1)))).astype(np.int64)
         return self._gathered(offsets, places, others)
@@ -241,8 +241,8 @@ class Adjacency:
         """Return the same edges by other ids, which ascend as those do."""
         ways = [self._edited(way, no_rows(), _NONE) for way in (OUT, IN)]
         named = [
-            EdgeRows(entities[one.ends], relations[one.relations], entities[one.others], _NONE)
-            for one in ways
+            EdgeRows(entities[way.ends], relations[way.relations], entities[way.others], _NONE)
+            for way in ways
         ]
         return Adjacency((named[0], named[1]), num_entities, order)
 

@@ -102,7 +102,7 @@ class GraphBase:
         is_used = self.uses > 0
         is_named = np.zeros(len(self.relations), np.bool_)
         is_named[self.adjacency.relations] = True
-        is_named[[one for relations in self.loops.values() for one in relations]] = True
+        is_named[[relation for relations in self.loops.values() for relation in relations]] = True
         if not (_are_many(is_used) or _are_many(is_named)):
             return self
         entities, relations = _kept(self.entities, is_used), _kept(self.relations, is_named)

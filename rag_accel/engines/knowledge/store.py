@@ -141,7 +141,7 @@ class GraphStore:
             name
             for name in left - added
             if self._base.degree(name) <= removed[name]
-            and not any(self.edits.triples.get(one, True) for one in self._base.edges(name))
+            and not any(self.edits.triples.get(edge, True) for edge in self._base.edges(name))
         }
 
     def has_vectors(self) -> bool:

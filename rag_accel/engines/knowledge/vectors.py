@@ -70,8 +70,8 @@ def nearest(
         k: most entities.
         rank: gives numbers of ids in the order of their names.
     """
-    ids = np.concatenate([one.ids for one in parts])
-    scores = np.concatenate([one.rows @ vector for one in parts])
+    ids = np.concatenate([part.ids for part in parts])
+    scores = np.concatenate([part.rows @ vector for part in parts])
     if len(hidden):
         scores[: len(parts[0])][np.isin(parts[0].ids, hidden)] = -np.inf
     least = -np.inf if k >= len(ids) else np.partition(scores, len(ids) - k)[len(ids) - k]
@@ -85,10 +85,10 @@ def _cut(parts: Sequence[EntityVectors], places: Ids) -> list[NDArray[np.float32
     """Return rows by their places among those of all parts, some thousand at a time."""
     found: list[NDArray[np.float32]] = [np.empty((0, 0), np.float32)]
     first = 0
-    for one in parts:
-        own = places[(places >= first) & (places < first + len(one))] - first
-        found += [one.rows[own[at : at + _CHUNK]] for at in range(0, len(own), _CHUNK)]
-        first += len(one)
+    for part in parts:
+        own = places[(places >= first) & (places < first + len(part))] - first
+        found += [part.rows[own[at : at + _CHUNK]] for at in range(0, len(own), _CHUNK)]
+        first += len(part)
     return found
 
 

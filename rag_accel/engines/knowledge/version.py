@@ -156,7 +156,7 @@ class GraphVersion:
             if not self._is_edited:
                 return base.words
             num = len(base.entities)
-            changed = as_ids([one for one in self._over.uses if one < num])
+            changed = as_ids([use for use in self._over.uses if use < num])
             new = table.names[num : len(self._entities)]
             return base.words.edited(new, changed, self._over.is_there)
 

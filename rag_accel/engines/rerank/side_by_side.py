@@ -144,14 +144,14 @@ class SideBySide:
 
 def parts_by_work(slots: Iterable[Slot[Pair]], count: int) -> list[list[Slot[Pair]]]:
     """Return slots in up to ``count`` parts of about equal cost, those of one work together."""
-    works: dict[WorkId, list[Slot[Pair]]] = {}
+    work_items: dict[WorkId, list[Slot[Pair]]] = {}
     for slot in slots:
-        works.setdefault(slot.work, []).append(slot)
-    costs = {work: sum(slot.cost for slot in own) for work, own in works.items()}
-    parts = [list[Slot[Pair]]() for _ in range(min(count, len(works)))]
+        work_items.setdefault(slot.work, []).append(slot)
+    costs = {work: sum(slot.cost for slot in own) for work, own in work_items.items()}
+    parts = [list[Slot[Pair]]() for _ in range(min(count, len(work_items)))]
     sums = [0] * len(parts)
-    for work in sorted(works, key=lambda work: -costs[work]):
+    for work in sorted(work_items, key=lambda work: -costs[work]):
         least = sums.index(min(sums))
         sums[least] += costs[work]
-        parts[least] += works[work]
+        parts[least] += work_items[work]
     return parts

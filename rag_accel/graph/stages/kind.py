@@ -163,7 +163,7 @@ def kind_of(stage: S) -> StageKind[S]:
         raise GraphError(
             "unknown kind of stage",
             found=type(stage).__name__,
-            valid=", ".join(one.head for one in _kinds.values()),
+            valid=", ".join(kind.head for kind in _kinds.values()),
             hint="register_stage(StageKind(...)) makes a kind known",
         )
     return kind

@@ -128,7 +128,7 @@ class EventHandler:
 
     def _health_of(self, engine: EngineState) -> Health:
         if engine.lost:
-            return Health(engine.name, "lost", "a step did not end within hang_s")
+            return Health(engine.name, "lost", "a step did not end within step_timeout_s")
         worker = self.workers.get(engine.name)
         if worker is None or not isinstance(worker.engine, ReportingEngine):
             return Health(engine.name)

@@ -48,7 +48,7 @@ class HintedEngines:
         """Send no more hints to an engine."""
         with self._lock:
             self._keeping = tuple(one for one in self._keeping if one[0] != name)
-            self._engines = tuple(one for one in self._engines if one[0] != name)
+            self._engines = tuple(engine for engine in self._engines if engine[0] != name)
 
     def send(
         self, texts: Iterable[str], namespace: str, to: Container[EngineName] | None = None

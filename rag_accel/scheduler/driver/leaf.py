@@ -67,7 +67,7 @@ def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseExcept
         return EngineLostError(
             "the engine did not come back from a step",
             where=where,
-            hint="raise hang_s if its steps may take that long; it is used again once it returns",
+            hint="raise step_timeout_s if steps take that long; it is used again once it returns",
         )
     if outcome == "rejected":
         return BusyError(

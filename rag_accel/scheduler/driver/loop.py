@@ -138,7 +138,7 @@ class Driver:
         self._pid = os.getpid()
         self._forks = forks.number
         self._closing = False
-        self._gathered = Gathered(self._turns.bring)
+        self._gathered = Gathered(self._turns.post)
         self._thread = threading.Thread(
             target=self._turns.run, name="rag-accel-driver", daemon=True
         )
@@ -283,7 +283,7 @@ class Driver:
             self._calls.programs.pop(request, None)
             message = ProgramEnded(request, self._clock.now()), None
             if self._handler.state.pending:  # one of them may take its place
-                self._turns.bring(message)
+                self._turns.post(message)
             else:
                 self._turns.mailbox.put_quietly(message)
 
@@ -401,10 +401,10 @@ class Driver:
     def _put(self, event: Event | None, attached: Any = None) -> None:
         if self._gathered.loop is not None:  # what concerns a leaf comes after it
             self._gathered.flush()
-        self._turns.bring((event, attached))
+        self._turns.post((event, attached))
 
     def _report_step(self, event: StepEnded | StepFailed, results: dict[NodeKey, Result]) -> None:
-        self._turns.bring_and_deal((event, results))
+        self._turns.post_and_drain((event, results))
 
     def _engine_ended(self, name: EngineName) -> None:
         self.hinted.leave(name)

@@ -267,13 +267,13 @@ class Turns:
         self._has_ended = True
         self._turn_away()
 
-    def bring(self, message: Message) -> None:
+    def post(self, message: Message) -> None:
         """Leave a message to the driver's thread."""
         self.mailbox.put(message)
         if self._has_ended:  # nobody reads the mailbox any more, so whoever came too late does
             self._turn_away()
 
-    def bring_and_deal(self, message: Message) -> None:
+    def post_and_drain(self, message: Message) -> None:
         """Deal with a message after all that came before it, unless another thread does so."""
         self.mailbox.add(message)
         if not self._turn.acquire(blocking=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_accel.engines.devices.expected_tokens import TokensToCome
+from rag_accel.engines.devices.expected_tokens import ExpectedTokens
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from rag_accel.engines.devices.expected_tokens import TokensToCome
     ],
 )
 def test_the_mean_is_learned_from_ended_requests(ended: list[int], mean: float) -> None:
-    to_come = TokensToCome()
+    to_come = ExpectedTokens()
     for number, tokens in enumerate(ended):
         request = f"r{number}"
         to_come.look("asking", {request})
@@ -29,7 +29,7 @@ def test_the_mean_is_learned_from_ended_requests(ended: list[int], mean: float) 
 
 
 def test_what_a_request_has_brought_is_not_to_come() -> None:
-    to_come = TokensToCome()
+    to_come = ExpectedTokens()
     to_come.brought("old", 10)
     assert to_come.look("x", {"a", "b", "c"}) == 30
     to_come.brought("b", 25)
@@ -37,14 +37,14 @@ def test_what_a_request_has_brought_is_not_to_come() -> None:
 
 
 def test_a_request_with_a_short_text_lacks_nothing_where_each_brings_one_work() -> None:
-    to_come = TokensToCome()
+    to_come = ExpectedTokens()
     to_come.brought("old", 10)
     to_come.brought("a", 4)
     assert to_come.look("x", {"a"}) == 0
 
 
 def test_a_request_with_one_of_two_usual_works_lacks_the_other() -> None:
-    to_come = TokensToCome()
+    to_come = ExpectedTokens()
     to_come.brought("old", 10)
     to_come.brought("old", 30)
     to_come.brought("a", 4)
@@ -52,13 +52,13 @@ def test_a_request_with_one_of_two_usual_works_lacks_the_other() -> None:
 
 
 def test_until_one_has_ended_those_that_live_stand_for_all() -> None:
-    to_come = TokensToCome()
+    to_come = ExpectedTokens()
     to_come.brought("a", 10)
     assert to_come.look("x", {"a", "b"}) == 10
 
 
 def test_a_refused_request_teaches_nothing() -> None:
-    to_come = TokensToCome()
+    to_come = ExpectedTokens()
     to_come.brought("old", 10)
     to_come.look("other", {"program"})  # it lives before it asks
     assert to_come.look("program", {"program"}) == 0

@@ -108,11 +108,11 @@ def test_queries_and_documents_of_one_step_keep_their_roles() -> None:
 
     member = FakeMember("only", vectors=by_role)
     with group(member) as engine:
-        works = [
+        work_items = [
             EngineRequest(WorkId(work.role), "r", PrimitiveKind.EMBEDDING, work)
             for work in (TextBatch(("x",), "query"), TextBatch(("x",), "document"))
         ]
-        engine.submit(works)
+        engine.submit(work_items)
         found = outcomes(engine, 2)
     for role in ("query", "document"):
         np.testing.assert_array_equal(found[role], by_role(["x"], role))
@@ -218,7 +218,7 @@ def test_what_a_lost_member_held_goes_to_another() -> None:
 def test_a_member_that_hangs_is_lost_and_its_late_result_dropped() -> None:
     clock = ManualClock()
     first, second = FakeMember("first"), FakeMember("second")
-    with group(first, second, slo_s=1000.0, hang_s=5.0, clock=clock) as engine:
+    with group(first, second, slo_s=1000.0, step_timeout_s=5.0, clock=clock) as engine:
         first.may_go.clear()
         engine.submit([request("w")])
         assert first.is_asked.wait(10)

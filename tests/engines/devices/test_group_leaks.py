@@ -132,7 +132,7 @@ def test_each_work_ends_once_and_leaves_nothing(seed: int) -> None:
         play.finish()
         group: Any = play.group
         assert group.num_unfinished == 0
-        assert group._placement.num_works == group._placement.num_queued == 0
+        assert group._placement.num_work_items == group._placement.num_queued == 0
         assert play.num_measured == 0
         play.submit()  # and the group goes on
         play.finish()

@@ -12,7 +12,7 @@ from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextB
 from rag_accel.engines import CallableEmbeddingEngine, SentenceTransformerEngine
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import EngineMember
-from rag_accel.engines.embedding.vector_cache import KeptVectors, kept_in_front
+from rag_accel.engines.embedding.vector_cache import VectorCache, kept_in_front
 from rag_accel.testing.members import FakeMember, plain_vectors
 
 
@@ -120,7 +120,7 @@ def test_a_group_whose_first_member_keeps_nothing_keeps_nothing() -> None:
 
 def test_vectors_are_forgotten_when_the_model_of_any_member_changes() -> None:
     is_same = {"first": True, "second": True}
-    memories = [KeptVectors(100, lambda name=name: lambda: is_same[name]) for name in is_same]
+    memories = [VectorCache(100, lambda name=name: lambda: is_same[name]) for name in is_same]
     kept = kept_in_front([*memories, None])
     assert kept is not None
     kept.max_bytes = 1 << 20

@@ -22,8 +22,10 @@ def group(slo_s: float | None = None, *members: MemberSpec) -> Placement:
     return Placement(members or (FAST, SLOW), slo_s)
 
 
-def add(placement: Placement, *works: str, cost: int = 100, now: float = 0.0, **more: Any) -> None:
-    for work in works:
+def add(
+    placement: Placement, *work_items: str, cost: int = 100, now: float = 0.0, **more: Any
+) -> None:
+    for work in work_items:
         placement.add(WorkId(work), [cost], now, **more)
 
 
@@ -270,7 +272,7 @@ def test_what_failed_on_all_members_ends_with_its_error() -> None:
     assert placement.failed(only(placement.bind(0.0))) == ()
     final = placement.failed(only(placement.bind(0.1)))
     assert [piece.work for piece in final] == ["a"]
-    assert placement.num_works == 0
+    assert placement.num_work_items == 0
 
 
 def test_with_one_member_a_batch_that_failed_is_tried_one_by_one() -> None:
@@ -331,7 +333,7 @@ def test_a_late_result_of_a_lost_member_is_dropped() -> None:
     late = only(placement.bind(0.0))
     placement.lose("fast")
     assert placement.ended(late, 0.2, 0.2) == ()
-    assert placement.num_works == 1
+    assert placement.num_work_items == 1
 
 
 def test_a_piece_that_was_lost_with_two_members_ends() -> None:
@@ -375,7 +377,7 @@ def test_a_piece_that_every_member_refuses_ends_after_the_third_time() -> None:
         assert placement.refused(only(placement.bind(now)), now + 1.0) == ()
     assert {piece.work for piece in placement.refused(only(placement.bind(2.0)), 3.0)} == {"a", "b"}
     assert placement.members == ("fast",)
-    assert placement.num_works == 0
+    assert placement.num_work_items == 0
 
 
 def test_work_that_waits_for_a_paused_member_is_looked_at_when_its_pause_ends() -> None:

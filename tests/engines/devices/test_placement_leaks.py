@@ -24,7 +24,7 @@ class Play:
         self.now = 0.0
         self.names = [f"m{number}" for number in range(rng.randint(1, 5))]
         self.specs = {name: self._spec(name) for name in self.names}
-        self.placement = Placement(list(self.specs.values()), self._maybe(0.5), hang_s=2.0)
+        self.placement = Placement(list(self.specs.values()), self._maybe(0.5), step_timeout_s=2.0)
         self.admission = Admission(self.placement, 0.5)
         self.running: list[MemberBatch] = []
         self.open: dict[WorkId, int] = {}
@@ -142,14 +142,14 @@ class Play:
             self.forget({piece.work for piece in self.placement.give_up(batch)})
         self.forget(set(self.placement.unanswered(self.now)))
 
-    def forget(self, works: set[WorkId]) -> None:
-        self.admission.forgotten(works)
-        for work in works:
+    def forget(self, work_items: set[WorkId]) -> None:
+        self.admission.forgotten(work_items)
+        for work in work_items:
             del self.open[work], self.done[work]
 
     def finish(self) -> None:
         """End all that runs or waits, as long as there are members."""
-        while self.placement.members and self.placement.num_works:
+        while self.placement.members and self.placement.num_work_items:
             self.now += 1.0
             self.forget(set(self.placement.unanswered(self.now)))
             self.running += self.placement.bind(self.now)
@@ -166,7 +166,7 @@ def test_every_text_of_every_work_comes_back_once_and_nothing_stays(seed: int) -
         play.step()
     play.finish()
     assert play.open == {}
-    assert play.placement.num_works == play.placement.num_queued == 0
+    assert play.placement.num_work_items == play.placement.num_queued == 0
     assert play.admission.num_measured == 0
     assert not any(play.placement.running(name) for name in play.placement.members)
 

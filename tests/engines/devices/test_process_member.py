@@ -296,7 +296,9 @@ def test_a_group_that_is_closed_does_not_wait_for_a_running_step() -> None:
 def test_a_child_that_hangs_is_ended_when_its_group_gives_it_up() -> None:
     clock = ManualClock()
     member = ProcessMember(child_models.plain, step_timeout_s=600)
-    group = DeviceGroup([member, FakeMember("other")], slo_s=1000.0, hang_s=5.0, clock=clock)
+    group = DeviceGroup(
+        [member, FakeMember("other")], slo_s=1000.0, step_timeout_s=5.0, clock=clock
+    )
     try:
         pid = member.pid
         assert pid is not None

@@ -201,9 +201,9 @@ def test_without_a_limit_too_silent_servers_are_given_up_and_asked_again() -> No
         with group(*members, limits=limits) as engine:
             for turn in range(2):  # once more: nothing of the first silence may be left
                 server.hangs = other.hangs = True
-                works = [request(f"{turn} {at}", role="document") for at in range(3)]
-                engine.submit(works)
-                for error in outcomes(engine, *(work.id for work in works)):
+                work_items = [request(f"{turn} {at}", role="document") for at in range(3)]
+                engine.submit(work_items)
+                for error in outcomes(engine, *(work.id for work in work_items)):
                     assert isinstance(error, RemoteEngineError)
                     assert "did not answer in time" in str(error)
                 server.hangs = other.hangs = False

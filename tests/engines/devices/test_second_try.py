@@ -18,8 +18,10 @@ HERE = MemberSpec("here", alpha=0.001, beta=0.3, max_threads=1)
 LIMITS = MemberLimits(second_try_s=0.5, silent_s=2.0, absent_s=2.0)
 
 
-def group(*members: MemberSpec, slo_s: float | None = 1.0, hang_s: float = 100.0) -> Placement:
-    return Placement(members or (FIRST, SECOND), slo_s, LIMITS, hang_s=hang_s)
+def group(
+    *members: MemberSpec, slo_s: float | None = 1.0, step_timeout_s: float = 100.0
+) -> Placement:
+    return Placement(members or (FIRST, SECOND), slo_s, LIMITS, step_timeout_s=step_timeout_s)
 
 
 def add(placement: Placement, work: str, now: float = 0.0, **more: Any) -> None:
@@ -32,7 +34,7 @@ def bind(placement: Placement, now: float) -> dict[str, MemberBatch]:
     return found
 
 
-def works(pieces: Any) -> list[str]:
+def work_items(pieces: Any) -> list[str]:
     return [piece.work for piece in pieces]
 
 
@@ -44,21 +46,21 @@ def shared(*members: MemberSpec) -> tuple[Placement, MemberBatch, MemberBatch]:
     assert bind(placement, 0.69) == {}  # it should have ended at 0.2, and is given 0.5 s more
     assert placement.look_again_at(0.0) == pytest.approx(0.7)
     ((_, other),) = bind(placement, 0.71).items()
-    assert works(other.pieces) == ["a"]
+    assert work_items(other.pieces) == ["a"]
     return placement, first, other
 
 
 def test_the_first_result_counts_and_the_other_is_dropped() -> None:
     placement, first, second = shared()
-    assert works(placement.ended(second, 0.4, 1.1)) == ["a"]
+    assert work_items(placement.ended(second, 0.4, 1.1)) == ["a"]
     placement.check()
-    assert placement.num_works == 0
+    assert placement.num_work_items == 0
     assert placement.ended(first, 30.0, 30.0) == ()
 
 
 def test_a_result_of_the_late_member_counts_while_the_other_computes() -> None:
     placement, first, second = shared()
-    assert works(placement.ended(first, 0.8, 0.8)) == ["a"]
+    assert work_items(placement.ended(first, 0.8, 0.8)) == ["a"]
     assert placement.ended(second, 0.4, 1.1) == ()
 
 
@@ -68,7 +70,7 @@ def test_a_result_of_the_late_member_takes_the_piece_out_of_the_queue() -> None:
     first = bind(placement, 0.0)["first"]
     placement.add(WorkId("big"), [2000], 0.0)
     bind(placement, 5.0)  # "a" is queued once more, whoever takes it
-    assert works(placement.ended(first, 6.0, 6.0)) == ["a"]
+    assert work_items(placement.ended(first, 6.0, 6.0)) == ["a"]
     placement.check()
     assert not placement.has(WorkId("a"))
 
@@ -78,14 +80,14 @@ def test_what_the_late_member_fails_is_left_to_the_other() -> None:
     assert placement.failed(first) == ()
     placement.check()
     assert placement.num_queued == 0
-    assert works(placement.ended(second, 0.4, 1.1)) == ["a"]
+    assert work_items(placement.ended(second, 0.4, 1.1)) == ["a"]
 
 
 def test_what_both_fail_ends_with_an_error() -> None:
     placement, first, second = shared()
     assert placement.failed(second) == ()
     placement.check()
-    assert works(placement.failed(first)) == ["a"]
+    assert work_items(placement.failed(first)) == ["a"]
 
 
 def test_what_is_lost_or_refused_by_the_late_member_is_not_computed_a_third_time() -> None:
@@ -108,7 +110,7 @@ def test_a_member_here_that_is_late_gets_help_too() -> None:
     placement = group(HERE, SECOND)
     add(placement, "a")
     bind(placement, 0.0)
-    assert works(bind(placement, 2.0)["second"].pieces) == ["a"]
+    assert work_items(bind(placement, 2.0)["second"].pieces) == ["a"]
 
 
 def test_a_late_step_that_nobody_waits_for_is_given_up() -> None:
@@ -127,11 +129,11 @@ def test_where_all_are_silent_the_last_one_given_up_ends_the_work() -> None:
     assert placement.give_up(first) == ()
     assert placement.num_queued == 0
     assert placement.silent(5.4) == [second]
-    assert works(placement.give_up(second)) == ["a"]
+    assert work_items(placement.give_up(second)) == ["a"]
 
 
 def test_a_hang_ends_a_silence_that_may_last_longer() -> None:
-    placement = group(FIRST, slo_s=None, hang_s=10.0)
+    placement = group(FIRST, slo_s=None, step_timeout_s=10.0)
     batch = running(placement, "a")
     assert placement.silent(9.0) == []
     assert placement.silent(10.0) == [batch]
@@ -191,7 +193,7 @@ def test_what_else_a_member_computes_that_became_another_model_is_given_up() -> 
     found = bind(placement, 0.2)["second"]
     placement.ended(found, 0.4, 0.6)
     placement.ended(bind(placement, 0.6)["second"], 0.4, 1.0)
-    assert placement.num_works == 0
+    assert placement.num_work_items == 0
 
 
 def test_without_any_member_that_may_return_work_ends_at_once() -> None:
@@ -209,7 +211,7 @@ def test_a_restricted_work_goes_to_those_it_is_admitted_to_only() -> None:
     add(placement, "a", admitted=frozenset({"second"}))
     add(placement, "b")
     batches = bind(placement, 0.0)
-    assert {name: works(batch.pieces) for name, batch in batches.items()} == {
+    assert {name: work_items(batch.pieces) for name, batch in batches.items()} == {
         "first": ["b"],
         "second": ["a"],
     }
@@ -229,7 +231,7 @@ def test_neither_a_failure_nor_lateness_nor_absence_takes_a_work_where_it_may_no
 def test_what_fails_on_all_that_may_have_it_ends_though_others_are_there() -> None:
     placement = group()
     add(placement, "a", admitted=frozenset({"second"}))
-    assert works(placement.failed(bind(placement, 0.0)["second"])) == ["a"]
+    assert work_items(placement.failed(bind(placement, 0.0)["second"])) == ["a"]
 
 
 # Several steps in flight.
@@ -240,16 +242,16 @@ def test_a_member_with_two_steps_in_flight_takes_a_second_while_the_first_runs()
     for now, work in enumerate("abc"):
         add(placement, work, now / 100)
     first = bind(placement, 0.0)["first"]
-    assert works(first.pieces) == ["a", "b", "c"]
+    assert work_items(first.pieces) == ["a", "b", "c"]
     for work in "de":
         add(placement, work, 0.1)
         bind(placement, 0.1)
-    assert [works(batch.pieces) for batch in placement.running("first")] == [
+    assert [work_items(batch.pieces) for batch in placement.running("first")] == [
         ["a", "b", "c"],
         ["d"],
     ]
     placement.ended(first, 0.4, 0.4)
-    assert works(bind(placement, 0.4)["first"].pieces) == ["e"]
+    assert work_items(bind(placement, 0.4)["first"].pieces) == ["e"]
 
 
 TWO_AT_ONCE = MemberSpec("first", 0.001, 0.1, max_threads=0, in_flight=2)
@@ -298,12 +300,12 @@ def test_a_group_without_any_member_has_nothing_to_predict() -> None:
 
 def test_a_silent_call_is_given_up_without_a_limit_too() -> None:
     limits = MemberLimits(silent_without_slo_s=5.0)
-    placement = Placement((FIRST,), None, limits, hang_s=100.0)
+    placement = Placement((FIRST,), None, limits, step_timeout_s=100.0)
     batch = running(placement, "a")  # expected to take 0.2 s
     assert placement.silent(5.7) == []
     assert placement.silent(5.9) == [batch]
     assert placement.look_again_at(1.0) == pytest.approx(5.8)
-    assert works(placement.give_up(batch)) == ["a"]
+    assert work_items(placement.give_up(batch)) == ["a"]
 
 
 def test_waits_for_a_probe_grow_up_to_a_bound() -> None:

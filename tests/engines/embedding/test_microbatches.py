@@ -8,7 +8,7 @@ from typing import Any
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
 from rag_accel.engines.batching import PendingWork, Slot
-from rag_accel.engines.embedding.microbatches import Piece, UnderWay
+from rag_accel.engines.embedding.microbatches import MicroBatches, Piece
 
 COST = 20
 
@@ -45,7 +45,7 @@ class Rig:
     def __init__(self, max_threads: int = 2, overlaps: bool = True, parts: int = 1) -> None:
         self.pending: PendingWork[str, Any] = PendingWork(lambda request, results: results)
         self.prepared = Prepared(overlaps)
-        self.under_way = UnderWay(self.pending, self._cut, max_threads)
+        self.under_way = MicroBatches(self.pending, self._cut, max_threads)
         self.parts = parts
         self.cuts = 0
         self.number = 0

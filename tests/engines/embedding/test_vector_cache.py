@@ -9,7 +9,7 @@ import pytest
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import CallableEmbeddingEngine, SentenceTransformerEngine
-from rag_accel.engines.embedding.vector_cache import KeptVectors, always_same
+from rag_accel.engines.embedding.vector_cache import VectorCache, always_same
 
 TEXTS = ("Ada -> wrote to -> Charles", "Charles -> designed -> the engine", "short")
 
@@ -117,7 +117,7 @@ def test_what_was_computed_by_a_model_that_is_gone_is_not_kept() -> None:
         then = state[0]
         return lambda: state[0] == then
 
-    kept = KeptVectors(10_000, watch)
+    kept = VectorCache(10_000, watch)
     keys = (("", "document", "a"),)
     known = kept.look_up(keys)
     state[0] += 1
@@ -126,7 +126,7 @@ def test_what_was_computed_by_a_model_that_is_gone_is_not_kept() -> None:
 
 
 def test_kept_vectors_are_forgotten_when_all_is() -> None:
-    kept = KeptVectors(10_000, always_same)
+    kept = VectorCache(10_000, always_same)
     keys = (("", "document", "a"),)
     kept.keep(kept.look_up(keys), [np.ones(2, np.float32)])
     kept.clear()

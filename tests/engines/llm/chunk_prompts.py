@@ -7,11 +7,11 @@ from typing import Any
 from fake_runner import finish, tokenizer, value
 
 from rag_accel.engine_api import (
+    ChunkSpan,
     EngineRequest,
     GenerationInput,
     GenerationOutput,
     Message,
-    Passage,
     PrimitiveKind,
     WorkId,
 )
@@ -35,15 +35,15 @@ def make(runner: Any, **options: Any) -> LocalLLMEngine:
 def asked(id: str, *texts: str, question: str = QUESTION, **fields: Any) -> EngineRequest:
     """Return work whose prompt has these texts, with blank lines between, and then a question."""
     content = "\n\n".join(texts) + question
-    passages: list[Passage] = []
+    passages: list[ChunkSpan] = []
     at = 0
     for text in texts:
-        passages.append(Passage(1, at, at + len(text), text[:5]))
+        passages.append(ChunkSpan(1, at, at + len(text), text[:5]))
         at += len(text) + 2
     payload = GenerationInput(
         (Message("system", SYSTEM), Message("user", content)),
         max_tokens=6,
-        passages=tuple(passages),
+        chunk_spans=tuple(passages),
     )
     return EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload, **fields)
 

@@ -113,7 +113,7 @@ def inputs_of(graph: RAGraph) -> dict[str, Any]:
 
 
 def passage_texts(asked: GenerationInput) -> list[str]:
-    return [asked.messages[one.message].content[one.start : one.stop] for one in asked.passages]
+    return [asked.messages[one.message].content[one.start : one.stop] for one in asked.chunk_spans]
 
 
 def use_of(done: GenerationOutput) -> PromptUse:

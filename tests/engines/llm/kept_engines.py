@@ -10,11 +10,11 @@ from fake_runner import finish, tokenizer, value
 from tiny_chat import model
 
 from rag_accel.engine_api import (
+    ChunkSpan,
     EngineRequest,
     GenerationInput,
     GenerationOutput,
     Message,
-    Passage,
     PrimitiveKind,
     WorkId,
 )
@@ -39,8 +39,10 @@ def asked(id: str, *texts: str, **fields: Any) -> EngineRequest:
     """Return work whose prompt holds texts and a question."""
     content = "\n\n".join(texts) + "\n\nHow high is it?"
     places = [content.index(text) for text in texts]
-    passages = [Passage(0, at, at + len(text)) for at, text in zip(places, texts, strict=True)]
-    payload = GenerationInput((Message("user", content),), max_tokens=6, passages=tuple(passages))
+    passages = [ChunkSpan(0, at, at + len(text)) for at, text in zip(places, texts, strict=True)]
+    payload = GenerationInput(
+        (Message("user", content),), max_tokens=6, chunk_spans=tuple(passages)
+    )
     return EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload, **fields)
 
 

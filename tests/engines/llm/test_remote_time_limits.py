@@ -1,4 +1,4 @@
-"""What ends a remote call that takes long: its own limits, a deadline, closing; never hang_s."""
+"""Ends of long remote calls: their own limits, a deadline, closing; never step_timeout_s."""
 
 from __future__ import annotations
 
@@ -164,6 +164,6 @@ def _stream(accelerator: Accelerator) -> Any:
 def test_a_server_may_take_longer_than_hang_s(server: ChatServer, way: Callable[..., Any]) -> None:
     server.script(Fault("slow", delay_s=4.0))
     llm = OpenAICompatibleEngine(server.base_url, "m")
-    with Accelerator(llm=llm, hang_s=1.5) as accelerator:
+    with Accelerator(llm=llm, step_timeout_s=1.5) as accelerator:
         assert way(accelerator) == answer_of(4)
     assert server.num_calls == 1

@@ -48,13 +48,13 @@ def index_of(vectors: Rows, metric: int = faiss.METRIC_L2) -> Any:
 
 def ask(engine: FlatIndexEngine, queries: Rows, k: int = 4) -> list[Any]:
     """Return the outputs of these searches, made in one step, in their order."""
-    works = [
+    work_items = [
         EngineRequest(WorkId(str(at)), "r", PrimitiveKind.SEARCHING, SearchQuery(query, k))
         for at, query in enumerate(queries)
     ]
-    engine.submit(works)
+    engine.submit(work_items)
     outputs = {str(output.id): output for output in engine.step(StepBudget(threads=2))}
-    return [outputs[str(at)] for at in range(len(works))]
+    return [outputs[str(at)] for at in range(len(work_items))]
 
 
 def found(engine: FlatIndexEngine, queries: Rows, k: int = 4) -> list[list[tuple[int, float]]]:
@@ -149,11 +149,11 @@ def test_different_ks_share_a_step() -> None:
     index = index_of(rows(1_000))
     engine = FlatIndexEngine(index)
     queries = rows(30, seed=2)
-    works = [
+    work_items = [
         EngineRequest(WorkId(str(at)), "r", PrimitiveKind.SEARCHING, SearchQuery(query, 1 + at % 9))
         for at, query in enumerate(queries)
     ]
-    engine.submit(works)
+    engine.submit(work_items)
     lengths = {str(out.id): len(out.value) for out in engine.step(StepBudget(threads=1))}
     assert lengths == {str(at): 1 + at % 9 for at in range(30)}
 

@@ -175,7 +175,7 @@ def test_generations_say_what_was_reused(llm: HuggingFacePipeline, reusing: Acce
         made.invoke(query, config={"callbacks": [infos]})
     list(made.stream("bca", config={"callbacks": [infos]}))
     assert infos.reused == [0, tokens(*"abc"), tokens(*"abc")]
-    assert infos.found[1]["kv_reuse"]["way"] == "full"
+    assert infos.found[1]["kv_reuse"]["mode"] == "full"
 
 
 def test_each_prompt_of_a_call_has_its_own_report(

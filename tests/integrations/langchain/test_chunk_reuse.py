@@ -86,7 +86,7 @@ def test_the_second_order_computes_no_text(accelerator: Accelerator) -> None:
     second = chain.invoke("cab")
     assert reused(second) == tokens("a", "b", "c")
     assert second.usage_metadata["input_token_details"]["cache_read"] >= tokens("a", "b", "c")
-    assert second.response_metadata["kv_reuse"]["way"] == "full"
+    assert second.response_metadata["kv_reuse"]["mode"] == "full"
 
 
 async def test_a_chain_on_a_loop_does_so(accelerator: Accelerator) -> None:

@@ -102,8 +102,8 @@ def test_what_a_graph_knows_pushes_no_documents_out(accelerator: Accelerator) ->
             graph.get_entity_knowledge("Ada")
         run = current_request.get()
         assert run is not None
-        assert {text for _, text in run.seen.texts()} == {one.page_content for one in found}
-        return run.seen.asked
+        assert {text for _, text in run.retrieved.texts()} == {one.page_content for one in found}
+        return run.retrieved.asked
 
     fast = accelerate(RunnableLambda(search), accelerator=accelerator)
     assert fast.invoke("who?") == {"who?"}

@@ -107,7 +107,7 @@ def test_the_first_question_computes_no_token_of_the_documents(
     fill("--system", "system", "--prompt", "before")
     used = ask(saved, tmp_path / "kept", [("system", SYSTEM), ("user", USER)])
     assert used == {
-        "way": "full",
+        "mode": "full",
         "recipe": "alone",
         "ratio": 0.0,
         "reused_tokens": tokens(),

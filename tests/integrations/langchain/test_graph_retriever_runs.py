@@ -67,7 +67,9 @@ async def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Acce
     def remember(found: list[Document]) -> list[str]:
         run = current_request.get()
         assert run is not None
-        seen.append((run.accelerator, [text for _, text in run.seen.texts()], run.seen.asked))
+        seen.append(
+            (run.accelerator, [text for _, text in run.retrieved.texts()], run.retrieved.asked)
+        )
         return texts(found)
 
     fast = accelerate(made | RunnableLambda(remember), accelerator=accelerator)

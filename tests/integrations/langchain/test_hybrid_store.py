@@ -236,7 +236,7 @@ async def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Acce
     def remember(found: list[Document]) -> list[str]:
         run = current_request.get()
         assert run is not None
-        seen.append({text for _, text in run.seen.texts()})
+        seen.append({text for _, text in run.retrieved.texts()})
         return [document.page_content for document in found]
 
     retriever = store.as_retriever(search_type="hybrid")

@@ -1,4 +1,4 @@
-"""Answers that take several times ``hang_s``, and a forward that stands still, on a given clock."""
+"""Answers several times as long as ``step_timeout_s``, and a hanging forward, on a given clock."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from rag_accel.scheduler.driver import loop
 from rag_accel.scheduler.messages import Tick
 from rag_accel.testing import ManualClock
 
-HANG_S = 12.0
+STEP_TIMEOUT_S = 12.0
 FORWARD_S = 1.0
-TOKENS = 4 * int(HANG_S / FORWARD_S)
+TOKENS = 4 * int(STEP_TIMEOUT_S / FORWARD_S)
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(8)]
 
 
@@ -64,7 +64,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     clock = ManualClock()
     for module in (loop, local_engine):
         monkeypatch.setattr(module, "MonotonicClock", lambda: clock)
-    with Accelerator(strict=True, hang_s=HANG_S) as accelerator:
+    with Accelerator(strict=True, step_timeout_s=STEP_TIMEOUT_S) as accelerator:
         made = Slow(accelerator, clock)
         run = PackedRunner.run
 
@@ -106,7 +106,7 @@ def test_an_answer_may_take_four_times_as_long_as_a_hang(
     expected = text_of(QUESTIONS[0])
     began = slow.clock.now()
     assert ask(slow.chat(), QUESTIONS[0]) == expected
-    assert slow.clock.now() - began > 4 * HANG_S
+    assert slow.clock.now() - began > 4 * STEP_TIMEOUT_S
 
 
 @pytest.mark.parametrize("ask", [_invoke, _stream])
@@ -131,7 +131,7 @@ def test_eight_long_answers_of_one_batch_are_no_hang(slow: Slow) -> None:
 def test_a_forward_that_stands_still_is_noticed(slow: Slow) -> None:
     chat = slow.chat(max_tokens=8)
     chat.invoke(QUESTIONS[1])  # the model's checks take forwards of their own
-    slow.forwards = [FORWARD_S, FORWARD_S, HANG_S]
+    slow.forwards = [FORWARD_S, FORWARD_S, STEP_TIMEOUT_S]
     with pytest.raises(EngineLostError):
         chat.invoke(QUESTIONS[0])
     assert soon_idle(slow.accelerator)  # the step has come back, and the engine with it

@@ -112,7 +112,7 @@ def test_a_component_may_hold_the_object_and_name_other_bounds() -> None:
         accelerator.run(graph(), input="abc")
         same = ChatRagAccel(model=llm, max_tokens=4, accelerator=accelerator)
         other = ChatRagAccel(model=llm, max_tokens=4, kv_reuse="exact", accelerator=accelerator)
-        assert same.invoke("Which document?").response_metadata["kv_reuse"]["way"] == "full"
+        assert same.invoke("Which document?").response_metadata["kv_reuse"]["mode"] == "full"
         assert "kv_reuse" not in other.invoke("Which document?").response_metadata
         names = [one.name for one in accelerator.health().parts]
     assert names.count("llm") == 1

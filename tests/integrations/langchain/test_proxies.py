@@ -24,7 +24,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.explanation import explain_inside
-from langchain_rag_accel.leaf_table import STANDING_IN
+from langchain_rag_accel.leaf_table import PROXIED
 from rag_accel import Accelerator
 from rag_accel.recognition import clients
 from rag_accel.recognition.clients import MIN_NUMBERS
@@ -268,10 +268,10 @@ def test_a_store_that_searches_otherwise_has_no_stand_in(own_store: FAISS) -> No
     class Same(FAISS):
         more = 1
 
-    assert STANDING_IN.may_stand_in(FAISS)
-    assert STANDING_IN.may_stand_in(Same)
-    assert STANDING_IN.may_stand_in(type(accelerate(own_store)))
-    assert not STANDING_IN.may_stand_in(Other)
+    assert PROXIED.may_be_proxied(FAISS)
+    assert PROXIED.may_be_proxied(Same)
+    assert PROXIED.may_be_proxied(type(accelerate(own_store)))
+    assert not PROXIED.may_be_proxied(Other)
 
 
 async def test_each_call_is_seen_once(store: FAISS, accelerator: Accelerator) -> None:

@@ -46,16 +46,16 @@ def tokens(*names: str) -> int:
 def located(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Return the texts of passages, of each prompt that is asked from here on."""
     found: list[list[str]] = []
-    real = local_calls.with_passages
+    real = local_calls.locate_chunks
 
     def recording(*args: Any) -> GenerationInput:
         asked = real(*args)
         found.append(
-            [asked.messages[one.message].content[one.start : one.stop] for one in asked.passages]
+            [asked.messages[one.message].content[one.start : one.stop] for one in asked.chunk_spans]
         )
         return asked
 
-    monkeypatch.setattr(local_calls, "with_passages", recording)
+    monkeypatch.setattr(local_calls, "locate_chunks", recording)
     return found
 
 

@@ -67,14 +67,14 @@ def test_a_value_that_asks_for_nothing_is_no_matter() -> None:
     quiet: dict[str, Any] = {
         "adopt_llm": "off",
         "embedding_runtime": "torch",
-        "side_by_side": False,
-        "off_loop": False,
+        "parallel_calls": False,
+        "offload_blocking": False,
     }
     with Accelerator(**quiet) as accelerator:
         accelerate(retrieval_chain(), accelerator=accelerator)
 
 
-@pytest.mark.parametrize("name", ["off_loop", "side_by_side"])
+@pytest.mark.parametrize("name", ["offload_blocking", "parallel_calls"])
 def test_a_default_in_the_environment_counts_as_given(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,7 +150,7 @@ def test_a_response_says_how_its_prompt_was_computed(
         CALLS[name](one, "Which one?") for one in (llm, accelerate(llm, accelerator=reusing))
     )
     assert found.additional_kwargs.pop("kv_reuse") == {
-        "way": "full",
+        "mode": "full",
         "recipe": "alone",
         "ratio": 0.0,
         "reused_tokens": 0,

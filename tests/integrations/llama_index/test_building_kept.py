@@ -187,7 +187,7 @@ def test_a_model_that_is_not_known_keeps_the_number_of_workers() -> None:
 
 
 def test_the_option_keeps_the_number_of_workers() -> None:
-    with knowing(GraphLLM, side_by_side=False) as accelerator, activate(accelerator):
+    with knowing(GraphLLM, parallel_calls=False) as accelerator, activate(accelerator):
         assert _most_at_once(simple) == OWN_WORKERS
 
 

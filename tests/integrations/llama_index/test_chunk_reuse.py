@@ -144,7 +144,7 @@ async def test_a_call_may_name_its_documents(accelerator: Accelerator, call: str
     )
     assert second.raw.use.from_chunks == reused
     assert second.additional_kwargs["kv_reuse"] == {
-        "way": "full",
+        "mode": "full",
         "recipe": "alone",
         "ratio": 0.0,
         "reused_tokens": reused,

@@ -46,7 +46,7 @@ def test_a_plain_call_that_has_others_is_one() -> None:
 def test_options_name_the_parts_that_read_them(accelerator: Accelerator) -> None:
     engine = accelerate(QUERY_ENGINES["fusion"](Parts()), accelerator=accelerator)
     parts = {one.option: one.parts for one in coverage(engine).options}
-    assert any("QueryFusionRetriever" in part for part in parts["side_by_side"])
+    assert any("QueryFusionRetriever" in part for part in parts["parallel_calls"])
     assert parts["mode"] == parts["kv_reuse"] == ()
 
 

@@ -130,9 +130,9 @@ def test_a_method_of_named_classes_leaves_its_loop_free(monkeypatch: pytest.Monk
 
 
 def test_nothing_leaves_the_loop_free_where_that_is_off() -> None:
-    with knowing(EchoLLM, off_loop=False) as accelerator:
+    with knowing(EchoLLM, offload_blocking=False) as accelerator:
         said = explain(accelerate(EchoLLM(), accelerator=accelerator))
-    assert "EchoLLM.acomplete blocks its loop: off_loop=False" in said
+    assert "EchoLLM.acomplete blocks its loop: offload_blocking=False" in said
 
 
 def test_a_component_of_ours_is_named_as_one(accelerator: Accelerator) -> None:

@@ -33,7 +33,7 @@ from neo4j_server import BoltServer
 from relay import Relay
 
 from llama_index_rag_accel import accelerate, activate, explain
-from llama_index_rag_accel.concurrency import offload as off_loop
+from llama_index_rag_accel.concurrency import offload
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
@@ -188,7 +188,7 @@ def _passes_off_loop() -> bool:
     """Tell whether the calls that lead here pass what may make a blocking call in a thread."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals["__name__"] == off_loop.__name__:
+        if frame.f_globals["__name__"] == offload.__name__:
             return True
         frame = frame.f_back
     return False

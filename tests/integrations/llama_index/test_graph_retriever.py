@@ -232,7 +232,7 @@ class Remembering(BaseRetriever):
         found = self.inner.retrieve(query_bundle)
         run = current_request.get()
         assert run is not None
-        self.seen.append((run.accelerator, [text for _, text in run.seen.texts()]))
+        self.seen.append((run.accelerator, [text for _, text in run.retrieved.texts()]))
         return found
 
 

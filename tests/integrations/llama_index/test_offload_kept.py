@@ -72,7 +72,7 @@ def test_a_model_of_the_users_keeps_its_thread_and_its_order(name: str) -> None:
     make = ENGINES[name]
     parts, bare = parts_of(llm=llm_of(make)), parts_of(llm=llm_of(make))
     # Strings embedded side by side let other tasks of the loop run meanwhile.
-    with knowing(HashEmbedding, side_by_side=False) as accelerator:
+    with knowing(HashEmbedding, parallel_calls=False) as accelerator:
         assert _threads(accelerate(make(parts), accelerator=accelerator), parts.llm) == {True}
     assert _threads(make(bare), bare.llm) == {True}
     assert [prompt for _, prompt in parts.llm.seen] == [prompt for _, prompt in bare.llm.seen]
@@ -82,7 +82,7 @@ def test_a_model_of_the_users_keeps_its_thread_and_its_order(name: str) -> None:
 def test_an_option_keeps_everything_on_the_loop(name: str, accelerator: Accelerator) -> None:
     make = ENGINES[name]
     parts = parts_of(llm=llm_of(make))
-    options = accelerator.options.merged(off_loop=False)
+    options = accelerator.options.merged(offload_blocking=False)
     with Accelerator(options=options) as other:
         assert _threads(accelerate(make(parts), accelerator=other), parts.llm) == {True}
 

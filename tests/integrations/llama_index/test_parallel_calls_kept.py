@@ -86,7 +86,7 @@ def test_a_users_class_keeps_its_thread_and_its_order(name: str, unnamed: type) 
 
 @every_program
 def test_an_option_keeps_the_order(name: str) -> None:
-    with knowing(*OWN, side_by_side=False) as accelerator:
+    with knowing(*OWN, parallel_calls=False) as accelerator:
         _stays_plain(*PROGRAMS[name], accelerator)
 
 

@@ -21,7 +21,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.postprocessor.sbert_rerank import SentenceTransformerRerank
 
 from llama_index_rag_accel import accelerate, activate
-from llama_index_rag_accel.leaf_table import STANDING_IN
+from llama_index_rag_accel.leaf_table import PROXIED
 from rag_accel import Accelerator
 
 WORDS = [f"word{number}" for number in range(60)]
@@ -203,8 +203,8 @@ def test_a_subclass_that_reranks_otherwise_is_borrowed(
     with activate(accelerator):
         assert rerank(Backwards(folder, "cpu"), 1) == plain
     assert engines(accelerator) == []
-    assert STANDING_IN.may_stand_in(Same)
-    assert not STANDING_IN.may_stand_in(Backwards)
+    assert PROXIED.may_be_proxied(Same)
+    assert not PROXIED.may_be_proxied(Backwards)
 
 
 class OwnModel:

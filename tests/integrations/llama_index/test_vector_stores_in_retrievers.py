@@ -116,20 +116,20 @@ async def _threads(program: Any, store: Any) -> tuple[set[int], int]:
 
 @every_retriever
 @pytest.mark.parametrize(
-    ("cls", "named", "off_loop"),
+    ("cls", "named", "offload_blocking"),
     [
         (WatchedVectors, False, True),
         (WatchedVectors, True, False),
         (OwnAsyncVectors, True, True),
     ],
-    ids=["not named", "off_loop=False", "an async search of its own"],
+    ids=["not named", "offload_blocking=False", "an async search of its own"],
 )
 def test_any_other_search_stays_on_its_loop(
     make: Any, cls: Any, named: bool, off_loop: bool
 ) -> None:
     store = cls()
     program = make(store)
-    with knowing(*((cls,) if named else ()), off_loop=off_loop) as accelerator:
+    with knowing(*((cls,) if named else ()), offload_blocking=off_loop) as accelerator:
         fast = accelerate(program, accelerator=accelerator)
         threads, loop = run_in_loop(_threads(fast, store))
     assert threads == {loop}

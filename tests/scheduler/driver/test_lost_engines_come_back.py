@@ -26,7 +26,7 @@ from rag_accel.testing import FakeEngine, ManualClock
 def test_work_of_a_hanging_step_is_lost_after_hang_s(stepped: bool) -> None:
     gate, clock = Gate(), ManualClock()
     engine = FakeEngine(stepped_profile() if stepped else FakeEngine().profile, compute=gate)
-    with Rig(engine, clock=clock, hang_s=10) as rig, held_back(gate):
+    with Rig(engine, clock=clock, step_timeout_s=10) as rig, held_back(gate):
         hanging = rig.leaf("hanging")
         gate.wait_until_entered()
         queued = rig.leaf("queued")
@@ -46,7 +46,7 @@ def test_work_of_a_hanging_step_is_lost_after_hang_s(stepped: bool) -> None:
 
 def test_other_engines_go_on_while_one_hangs() -> None:
     gate, clock = Gate(), ManualClock()
-    with Rig(FakeEngine(compute=gate), clock=clock, hang_s=10) as rig, held_back(gate):
+    with Rig(FakeEngine(compute=gate), clock=clock, step_timeout_s=10) as rig, held_back(gate):
         rig.driver.add_engine("other", FakeEngine())
         hanging = rig.leaf("hanging")
         gate.wait_until_entered()
@@ -61,7 +61,7 @@ def test_other_engines_go_on_while_one_hangs() -> None:
 
 def test_a_request_whose_engine_is_lost_ends_as_a_whole() -> None:
     gate, clock = Gate(), ManualClock()
-    with Rig(FakeEngine(compute=gate), clock=clock, hang_s=10) as rig, held_back(gate):
+    with Rig(FakeEngine(compute=gate), clock=clock, step_timeout_s=10) as rig, held_back(gate):
         first = NodeSpec("first", rig.e, PrimitiveKind.EMBEDDING)
         then = NodeSpec("then", EngineName("b"), PrimitiveKind.EMBEDDING, ("first",))
         caller = rig.graph(first, then)
@@ -93,7 +93,7 @@ class Waiting(EngineBase):
 
 def test_work_may_take_longer_than_hang_s_where_the_engine_bounds_it() -> None:
     engine, clock = Waiting(), ManualClock()
-    with Rig(engine, clock=clock, hang_s=10) as rig:
+    with Rig(engine, clock=clock, step_timeout_s=10) as rig:
         call = rig.leaf()
         for _ in range(5):
             time_s = engine.begun.get(timeout=PATIENCE_S).time_s
@@ -108,7 +108,7 @@ def test_work_may_take_longer_than_hang_s_where_the_engine_bounds_it() -> None:
 
 
 def test_no_time_is_too_far_away_for_the_mailbox() -> None:
-    with Rig(hang_s=float("inf")) as rig:
+    with Rig(step_timeout_s=float("inf")) as rig:
         rig.leaf("text", deadline=float("inf")).value()
         rig.leaf("text", deadline=1e30).value()
         assert rig.driver.internal_errors == 0

@@ -64,7 +64,7 @@ class Rig:
         self.thread.start()
 
     def stop(self) -> None:
-        self.turns.bring((None, None))
+        self.turns.post((None, None))
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
 
@@ -78,9 +78,9 @@ def rig() -> Iterator[Rig]:
 
 
 def test_who_brings_a_step_deals_with_it_in_its_own_thread(rig: Rig) -> None:
-    rig.turns.bring_and_deal((Tick(), 1))
+    rig.turns.post_and_drain((Tick(), 1))
     rig.handler.wait_for(1)
-    rig.turns.bring((Tick(), 2))
+    rig.turns.post((Tick(), 2))
     rig.handler.wait_for(2)
     assert rig.handler.seen == [(1, threading.get_ident()), (2, rig.thread.ident)]
 
@@ -89,9 +89,9 @@ def test_what_came_before_is_dealt_with_before(rig: Rig) -> None:
     def fill() -> None:
         # The turn is taken: the driver's thread cannot look meanwhile.
         for number in range(3):
-            rig.turns.bring((Tick(), number))
+            rig.turns.post((Tick(), number))
 
-    rig.turns.bring_and_deal((Tick(), fill))
+    rig.turns.post_and_drain((Tick(), fill))
     rig.handler.wait_for(3)
     assert [number for number, _ in rig.handler.seen] == [0, 1, 2]
     assert {thread for _, thread in rig.handler.seen} == {threading.get_ident()}
@@ -105,9 +105,9 @@ def test_who_finds_the_turn_taken_leaves_its_message_to_the_driver(rig: Rig) -> 
         is_in.set()
         assert may_go.wait(PATIENCE_S)
 
-    rig.turns.bring((Tick(), hold))
+    rig.turns.post((Tick(), hold))
     assert is_in.wait(PATIENCE_S)
-    rig.turns.bring_and_deal((Tick(), 1))  # returns at once
+    rig.turns.post_and_drain((Tick(), 1))  # returns at once
     may_go.set()
     rig.handler.wait_for(1)
     assert rig.handler.seen == [(1, rig.thread.ident)]
@@ -125,7 +125,7 @@ def test_reports_that_follow_each_other_are_one_event_in_their_place(rig: Rig) -
         rig.turns.mailbox.put_quietly((Tick(), 1))
         rig.turns.mailbox.put_quietly((made(3), None))
 
-    rig.turns.bring_and_deal((Tick(), fill))
+    rig.turns.post_and_drain((Tick(), fill))
     rig.handler.wait_for(3)
     assert rig.handler.events == [
         Reported((made(0), made(1), made(2))),
@@ -142,7 +142,7 @@ def test_an_engines_thread_is_not_kept_from_its_next_step_for_ever(rig: Rig) -> 
         for number in range(count):
             rig.turns.mailbox.put_quietly((Tick(), number))
 
-    rig.turns.bring_and_deal((Tick(), fill))
+    rig.turns.post_and_drain((Tick(), fill))
     rig.handler.wait_for(count)
     mine = [number for number, thread in rig.handler.seen if thread == threading.get_ident()]
     assert len(mine) < MAX_DEALT
@@ -153,7 +153,7 @@ def test_a_time_that_an_engines_thread_brings_forward_is_kept(rig: Rig) -> None:
     def soon() -> None:
         rig.handler.state.wake_at = MonotonicClock().now() + 0.01
 
-    rig.turns.bring_and_deal((Tick(), soon))  # the driver's thread sleeps without a time
+    rig.turns.post_and_drain((Tick(), soon))  # the driver's thread sleeps without a time
     rig.handler.wait_for(1)
     assert rig.handler.seen[0] == (None, rig.thread.ident)
     rig.handler.state.wake_at = None
@@ -162,9 +162,9 @@ def test_a_time_that_an_engines_thread_brings_forward_is_kept(rig: Rig) -> None:
 def test_who_has_the_turn_is_known(rig: Rig) -> None:
     found: list[bool] = []
     assert not rig.turns.is_mine
-    rig.turns.bring_and_deal((Tick(), lambda: found.append(rig.turns.is_mine)))
-    rig.turns.bring((Tick(), lambda: found.append(rig.turns.is_mine)))
-    rig.turns.bring((Tick(), 1))
+    rig.turns.post_and_drain((Tick(), lambda: found.append(rig.turns.is_mine)))
+    rig.turns.post((Tick(), lambda: found.append(rig.turns.is_mine)))
+    rig.turns.post((Tick(), 1))
     rig.handler.wait_for(1)
     assert found == [True, True]
     assert not rig.turns.is_mine
@@ -172,15 +172,15 @@ def test_who_has_the_turn_is_known(rig: Rig) -> None:
 
 def test_an_engines_thread_may_read_that_it_is_over(rig: Rig) -> None:
     def stop() -> None:
-        rig.turns.bring((None, None))
+        rig.turns.post((None, None))
 
-    rig.turns.bring_and_deal((Tick(), stop))
+    rig.turns.post_and_drain((Tick(), stop))
     rig.thread.join(PATIENCE_S)
     assert not rig.thread.is_alive()
     assert rig.handler.is_closed
     late: list[Callable[[tuple[Event | None, Any]], None]] = [
-        rig.turns.bring,
-        rig.turns.bring_and_deal,
+        rig.turns.post,
+        rig.turns.post_and_drain,
     ]
     for number, bring in enumerate(late):
         bring((Tick(), number))
@@ -190,7 +190,7 @@ def test_an_engines_thread_may_read_that_it_is_over(rig: Rig) -> None:
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_nothing_is_lost_or_dealt_with_twice_among_many(rig: Rig, count: int) -> None:
     def write(writer: int) -> None:
-        ways = (rig.turns.bring, rig.turns.mailbox.put_quietly, rig.turns.bring_and_deal)
+        ways = (rig.turns.post, rig.turns.mailbox.put_quietly, rig.turns.post_and_drain)
         for number in range(writer, count, 4):
             ways[(number // 4) % 3]((Tick(), number))
 

@@ -24,7 +24,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.local.batching.forward_cost import Pace
+from rag_accel.engines.llm.local.batching.forward_cost import ForwardCost
 from rag_accel.engines.llm.local.batching.prefix import PrefixCache
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
 from rag_accel.engines.llm.local.batching.schedule import Planned, Schedule
@@ -32,7 +32,7 @@ from rag_accel.engines.llm.local.batching.sequence import Lane, TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse.chunk_store import chunk_store
 from rag_accel.engines.llm.local.reuse.chunks import ChunkReuse, Recompute
-from rag_accel.engines.llm.local.reuse.prefetcher import Hints
+from rag_accel.engines.llm.local.reuse.prefetcher import Prefetcher
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.engines.llm.local.text.sampling import choose
 from rag_accel.engines.llm.local.text.stopping import end_tokens
@@ -139,10 +139,10 @@ class LocalLLMEngine(EngineBase):
         if prompting is not None and self._options.reads_ahead:
             # Of a tokenizer of its own: the store's thread uses it beside this engine's.
             apart = Prompting(copy.deepcopy(tokenizer), template=template)
-            self._hints = Hints(store, identity, apart.alone, self._options.least_chunk_tokens)
+            self._hints = Prefetcher(store, identity, apart.alone, self._options.least_chunk_tokens)
         self._profile = _profile(self._options, hinted=self._hints is not None)
         self._schedule = Schedule(self._admit)
-        self._pace = Pace(self._options.step_tokens, self._options.stall_s)
+        self._forward_cost = ForwardCost(self._options.step_tokens, self._options.stall_s)
         self._works: dict[WorkId, LocalWork] = {}
         self._running: dict[TokenSequence, LocalWork] = {}
         self._ready: list[EngineOutput] = []
@@ -192,7 +192,7 @@ class LocalLLMEngine(EngineBase):
             while self._works and not outputs and not self._ready:
                 self._take_looked()
                 if len(self._schedule):
-                    outputs = self._forward(self._pace.rows(decodes=self._schedule.decodes))
+                    outputs = self._forward(self._forward_cost.rows(decodes=self._schedule.decodes))
                     has_run = True
                 now = self._clock.now()
                 if now >= ends_at or self._interrupted.is_set():
@@ -284,8 +284,8 @@ class LocalLLMEngine(EngineBase):
         """Tell whether a prompt takes less time if its texts need not be computed."""
         if self._options.reuse_always:
             return True
-        whole = self._pace.seconds(len(prompt.ids) - len(prompt.head))
-        return sum(map(self._pace.seconds, self._chunks.rows(prompt))) < whole
+        whole = self._forward_cost.seconds(len(prompt.ids) - len(prompt.head))
+        return sum(map(self._forward_cost.seconds, self._chunks.rows(prompt))) < whole
 
     def _checked_payload(self, request: EngineRequest) -> GenerationInput:
         if request.kind not in _KINDS:
@@ -345,7 +345,7 @@ class LocalLLMEngine(EngineBase):
     def _run(self, rows: list[SequenceRows]) -> Any:
         started = self._clock.now()
         logits = self._runner.run(rows)
-        self._pace.ran(sum(map(len, rows)), self._clock.now() - started)
+        self._forward_cost.ran(sum(map(len, rows)), self._clock.now() - started)
         return logits
 
     def _advance(self, planned: Planned) -> None:
@@ -416,11 +416,11 @@ class LocalLLMEngine(EngineBase):
     def _no_room(self, sequence: TokenSequence) -> list[EngineOutput]:
         encodes = self._chunks.is_encoding(sequence)
         waiting = self._chunks.readers(sequence) if encodes else [sequence]
-        works = [self._running[one] for one in waiting]
-        for work in works:
+        work_items = [self._running[one] for one in waiting]
+        for work in work_items:
             self._forget(work)
         error = EngineError("the pool has no room", where=_WHERE)
-        return [work.report("error", error=error) for work in works]
+        return [work.report("error", error=error) for work in work_items]
 
 
 def _recompute(options: LocalOptions, layers: int) -> Recompute | None:
@@ -436,7 +436,7 @@ def _profile(options: LocalOptions, *, hinted: bool) -> EngineProfile:
     capabilities = {Capability.STREAM, Capability.ENDS_IN_TIME, Capability.SHARES_CORES}
     return EngineProfile(
         kinds=_KINDS,
-        max_batch=options.max_works,
+        max_batch=options.max_requests,
         max_threads=usable_cores() if options.max_threads is None else options.max_threads,
         stepped=True,
         interruptible=True,

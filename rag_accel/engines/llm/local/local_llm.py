@@ -13,7 +13,7 @@ from rag_accel.engines.llm.local.choice import LocalModel, local_model, name_of
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 
-_NAMES = tuple(one.name for one in fields(LocalOptions))
+_NAMES = tuple(field.name for field in fields(LocalOptions))
 
 
 class LocalLLM:

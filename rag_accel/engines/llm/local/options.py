@@ -36,7 +36,7 @@ class LocalOptions:
         stall_s: seconds that decoding may be held up by a forward, about, by those before it.
             Pieces of prompts are cut smaller to keep to it; where nothing decodes, a forward may
             take four times as long.
-        max_works: works worth handing over at once; the pool bounds how many of them run.
+        max_requests: requests worth handing over at once; the pool bounds how many of them run.
         prefix_lanes: most lanes kept of ended sequences for prompts that begin alike.
         max_threads: most threads a forward can use; None for all cores this process may use.
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
@@ -64,7 +64,7 @@ class LocalOptions:
     pool_bytes: int = POOL_BYTES
     step_tokens: int = 512
     stall_s: float = 0.25
-    max_works: int = 64
+    max_requests: int = 64
     prefix_lanes: int = PREFIX_LANES
     max_threads: int | None = None
     kv_reuse: KvReuse = "exact"
@@ -80,7 +80,8 @@ class LocalOptions:
     least_chunk_tokens: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens_default", "pool_bytes", "step_tokens", "max_works", "max_threads"):
+        whole = ("max_tokens_default", "pool_bytes", "step_tokens", "max_requests", "max_threads")
+        for name in whole:
             check_whole(f"LocalOptions.{name}", getattr(self, name), 1)
         check_least("LocalOptions.stall_s", self.stall_s, 0.001)
         for name in ("prefix_lanes", "chunk_bytes"):
@@ -106,7 +107,7 @@ class LocalOptions:
     def report(self, output: GenerationOutput) -> dict[str, Any] | None:
         """Return how the texts of an answer's prompt were computed; None without reuse.
 
-        ``way`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
+        ``mode`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
         of the texts' tokens that the way computes again, the rest are counts of tokens of this
         prompt (``PromptUse``): a prompt too short for reuse to pay has none reused. ``exact`` says
         that this prompt was computed as a whole, as without ``kv_reuse``.
@@ -115,7 +116,7 @@ class LocalOptions:
         if self.kv_reuse == "exact" or use is None:
             return None
         return {
-            "way": self.kv_reuse,
+            "mode": self.kv_reuse,
             "recipe": self.kv_recipe,
             "ratio": self.recompute_ratio if self.kv_reuse == "fused" else 0.0,
             "reused_tokens": use.from_chunks,

@@ -193,8 +193,10 @@ class WorkReader:
 
         Raises EngineError where one has no room, with its neighbours, in the context or the pool.
         """
-        before = payload.prompt.head + tuple(id for one in payload.neighbours for id in one.ids)
-        longest = max((one.ids for one in payload.prompt.chunks), key=len)
+        before = payload.prompt.head + tuple(
+            id for neighbour in payload.neighbours for id in neighbour.ids
+        )
+        longest = max((chunk.ids for chunk in payload.prompt.chunks), key=len)
         ids = (*before, *longest)
         check_room(len(ids), 1, self._runner.context)
         work = self._work(request, ids, 0, Sampler(read_options({})), None)
@@ -211,10 +213,10 @@ class WorkReader:
 
     def _segments(self, payload: GenerationInput) -> SegmentedPrompt | None:
         """Return the segments of a prompt whose retrieved texts may be reused; None of others."""
-        if self._options.kv_reuse == "exact" or not payload.passages:
+        if self._options.kv_reuse == "exact" or not payload.chunk_spans:
             return None
         return self._of_messages().segmented(
-            payload.messages, payload.passages, self._options.least_chunk_tokens
+            payload.messages, payload.chunk_spans, self._options.least_chunk_tokens
         )
 
     def _of_messages(self) -> Prompting:

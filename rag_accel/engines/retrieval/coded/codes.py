@@ -298,4 +298,4 @@ def _searched(
     queries = np.stack([search.vector for search in group])
     scope = view.scope(query.where, query.nprobe)
     hits = nearest(view.vectors, queries, [one.query.k for one in group], scope, codes)
-    return [view.scored(one) for one in hits]
+    return [view.scored(hit) for hit in hits]

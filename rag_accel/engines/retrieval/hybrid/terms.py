@@ -141,8 +141,8 @@ class TermScores:
         if not known:
             return None
         entries = [slice(*self.starts[number : number + 2]) for number in known]
-        places = np.concatenate([self.places[one] for one in entries])
-        scores = np.concatenate([self.scores[one] for one in entries])
+        places = np.concatenate([self.places[entry] for entry in entries])
+        scores = np.concatenate([self.scores[entry] for entry in entries])
         total: Any = np.bincount(places, weights=scores, minlength=self.num_texts)  # float64
         return total
 

@@ -232,7 +232,7 @@ class SteppedSearches:
         """Read clusters for searches of one group; if that raises, for each of them alone."""
         scan = members[0].scan
         try:
-            queries = np.stack([one.search.vector for one in members])
+            queries = np.stack([member.search.vector for member in members])
             assigned = np.where(wanted, clusters, NO_CLUSTER)
             started = self._clock.now()
             found = scan.lists.scan(queries, scan.width, assigned, scan.filter.selector)
@@ -245,7 +245,7 @@ class SteppedSearches:
                 for row, one in enumerate(members)
             ]
             return [output for outputs in alone for output in outputs]
-        take([one.scan for one in members], clusters, *found)
+        take([member.scan for member in members], clusters, *found)
         return []
 
     def _end(self, view: IndexView) -> list[EngineOutput]:
@@ -262,7 +262,7 @@ class SteppedSearches:
         except Exception as error:
             if len(members) == 1:
                 return [self._fail(members[0].search.id, error)]
-            return [output for one in members for output in self._settle(view, [one])]
+            return [output for member in members for output in self._settle(view, [member])]
         outputs: list[EngineOutput] = []
         for one, hits in zip(members, settled, strict=True):
             if hits is None:
@@ -291,7 +291,7 @@ def _groups(running: list[_Running], wanted: npt.NDArray[np.bool_]) -> list[list
 
 
 def _settled(view: IndexView, members: list[_Running]) -> list[Hits | None]:
-    scans = [one.scan for one in members]
-    queries = np.stack([one.search.vector for one in members])
+    scans = [member.scan for member in members]
+    queries = np.stack([member.search.vector for member in members])
     limits = np.asarray([scan.limit for scan in scans], dtype=np.int64)
     return prove_nearest(view.vectors, queries, limits, candidates(scans, queries))

@@ -127,15 +127,17 @@ def choose_clusters(
     for rest in rests:
         new = rest[~is_chosen[rest]] if chosen else rest
         size = sizes[new]
-        works = work + (size * demand[new]).cumsum()
+        work_items = work + (size * demand[new]).cumsum()
         reads = read + size.cumsum()
-        fits = (works <= limits.least_work) | (works <= most_work) & (reads <= limits.most_read)
+        fits = (work_items <= limits.least_work) | (work_items <= most_work) & (
+            reads <= limits.most_read
+        )
         count = int(np.count_nonzero(fits))  # both sums rise: those that fit come first
         count = max(count, int(limits.is_needed and not chosen))
         if count:
             chosen.append(new[:count])
             is_chosen[new[:count]] = True
-            work, read = float(works[count - 1]), float(reads[count - 1])
+            work, read = float(work_items[count - 1]), float(reads[count - 1])
         if count < len(new) or work >= limits.least_work:
             break
     return np.concatenate(chosen) if chosen else np.empty(0, dtype=np.int64)

@@ -16,7 +16,7 @@ FEW_ROWS = 16
 RECENT = 16
 
 
-class Pace:
+class ForwardCost:
     """Seconds of a forward: those it takes for however few rows, and those of each row.
 
     A forward reads all weights. That part is learned from forwards of few rows, which only decode,

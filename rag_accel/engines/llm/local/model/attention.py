@@ -124,11 +124,11 @@ def decoding_blocks(rows: Sequence[tuple[int, int, int]]) -> Iterator[Block]:
         rows: of each sequence its lane, how many slots it looks at, and its row in the forward.
     """
     group: list[tuple[int, int, int]] = []
-    for one in sorted(rows):
-        if group and _padding([*group, one]) > MOST_PADDING:
+    for row in sorted(rows):
+        if group and _padding([*group, row]) > MOST_PADDING:
             yield _decoding_block(group)
             group = []
-        group.append(one)
+        group.append(row)
     if group:
         yield _decoding_block(group)
 
@@ -159,15 +159,15 @@ class Packed:
     """
 
     def __init__(self, pool: TensorPool, rows: Sequence[SequenceRows]) -> None:
-        if len({one.lane for one in rows}) < len(rows):
+        if len({row.lane for row in rows}) < len(rows):
             raise ValueError("the rows of a sequence are one item")
         self._pool = pool
         for one in rows:
             pool.mark(one.lane, one.slots[-1] + 1, list(one.slots) != list(one.positions))
         device = pool.keys.device
-        self.positions = _indices((at for one in rows for at in one.positions), device)
-        self._slots = _indices((slot for one in rows for slot in one.slots), device)
-        self._lanes = _indices((one.lane for one in rows for _ in one.ids), device)
+        self.positions = _indices((at for row in rows for at in row.positions), device)
+        self._slots = _indices((slot for row in rows for slot in row.slots), device)
+        self._lanes = _indices((row.lane for row in rows for _ in row.ids), device)
         pool.claim(self._lanes, self._slots, self.positions)
         self._parts = [_Part(block, pool, self.positions) for block in _blocks(rows, pool)]
         self._probed = [

@@ -207,7 +207,7 @@ class TensorPool:
         doubled = min(self.context, max(self.slots, _doubled(needed)))
         wider = max(self.lanes, 2 * lanes if lanes > self.lanes else lanes)
         shapes = self._candidates(lanes, wider, needed, doubled)
-        return next((one for one in shapes if one[0] * one[1] <= self._limit), None)
+        return next((shape for shape in shapes if shape[0] * shape[1] <= self._limit), None)
 
     def _candidates(
         self, lanes: int, wider: int, needed: int, doubled: int

@@ -67,7 +67,7 @@ class PackedRunner:
         starts = [0, *accumulate(map(len, rows))]
         asked = [at + row for one, at in zip(rows, starts, strict=False) for row in one.asked]
         output = self._model(
-            input_ids=torch.tensor([[id for one in rows for id in one.ids]], device=device),
+            input_ids=torch.tensor([[id for row in rows for id in row.ids]], device=device),
             position_ids=packed.positions[None],
             use_cache=False,
             logits_to_keep=torch.tensor(asked, dtype=torch.int64, device=device),

@@ -17,8 +17,8 @@ def shared_copy(model: Any) -> Any:
     Modules and settings are its own. Its parameters are other objects in the same memory: weights
     that are written in place change in both, those that are moved or cast stay as they were here.
     """
-    weights = {id(one): _alias(one) for one in model.parameters()}
-    buffers = {id(one): one.detach() for one in model.buffers()}
+    weights = {id(parameter): _alias(parameter) for parameter in model.parameters()}
+    buffers = {id(buffer): buffer.detach() for buffer in model.buffers()}
     return copy.deepcopy(model, {**weights, **buffers}).eval()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rag_accel.engine_api import Message, Passage
+from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.errors import ConfigError
 from rag_accel.kv.segments import SegmentedPrompt
@@ -49,7 +49,7 @@ class FillPrompt:
         self._prompting = prompting
         self._least = least_tokens
         self._messages = tuple(messages)
-        count = sum(one.content.count(PLACE) for one in self._messages)
+        count = sum(message.content.count(PLACE) for message in self._messages)
         if count != 1:
             raise ConfigError(
                 "the prompt does not say where its texts stand",
@@ -73,6 +73,6 @@ class FillPrompt:
         messages = [*self._messages[: self._at], filled, *self._messages[self._at + 1 :]]
         if messages[-1].role != "user":
             messages.append(Message("user", _QUESTION.strip()))
-        passages = [Passage(self._at, start, start + len(text))]
-        found = self._prompting.segmented(messages, passages, self._least)
+        chunk_spans = [ChunkSpan(self._at, start, start + len(text))]
+        found = self._prompting.segmented(messages, chunk_spans, self._least)
         return found if found is not None and len(found.chunks) == 1 else None

@@ -30,9 +30,9 @@ from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.kv.neighbours import NeighbourOrder, check_neighbours
-from rag_accel.kv.preprocessed import prefer
+from rag_accel.kv.preprocessed import link
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.write_through import WrittenStore
+from rag_accel.kv.write_through import WriteThroughStore
 from rag_accel.system.processor import usable_cores
 
 #: Texts that are encoded together, if no number is given.
@@ -193,7 +193,7 @@ class _Fill:
             kv_disk_bytes=options.disk_bytes,
         )
         self._disk, self._identity = disk_store(loaded.runner, bounds, folder)
-        self._store = WrittenStore(options.pool_bytes, self._disk)
+        self._store = WriteThroughStore(options.pool_bytes, self._disk)
         self._engine = LocalLLMEngine(
             loaded.runner,
             loaded.tokenizer,
@@ -221,7 +221,7 @@ class _Fill:
         self._progress(0, self._total)
         computed = [task for task in alone if task.key in missing]
         self._encode(computed)
-        self._prefer([task for task in behind if task.key not in missing])
+        self._link([task for task in behind if task.key not in missing])
         self._encode([task for task in behind if task.key in missing])
         head = corpus[0].prompt.head if corpus else ()
         return FillReport(
@@ -277,14 +277,14 @@ class _Fill:
         for batch in _batches(tasks, self._options.batch):
             started = time.perf_counter()
             self._run(batch)
-            self._prefer(batch)
+            self._link(batch)
             self._seconds += time.perf_counter() - started
             self._tokens += sum(len(task.text.segment.ids) for task in batch)
             self._done += len(batch)
             self._progress(self._done, self._total)
 
     def _run(self, batch: Sequence[FillTask]) -> None:
-        unkept = self._disk.counts.unkept
+        dropped = self._disk.counts.dropped
         self._engine.submit([self._request(at, task) for at, task in enumerate(batch)])
         left = len(batch)
         while left:
@@ -292,19 +292,19 @@ class _Fill:
                 if output.error is not None:
                     raise output.error
                 left -= 1
-        if self._disk.counts.unkept > unkept:
+        if self._disk.counts.dropped > dropped:
             raise EngineError(
                 "the state of a text could not be written",
                 where=str(self._disk.folder.path),
-                found=f"{self._disk.counts.unkept - unkept} of {len(batch)}",
+                found=f"{self._disk.counts.dropped - dropped} of {len(batch)}",
                 hint="look whether the disk is full; what was written is not computed again",
             )
 
-    def _prefer(self, tasks: Iterable[FillTask]) -> None:
+    def _link(self, tasks: Iterable[FillTask]) -> None:
         """Let programs that ask for it find the states of texts behind their neighbours."""
         for task in tasks:
             if task.neighbours:
-                prefer(self._disk, task.text.key, task.key)
+                link(self._disk, task.text.key, task.key)
 
     def _request(self, at: int, task: FillTask) -> EngineRequest:
         request = EngineRequest(

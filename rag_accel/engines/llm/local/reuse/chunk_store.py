@@ -8,7 +8,7 @@ from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.preprocessed import PreferredStates
+from rag_accel.kv.preprocessed import PreprocessedStore
 from rag_accel.kv.store import ChunkStore, HostStore
 from rag_accel.kv.tiers import TieredStore
 
@@ -24,7 +24,7 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
     if options.kv_folder is None or options.kv_reuse == "exact":
         return HostStore(options.chunk_bytes), ""  # no other engine ever sees it
     disk, identity = disk_store(runner, options, Path(options.kv_folder))
-    way = PreferredStates(disk) if options.kv_recipe == "neighbours" else None
+    way = PreprocessedStore(disk) if options.kv_recipe == "neighbours" else None
     return TieredStore(options.chunk_bytes, disk, way=way), identity
 
 

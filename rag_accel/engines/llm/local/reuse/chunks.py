@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.batching.rows import LanePool
 from rag_accel.engines.llm.local.batching.sequence import Probing, TokenSequence
-from rag_accel.engines.llm.local.reuse.pending_loads import Lookups
+from rag_accel.engines.llm.local.reuse.pending_loads import PendingLoads
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.locate import parts_of
@@ -137,7 +137,9 @@ class ChunkReuse:
         self._store = store
         self._model = model
         self._recompute = recompute
-        self._lookups: Lookups[PromptChunks] = Lookups(store, clock or MonotonicClock())
+        self._pending_loads: PendingLoads[PromptChunks] = PendingLoads(
+            store, clock or MonotonicClock()
+        )
         self._encodings: dict[bytes, Encoding] = {}
         self._by_sequence: dict[TokenSequence, Encoding] = {}
         self._prompts: dict[TokenSequence, PromptChunks] = {}
@@ -163,10 +165,10 @@ class ChunkReuse:
         """
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
         if neighbours:
-            source = source.behind(one.ids for one in neighbours)
+            source = source.behind(neighbour.ids for neighbour in neighbours)
         chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
         found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
-        self._store.hold(found.keys)
+        self._store.pin(found.keys)
         # What stands before the first text is computed as in any prompt that begins alike.
         sequence.exact = len(prompt.before_chunks)
         sequence.skipped = found.places
@@ -179,7 +181,7 @@ class ChunkReuse:
             found.missing.add(key)
             encoding = self._encodings.get(key)
             if encoding is None:
-                if not neighbours and self._lookups.begin(key, prompt.head, segment, found):
+                if not neighbours and self._pending_loads.begin(key, prompt.head, segment, found):
                     continue
                 found.own.add(key)
                 encoding = self._encode(key, prompt.head, segment, sequence, neighbours)
@@ -188,7 +190,7 @@ class ChunkReuse:
 
     def rows(self, prompt: SegmentedPrompt) -> list[int]:
         """Return the rows of a prompt behind its head that each pass over it computes."""
-        texts = sum(len(one.ids) for one in prompt.chunks)
+        texts = sum(len(chunk.ids) for chunk in prompt.chunks)
         others = len(prompt.ids) - len(prompt.head) - texts
         if self._recompute is None:
             return [others]
@@ -198,7 +200,7 @@ class ChunkReuse:
     @property
     def is_looking(self) -> bool:
         """Tell whether the kept state of any text is looked for."""
-        return len(self._lookups) > 0
+        return len(self._pending_loads) > 0
 
     def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
         """Yield what is to be computed now that texts were looked for: prompts, encodings.
@@ -208,7 +210,7 @@ class ChunkReuse:
         """
         if timeout_s:
             self._store.wait(timeout_s)
-        for lookup, state in self._lookups.ended():
+        for lookup, state in self._pending_loads.ended():
             if state is None:
                 first = next(iter(lookup.readers))
                 first.own.add(lookup.key)
@@ -289,9 +291,9 @@ class ChunkReuse:
         found = self._prompts.pop(sequence, None)
         if found is None:
             return
-        self._store.let_go(found.keys)
+        self._store.unpin(found.keys)
         for key in found.missing:
-            if self._lookups.forget(key, found):
+            if self._pending_loads.forget(key, found):
                 continue
             encoding = self._encodings[key]
             del encoding.readers[found]
@@ -349,12 +351,12 @@ class ChunkReuse:
         reader: TokenSequence,
         neighbours: Sequence[Segment] = (),
     ) -> Encoding:
-        before = (*head, *(token for one in neighbours for token in one.ids))
+        before = (*head, *(token for neighbour in neighbours for token in neighbour.ids))
         ids = (*before, *segment.ids)
         sequence = TokenSequence(
             ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
         )
-        seen = tuple(one.text for one in neighbours)
+        seen = tuple(neighbour.text for neighbour in neighbours)
         label = ChunkLabel(reader.namespace, segment.text, seen, self._store.purges)
         encoding = Encoding(key, sequence, range(len(before), len(ids)), label)
         self._encodings[key] = self._by_sequence[sequence] = encoding
@@ -371,7 +373,7 @@ def _joined(
 ) -> SegmentedPrompt:
     """Return the segments of a head, texts and what is computed behind them."""
     segments = [Segment("head", head, 0)] if head else []
-    for one in texts:
+    for text in texts:
         start = segments[-1].end if segments else 0
-        segments.append(Segment("chunk", one.ids, start, one.document, one.text))
+        segments.append(Segment("chunk", text.ids, start, text.document, text.text))
     return SegmentedPrompt((*segments, Segment("glue", last, segments[-1].end)))

@@ -55,7 +55,7 @@ def segment_ids(
     spans = locate(read.text, documents, least_characters, never=asked, parts=True)
     chunks = [(tokens, span) for span in spans if (tokens := read.inside(span))]
     chunks = _without_what_is_asked(read, chunks)
-    used = [one for one in chunks if len(one[0]) >= least_tokens and one[0].stop < len(ids)]
+    used = [chunk for chunk in chunks if len(chunk[0]) >= least_tokens and chunk[0].stop < len(ids)]
     if not used:
         return None
     first = min(span.start for span in spans)
@@ -159,11 +159,13 @@ def _without_what_is_asked(read: _ReadPrompt, chunks: list[_Chunk]) -> list[_Chu
     stops = [*read.marks, len(read.ids)]
     for at in range(len(stops) - 1, -1, -1):
         turn = range(stops[at - 1] + 1 if at else 0, stops[at])
-        inside = [one for one in chunks if turn.start <= one[0].start and one[0].stop <= turn.stop]
+        inside = [
+            chunk for chunk in chunks if turn.start <= chunk[0].start and chunk[0].stop <= turn.stop
+        ]
         if len(_rest(read, turn, inside).split()) > 1:
             return chunks
         if inside:
-            return [one for one in chunks if one not in inside]
+            return [chunk for chunk in chunks if chunk not in inside]
     return chunks
 
 

@@ -36,7 +36,7 @@ class Lookup(Generic[Reader]):
     readers: dict[Reader, None] = field(default_factory=dict[Reader, None])
 
 
-class Lookups(Generic[Reader]):
+class PendingLoads(Generic[Reader]):
     """All texts of an engine that are looked for in a store. Used by one thread.
 
     A store that has not answered for ``PATIENCE_S`` seconds, such as a disk that hangs, is not
@@ -56,8 +56,8 @@ class Lookups(Generic[Reader]):
         """Look for a text for a reader; return False where there is nowhere to look."""
         if self._overdue:
             return False
-        self._store.want([key])
-        if not self._store.is_looked_for(key):
+        self._store.prefetch([key])
+        if not self._store.is_pending(key):
             return False
         lookup = self._by_key.setdefault(key, Lookup(key, head, segment, self._clock.now()))
         lookup.readers[reader] = None
@@ -65,7 +65,7 @@ class Lookups(Generic[Reader]):
 
     def ended(self) -> Iterator[tuple[Lookup[Reader], LaneState | None]]:
         """Yield what was looked for, with its state or None; what waits for nothing is left out."""
-        for key, state in self._store.arrived():
+        for key, state in self._store.poll():
             self._overdue.discard(key)
             lookup = self._by_key.pop(key, None)
             if lookup is not None:

@@ -38,7 +38,7 @@ class Heads:
         return self._latest.get(namespace, ())
 
 
-class Hints:
+class Prefetcher:
     """Hints of one engine on their way to its store. Any thread may give one.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import UncheckedReuseWarning
-from rag_accel.kv.reuse_check import ReuseVerdict, default_folder, find_verdict
+from rag_accel.kv.reuse_check import ReuseCheckResult, default_folder, find_verdict
 
 _lock = threading.Lock()
 _warned: set[str] = set()
@@ -59,7 +59,7 @@ def _folders(bounds: LocalOptions) -> Iterator[Path]:
     yield default_folder()
 
 
-def _found(verdict: ReuseVerdict | None, ratio: float) -> str:
+def _found(verdict: ReuseCheckResult | None, ratio: float) -> str:
     if verdict is None:
         return 'kv_reuse="fused" was not checked on this model, whose answers it may change.'
     if verdict.ratio is None:

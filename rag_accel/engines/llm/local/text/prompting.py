@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag_accel.engine_api import Message, Passage
+from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
 
@@ -75,7 +75,7 @@ class Prompting:
             return ()
 
     def segmented(
-        self, messages: Sequence[Message], passages: Sequence[Passage], least_tokens: int
+        self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan], least_tokens: int
     ) -> SegmentedPrompt | None:
         """Return a whole prompt by its segments; None where no passage can be told apart in it.
 
@@ -83,7 +83,7 @@ class Prompting:
         passage. Each segment has the tokens that it has alone. Where passages are all of the last
         message, what is asked is among them: it is no segment of its own there.
         """
-        inside = [one for one in passages if _is_inside(one, messages)]
+        inside = [span for span in chunk_spans if _is_inside(span, messages)]
         used = _without_what_is_asked(messages, inside)
         if not used:
             return None
@@ -92,7 +92,7 @@ class Prompting:
         ):
             return None
         try:
-            turns = [{"role": one.role, "content": one.content} for one in messages]
+            turns = [{"role": message.role, "content": message.content} for message in messages]
             text = self._tokenizer.apply_chat_template(
                 turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
             )
@@ -119,7 +119,10 @@ class Prompting:
 
     def _ids(self, messages: Sequence[Message], *, whole: bool) -> tuple[int, ...]:
         mark = _unused(message.content for message in messages)
-        turns = [{"role": one.role, "content": self._marked(one.content, mark)} for one in messages]
+        turns = [
+            {"role": message.role, "content": self._marked(message.content, mark)}
+            for message in messages
+        ]
         text = self._tokenizer.apply_chat_template(
             turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
         )
@@ -157,10 +160,10 @@ class _Content:
     stop: int
     stripped: int
 
-    def span(self, passage: Passage) -> TextSpan:
+    def span(self, span: ChunkSpan) -> TextSpan:
         """Return the place of a passage, without what the template has left out."""
-        first, last = (self.start - self.stripped + at for at in (passage.start, passage.stop))
-        return TextSpan(max(first, self.start), min(last, self.stop), passage.document)
+        first, last = (self.start - self.stripped + at for at in (span.start, span.stop))
+        return TextSpan(max(first, self.start), min(last, self.stop), span.document)
 
 
 def _contents(text: str, messages: Sequence[Message]) -> list[_Content] | None:
@@ -182,27 +185,27 @@ def _contents(text: str, messages: Sequence[Message]) -> list[_Content] | None:
     return found
 
 
-def _is_inside(passage: Passage, messages: Sequence[Message]) -> bool:
-    if not 0 <= passage.message < len(messages):
+def _is_inside(span: ChunkSpan, messages: Sequence[Message]) -> bool:
+    if not 0 <= span.message < len(messages):
         return False
-    return 0 <= passage.start < passage.stop <= len(messages[passage.message].content)
+    return 0 <= span.start < span.stop <= len(messages[span.message].content)
 
 
 def _without_what_is_asked(
-    messages: Sequence[Message], passages: Sequence[Passage]
-) -> Sequence[Passage]:
+    messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan]
+) -> Sequence[ChunkSpan]:
     """Return the passages without those of a last message that holds nothing else."""
-    if not passages:
-        return passages
+    if not chunk_spans:
+        return chunk_spans
     last = len(messages) - 1
-    inside = sorted((one.start, one.stop) for one in passages if one.message == last)
+    inside = sorted((span.start, span.stop) for span in chunk_spans if span.message == last)
     rest, at = "", 0
     for start, stop in inside:
         rest += messages[last].content[at : max(at, start)]
         at = max(at, stop)
     if (rest + messages[last].content[at:]).strip():
-        return passages
-    return [one for one in passages if one.message != last]
+        return chunk_spans
+    return [span for span in chunk_spans if span.message != last]
 
 
 def _ends_head(message: Message, at: int, with_passage: Collection[int]) -> bool:

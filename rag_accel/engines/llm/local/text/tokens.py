@@ -31,7 +31,7 @@ def without_texts(payload: GenerationInput) -> GenerationInput:
     """Return the same prompt without a word of where retrieved texts stand in it."""
     if isinstance(payload, TokenInput):
         return replace(payload, segments=None)
-    return replace(payload, passages=())
+    return replace(payload, chunk_spans=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,27 +6,27 @@ import random
 
 import pytest
 
-from rag_accel.engines.llm.local.batching.forward_cost import FEW_ROWS, RECENT, Pace
+from rag_accel.engines.llm.local.batching.forward_cost import FEW_ROWS, RECENT, ForwardCost
 from rag_accel.engines.llm.local.batching.schedule import LEAST_CHUNK
 
 
 @pytest.fixture
-def pace() -> Pace:
-    return Pace(most_rows=512, most_s=0.25)
+def pace() -> ForwardCost:
+    return ForwardCost(most_rows=512, most_s=0.25)
 
 
-def test_before_anything_is_known_a_forward_has_all_it_may(pace: Pace) -> None:
+def test_before_anything_is_known_a_forward_has_all_it_may(pace: ForwardCost) -> None:
     assert pace.rows(decodes=True) == 512
 
 
-def test_rows_fill_what_a_forward_leaves_beside_its_least_time(pace: Pace) -> None:
+def test_rows_fill_what_a_forward_leaves_beside_its_least_time(pace: ForwardCost) -> None:
     pace.ran(8, 0.05)
     pace.ran(200, 0.25)
     assert pace.rows(decodes=True) == pytest.approx(200, abs=1)
 
 
 @pytest.mark.parametrize("rows", [LEAST_CHUNK, 200, 512])
-def test_forwards_of_all_sizes_say_the_same(pace: Pace, rows: int) -> None:
+def test_forwards_of_all_sizes_say_the_same(pace: ForwardCost, rows: int) -> None:
     pace.ran(1, 0.05)
     for _ in range(3):
         pace.ran(rows, 0.05 + 0.001 * rows)
@@ -34,13 +34,13 @@ def test_forwards_of_all_sizes_say_the_same(pace: Pace, rows: int) -> None:
 
 
 @pytest.mark.parametrize("least_s", [0.1, 0.3])
-def test_a_piece_is_never_smaller_than_the_least(pace: Pace, least_s: float) -> None:
+def test_a_piece_is_never_smaller_than_the_least(pace: ForwardCost, least_s: float) -> None:
     pace.ran(1, least_s)
     pace.ran(200, 20.0)
     assert pace.rows(decodes=True) == LEAST_CHUNK
 
 
-def test_small_forwards_say_nothing_of_a_row(pace: Pace) -> None:
+def test_small_forwards_say_nothing_of_a_row(pace: ForwardCost) -> None:
     pace.ran(200, 0.25)
     for _ in range(2 * RECENT):
         pace.ran(FEW_ROWS, 9.0)
@@ -49,19 +49,21 @@ def test_small_forwards_say_nothing_of_a_row(pace: Pace) -> None:
 
 
 def test_a_forward_may_be_smaller_than_the_least_piece_by_its_options() -> None:
-    pace = Pace(most_rows=64, most_s=0.25)
+    pace = ForwardCost(most_rows=64, most_s=0.25)
     pace.ran(64, 64.0)
     assert pace.seconds(2) == 2.0
     assert pace.rows(decodes=True) == 64
 
 
-def test_the_lower_quartile_of_the_last_forwards_counts(pace: Pace) -> None:
+def test_the_lower_quartile_of_the_last_forwards_counts(pace: ForwardCost) -> None:
     for seconds in (0.4, 0.2, 0.9, 0.8, 0.25, 0.7, 0.6, 0.5):
         pace.ran(200, seconds)
     assert pace.rows(decodes=True) == 200
 
 
-def test_other_work_that_makes_two_of_three_forwards_longer_changes_little(pace: Pace) -> None:
+def test_other_work_beside_two_of_three_forwards_changes_little(
+    pace: ForwardCost,
+) -> None:
     rng = random.Random(0)
     for at in range(300):
         pace.ran(1, 0.05 * (1 if at % 3 == 0 else rng.uniform(1, 5)))
@@ -69,7 +71,7 @@ def test_other_work_that_makes_two_of_three_forwards_longer_changes_little(pace:
         assert 190 <= pace.rows(decodes=True) <= 210
 
 
-def test_a_machine_that_became_slower_is_noticed(pace: Pace) -> None:
+def test_a_machine_that_became_slower_is_noticed(pace: ForwardCost) -> None:
     for _ in range(RECENT):
         pace.ran(200, 0.125)
     assert pace.rows(decodes=True) == 400
@@ -78,7 +80,7 @@ def test_a_machine_that_became_slower_is_noticed(pace: Pace) -> None:
     assert pace.rows(decodes=True) == 200
 
 
-def test_a_forward_that_took_less_than_the_least_is_left_out(pace: Pace) -> None:
+def test_a_forward_that_took_less_than_the_least_is_left_out(pace: ForwardCost) -> None:
     pace.ran(1, 0.05)
     pace.ran(200, 0.25)
     pace.ran(200, 0.04)
@@ -86,13 +88,13 @@ def test_a_forward_that_took_less_than_the_least_is_left_out(pace: Pace) -> None
 
 
 def test_where_nothing_decodes_a_forward_may_take_four_times_as_long() -> None:
-    pace = Pace(most_rows=1000, most_s=0.25)
+    pace = ForwardCost(most_rows=1000, most_s=0.25)
     pace.ran(200, 0.25)
     assert pace.rows(decodes=True) == 200
     assert pace.rows(decodes=False) == 800
 
 
-def test_forwards_that_were_cut_never_make_the_next_ones_smaller(pace: Pace) -> None:
+def test_forwards_that_were_cut_never_make_the_next_ones_smaller(pace: ForwardCost) -> None:
     """Each forward has the rows that those before it allow, at a fifth of a second for 128 rows."""
     pace.ran(1, 0.06)
     sizes: list[int] = []
@@ -105,7 +107,7 @@ def test_forwards_that_were_cut_never_make_the_next_ones_smaller(pace: Pace) -> 
 
 
 def test_the_time_of_a_prompt_is_told_by_smaller_forwards_until_there_is_a_large_one(
-    pace: Pace,
+    pace: ForwardCost,
 ) -> None:
     assert pace.seconds(50) == 50.0
     pace.ran(1, 0.05)

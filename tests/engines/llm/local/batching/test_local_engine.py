@@ -221,14 +221,14 @@ def test_a_token_of_the_end_ends_the_text() -> None:
 
 
 def test_seeded_texts_are_the_same_alone_and_together() -> None:
-    works = [
+    work_items = [
         work(str(at), f"{HEAD[at:]} {at}?", max_tokens=4, options={"temperature": 1.5, "seed": at})
         for at in range(100)
     ]
     alone, together = make(), make(step_tokens=64)
-    together.submit(works)
+    together.submit(work_items)
     outputs = finish(together, *map(str, range(100)))
-    for one in works:
+    for one in work_items:
         alone.submit([one])
         expected = value(finish(alone, str(one.id)), str(one.id)).text
         assert value(outputs, str(one.id)).text == expected
@@ -581,7 +581,7 @@ def test_a_closed_engine_holds_nothing_and_takes_nothing(engine: LocalLLMEngine)
         {"stall_s": 0.0},
         {"prefix_lanes": -1},
         {"max_threads": 0},
-        {"max_works": 0},
+        {"max_requests": 0},
     ],
 )
 def test_bounds_out_of_range_are_refused_by_name(options: dict[str, Any]) -> None:
@@ -591,8 +591,8 @@ def test_bounds_out_of_range_are_refused_by_name(options: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("value", ["3", True, float("nan"), 2.5])
 def test_bounds_that_are_no_numbers_are_refused_by_name(value: Any) -> None:
-    with pytest.raises(ConfigError, match="max_works"):
-        LocalOptions(max_works=value)
+    with pytest.raises(ConfigError, match="max_requests"):
+        LocalOptions(max_requests=value)
     if value != 2.5:
         with pytest.raises(ConfigError, match="stall_s"):
             LocalOptions(stall_s=value)

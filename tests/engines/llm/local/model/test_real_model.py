@@ -21,7 +21,7 @@ def engine() -> LocalLLMEngine:
 
 def answers(chats: range, tokens: int) -> list[str]:
     """Return the answers of chats that are computed together."""
-    works = [
+    work_items = [
         EngineRequest(
             WorkId(str(at)),
             str(at),
@@ -30,7 +30,7 @@ def answers(chats: range, tokens: int) -> list[str]:
         )
         for at in chats
     ]
-    engine().submit(works)
+    engine().submit(work_items)
     outputs = finish(engine(), *map(str, chats))
     return [value(outputs, str(at)).text for at in chats]
 

@@ -15,11 +15,11 @@ from fake_runner import finish, tokenizer, value
 from tiny_chat import model
 
 from rag_accel.engine_api import (
+    ChunkSpan,
     EngineRequest,
     GenerationInput,
     GenerationOutput,
     Message,
-    Passage,
     PrimitiveKind,
     WorkId,
 )
@@ -94,9 +94,9 @@ def answer(folder: Path, *texts: str, namespace: str = "", **options: Any) -> Ge
     engine = LocalLLMEngine(loaded.runner, loaded.tokenizer, eos=(), options=LocalOptions(**chosen))
     content = "\n\n".join(texts) + "\n\nHow high is it?"
     places = [content.index(text) for text in texts]
-    passages = [Passage(1, at, at + len(text)) for at, text in zip(places, texts, strict=True)]
+    passages = [ChunkSpan(1, at, at + len(text)) for at, text in zip(places, texts, strict=True)]
     messages = (Message("system", SYSTEM), Message("user", content))
-    payload = GenerationInput(messages, max_tokens=6, passages=tuple(passages))
+    payload = GenerationInput(messages, max_tokens=6, chunk_spans=tuple(passages))
     try:
         engine.submit(
             [EngineRequest(WorkId("one"), "one", PrimitiveKind.DECODING, payload, namespace)]

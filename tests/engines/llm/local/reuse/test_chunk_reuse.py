@@ -9,10 +9,10 @@ from fake_runner import FakeRunner, error, finish, tokenizer, value
 from tiny_chat import model
 
 from rag_accel.engine_api import (
+    ChunkSpan,
     EngineRequest,
     GenerationInput,
     Message,
-    Passage,
     PromptUse,
     StepBudget,
     WorkId,
@@ -114,7 +114,7 @@ def test_another_head_has_its_own_texts(engine: LocalLLMEngine) -> None:
     answer(engine, asked("one", A, B))
     work = asked("two", A, B)
     messages = (Message("system", "Be brief."), *work.payload.messages[1:])
-    payload = GenerationInput(messages, max_tokens=6, passages=work.payload.passages)
+    payload = GenerationInput(messages, max_tokens=6, chunk_spans=work.payload.chunk_spans)
     engine.submit([EngineRequest(work.id, "two", work.kind, payload)])
     done = value(finish(engine, "two"), "two")
     assert done.use.from_chunks == 0
@@ -188,7 +188,9 @@ def test_a_text_that_does_not_fit_the_pool_ends_its_prompts_only() -> None:
 def test_a_passage_outside_its_message_is_ignored(engine: LocalLLMEngine) -> None:
     work = asked("one", A)
     payload = GenerationInput(
-        work.payload.messages, max_tokens=6, passages=(Passage(1, 0, 10_000), Passage(7, 0, 3))
+        work.payload.messages,
+        max_tokens=6,
+        chunk_spans=(ChunkSpan(1, 0, 10_000), ChunkSpan(7, 0, 3)),
     )
     done = answer(engine, EngineRequest(work.id, "one", work.kind, payload))
     assert done.completion_tokens == 6

@@ -49,7 +49,7 @@ def with_logprobs(work: EngineRequest) -> EngineRequest:
     payload = GenerationInput(
         work.payload.messages,
         max_tokens=6,
-        passages=work.payload.passages,
+        chunk_spans=work.payload.chunk_spans,
         options={"logprobs": True},
     )
     return EngineRequest(work.id, work.request_id, work.kind, payload)
@@ -91,7 +91,7 @@ def test_chosen_tokens_of_the_second_layer_are_those_of_the_whole_prompt() -> No
     ids = runner.forwards[0][0][0].ids
     assert ids
     segments = engine._reader._of_messages().segmented(  # type: ignore[attr-defined]
-        work.payload.messages, work.payload.passages, 8
+        work.payload.messages, work.payload.chunk_spans, 8
     )
     assert segments is not None
     whole = segments.ids
@@ -129,15 +129,15 @@ def test_every_token_is_counted_once(ratio: float) -> None:
 
 
 def test_prompts_together_choose_each_for_itself() -> None:
-    works = [asked(str(at), *order) for at, order in enumerate([(A, B), (B, A), (C, A)])]
+    work_items = [asked(str(at), *order) for at, order in enumerate([(A, B), (B, A), (C, A)])]
     alone = []
-    for work in works:
+    for work in work_items:
         engine, _ = real(recompute_ratio=0.3)
         answer(engine, asked("first", A, B, C))
         alone.append(answer(engine, work).text)
     engine, _ = real(recompute_ratio=0.3)
     answer(engine, asked("first", A, B, C))
-    engine.submit(works)
+    engine.submit(work_items)
     from fake_runner import finish, value
 
     outputs = finish(engine, "0", "1", "2")

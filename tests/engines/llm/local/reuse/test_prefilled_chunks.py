@@ -23,11 +23,11 @@ from tiny_chat import model
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import (
+    ChunkSpan,
     EngineRequest,
     GenerationInput,
     GenerationOutput,
     Message,
-    Passage,
     PrimitiveKind,
     PromptUse,
     ScoredDocument,
@@ -276,7 +276,7 @@ def test_a_prompt_that_begins_with_a_text_has_nothing_to_prefill() -> None:
     )
     content = f"{TEXTS[0]}\n\nHow high is it?"
     payload = GenerationInput(
-        (Message("user", content),), max_tokens=6, passages=(Passage(0, 0, len(TEXTS[0])),)
+        (Message("user", content),), max_tokens=6, chunk_spans=(ChunkSpan(0, 0, len(TEXTS[0])),)
     )
     engine.submit([EngineRequest(WorkId("one"), "one", KINDS.PREFILLING, payload)])
     (prefilled,) = finish(engine, "one")

@@ -8,10 +8,10 @@ import pytest
 from fake_runner import TEMPLATE, FakeRunner, finish, tokenizer, value
 
 from rag_accel.engine_api import (
+    ChunkSpan,
     EngineRequest,
     GenerationInput,
     Message,
-    Passage,
     PrimitiveKind,
     WorkId,
 )
@@ -37,9 +37,9 @@ FOLDING = (
 )
 
 
-def passages(messages: list[Message]) -> list[Passage]:
+def passages(messages: list[Message]) -> list[ChunkSpan]:
     return [
-        Passage(at, message.content.find(text), message.content.find(text) + len(text), text)
+        ChunkSpan(at, message.content.find(text), message.content.find(text) + len(text), text)
         for at, message in enumerate(messages)
         for text in (A, B)
         if text in message.content
@@ -152,7 +152,7 @@ def test_a_last_message_that_is_a_text_is_computed() -> None:
 @pytest.mark.parametrize("template", [TEMPLATE, STRIPPING])
 def test_a_passage_with_white_space_that_a_template_strips_is_the_rest(template: str) -> None:
     messages = [Message("user", "Well?"), Message("user", f" \n\n{A}"), Message("user", "Why?")]
-    whole = Passage(1, 0, len(messages[1].content))
+    whole = ChunkSpan(1, 0, len(messages[1].content))
     found = Prompting(tokenizer(), template=template).segmented(messages, [whole], 4)
     assert found
     expected = A if template == STRIPPING else messages[1].content
@@ -162,15 +162,15 @@ def test_a_passage_with_white_space_that_a_template_strips_is_the_rest(template:
 @pytest.mark.parametrize(
     "outside",
     [
-        Passage(0, 0, 70),  # would reach into what follows its message
-        Passage(0, -5, 10),
-        Passage(0, 10, 5),
-        Passage(0, 5, 5),
-        Passage(-1, 0, 3),
-        Passage(2, 0, 3),
+        ChunkSpan(0, 0, 70),  # would reach into what follows its message
+        ChunkSpan(0, -5, 10),
+        ChunkSpan(0, 10, 5),
+        ChunkSpan(0, 5, 5),
+        ChunkSpan(-1, 0, 3),
+        ChunkSpan(2, 0, 3),
     ],
 )
-def test_passages_outside_their_messages_are_none(outside: Passage) -> None:
+def test_passages_outside_their_messages_are_none(outside: ChunkSpan) -> None:
     messages = [Message("user", f"{A}\n\nWell?"), Message("user", "It is asked. " * 9)]
     prompting = Prompting(tokenizer())
     assert prompting.segmented(messages, [outside], 4) is None
@@ -184,7 +184,7 @@ def test_passages_outside_their_messages_are_none(outside: Passage) -> None:
 
 def answer(engine: LocalLLMEngine, id: str, *turns: tuple[str, str]) -> Any:
     messages = [Message(role, content) for role, content in turns]  # type: ignore[arg-type]
-    payload = GenerationInput(tuple(messages), max_tokens=4, passages=tuple(passages(messages)))
+    payload = GenerationInput(tuple(messages), max_tokens=4, chunk_spans=tuple(passages(messages)))
     engine.submit([EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload)])
     return value(finish(engine, id), id)
 
