@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, NewType, Protocol, runtime_checkable
 
@@ -51,7 +51,7 @@ class EngineOutput:
     """A report on one sub-stage.
 
     ``final`` and ``error`` end the work; after them the engine has forgotten its id. A ``partial``
-    carries an increment (a text delta), ``progress`` only a new handle or revision.
+    carries an increment (a text delta), ``progress`` only a new handle.
     """
 
     id: WorkId
@@ -59,8 +59,6 @@ class EngineOutput:
     value: Any = None
     error: BaseException | None = None
     handle: Handle | None = None
-    revision: int = 0
-    speculated_on: Hashable | None = None
 
 
 @dataclass(frozen=True, slots=True)

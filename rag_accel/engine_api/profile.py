@@ -76,7 +76,6 @@ class EngineProfile:
         max_threads: most compute threads a step can use; 0 if it computes elsewhere (remote).
         stepped: whether work may outlive a step, so that new work joins at step borders.
         interruptible: whether ``interrupt()`` ends a waiting step early.
-        speculatable: whether it may run work whose need is not certain.
         pure: whether equal payloads give equal results, so that runs may be shared.
         capabilities: its optional abilities, each a ``Capability``.
     """
@@ -87,7 +86,6 @@ class EngineProfile:
     max_threads: int = 1
     stepped: bool = False
     interruptible: bool = False
-    speculatable: bool = False
     pure: bool = False
     capabilities: frozenset[Capability] = frozenset()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -71,36 +71,6 @@ class Leaves:
         self._driver = driver
         self._begin = driver.begin_call
         self._options = options
-
-    def call(
-        self,
-        identity: RequestIdentity,
-        engine: EngineName,
-        kind: PrimitiveKind,
-        fn: Callable[[], T],
-    ) -> T:
-        """Run ``fn`` here once a permit is there. Its exceptions pass through untouched."""
-        permit = self.permit(identity, engine, kind)
-        ok = False
-        try:
-            if not permit.begin():
-                permit.wait()
-            value = fn()
-            ok = True
-        finally:
-            permit.give_back(ok)  # also where an interrupt came before the call
-        return value
-
-    async def acall(
-        self,
-        identity: RequestIdentity,
-        engine: EngineName,
-        kind: PrimitiveKind,
-        fn: Callable[[], Awaitable[T]],
-    ) -> T:
-        """Await ``fn()`` here, on the caller's loop, once a permit is there."""
-        async with self.permit(identity, engine, kind):
-            return await fn()
 
     def begin(
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind

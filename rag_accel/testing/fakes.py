@@ -29,7 +29,6 @@ Waiter = Callable[[float], object]
 FAKE_PROFILE = EngineProfile(
     kinds=frozenset(PrimitiveKind),
     max_threads=64,
-    speculatable=True,
     pure=True,
     capabilities=frozenset({Capability.STREAM, Capability.HINT}),
 )
@@ -259,18 +258,18 @@ class FakeEngine(EngineBase):
             self._held[request.id] = _Progress(request, done)
             return [*outputs, self._checkpoint(self._held[request.id])]
         del self._held[request.id]
-        final = EngineOutput(request.id, "final", value, revision=done)
+        final = EngineOutput(request.id, "final", value)
         reported = self._faults.spoil(request, final)
         return [] if reported is None else [*outputs, reported]
 
     def _checkpoint(self, progress: _Progress) -> EngineOutput:
         handle = Handle(f"fake-{next(self._handle_numbers)}")
         self._resumable[handle] = progress
-        return EngineOutput(progress.request.id, "progress", handle=handle, revision=progress.done)
+        return EngineOutput(progress.request.id, "progress", handle=handle)
 
     def _pieces(self, request: EngineRequest, value: Any, done: int) -> list[EngineOutput]:
         if not request.stream or not isinstance(value, GenerationOutput):
             return []
         size = len(value.text)
         piece = value.text[size * done // self._steps : size * (done + 1) // self._steps]
-        return [EngineOutput(request.id, "partial", piece, revision=done + 1)] if piece else []
+        return [EngineOutput(request.id, "partial", piece)] if piece else []

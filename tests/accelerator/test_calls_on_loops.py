@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from accel_harness import PATIENCE_S, opened, settle
+from leaf_calls import make_call
 from test_leaves import own
 
 from rag_accel import Accelerator, BusyError
@@ -52,14 +53,14 @@ async def held_beside(acc: Accelerator, engine: EngineName, call: Callable[[], A
 def test_a_sync_call_on_a_loop_is_let_in_beyond_max_requests() -> None:
     with opened(max_requests=1) as acc:
         engine = acc.borrow("chat", DECODING)
-        call = partial(acc.leaves.call, acc.anonymous(), engine, DECODING, lambda: 1)
+        call = partial(make_call, acc, acc.anonymous(), engine, DECODING, lambda: 1)
         assert ends(partial(held_beside, acc, engine, call)) == 1
 
 
 def test_a_sync_call_on_a_loop_is_let_in_beyond_its_engines_limit() -> None:
     with opened() as acc:
         engine = acc.borrow("chat", DECODING, 1)
-        call = partial(acc.leaves.call, acc.anonymous(), engine, DECODING, lambda: 1)
+        call = partial(make_call, acc, acc.anonymous(), engine, DECODING, lambda: 1)
         assert ends(partial(held_beside, acc, engine, call)) == 1
 
 
@@ -81,9 +82,9 @@ def test_programs_that_wait_are_let_in_by_their_sync_calls_on_a_loop() -> None:
     """Each calls, awaits and calls again, ten times as many as may live."""
 
     async def program(identity: RequestIdentity, engine: EngineName) -> int:
-        found = acc.leaves.call(identity, engine, DECODING, lambda: 1)
+        found = make_call(acc, identity, engine, DECODING, lambda: 1)
         await asyncio.sleep(0)
-        found += acc.leaves.call(identity, engine, DECODING, lambda: 1)
+        found += make_call(acc, identity, engine, DECODING, lambda: 1)
         acc.close_request(identity)
         return found
 
@@ -100,7 +101,7 @@ def test_programs_that_wait_are_let_in_by_their_sync_calls_on_a_loop() -> None:
 def test_a_sync_call_on_a_loop_is_refused_where_nobody_is_to_wait() -> None:
     with opened(max_requests=1, on_full="raise") as acc:
         engine = acc.borrow("chat", DECODING)
-        call = partial(acc.leaves.call, acc.anonymous(), engine, DECODING, lambda: 1)
+        call = partial(make_call, acc, acc.anonymous(), engine, DECODING, lambda: 1)
         with pytest.raises(BusyError):
             ends(partial(held_beside, acc, engine, call))
 
@@ -122,7 +123,7 @@ def test_leaves_in_threads_that_a_loop_stands_still_for_are_let_in(what: str) ->
         def call(identity: RequestIdentity) -> Any:
             if what == "compute":
                 return acc.leaves.compute(identity, work)
-            return acc.leaves.call(identity, engine, DECODING, lambda: 1)
+            return make_call(acc, identity, engine, DECODING, lambda: 1)
 
         identities = [acc.open_request("p") for _ in range(40)]
         await asyncio.gather(*(program(one, call) for one in identities))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accel_harness import PATIENCE_S, Gate, become_idle, opened, settle
+from leaf_calls import amake_call, make_call
 
 from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError, RequestCancelledError
 from rag_accel.accelerator import RequestIdentity, Work
@@ -62,7 +63,7 @@ def test_a_call_runs_in_the_callers_thread_and_context() -> None:
     with opened() as acc:
         engine = acc.borrow("chat", DECODING)
         identity = acc.anonymous()
-        assert acc.leaves.call(identity, engine, DECODING, partial(call, "x")) == "x"
+        assert make_call(acc, identity, engine, DECODING, partial(call, "x")) == "x"
     assert call.calls[0].thread_id == threading.get_ident()
     assert call.calls[0].context_value == "alice"
 
@@ -90,12 +91,12 @@ def test_a_call_of_an_unlimited_engine_does_not_wait_for_the_scheduler() -> None
     with opened() as acc:
         engine = acc.borrow("chat", DECODING)
         with busy_driver(acc):
-            assert acc.leaves.call(acc.anonymous(), engine, DECODING, lambda: 1) == 1
+            assert make_call(acc, acc.anonymous(), engine, DECODING, lambda: 1) == 1
 
             async def call() -> int:
                 return 2
 
-            coroutine = acc.leaves.acall(acc.anonymous(), engine, DECODING, call)
+            coroutine = amake_call(acc, acc.anonymous(), engine, DECODING, call)
             assert asyncio.run(coroutine) == 2
         become_idle(acc)
         assert acc.metrics.snapshot()["engines"]["chat"]["items"] == 2
@@ -108,7 +109,7 @@ def test_an_unlimited_engine_is_waited_for_when_requests_fill_half_the_bound() -
         settle(acc)
         with busy_driver(acc):
             waiting, found = thread(
-                lambda: acc.leaves.call(acc.anonymous(), engine, DECODING, lambda: 1)
+                lambda: make_call(acc, acc.anonymous(), engine, DECODING, lambda: 1)
             )
             waiting.join(0.05)
             assert waiting.is_alive()
@@ -128,7 +129,7 @@ def test_64_async_calls_are_in_flight_at_once() -> None:
         nonlocal barrier
         barrier = asyncio.Barrier(64)
         engine = acc.borrow("chat", DECODING)
-        calls = [acc.leaves.acall(acc.anonymous(), engine, DECODING, meet) for _ in range(64)]
+        calls = [amake_call(acc, acc.anonymous(), engine, DECODING, meet) for _ in range(64)]
         await asyncio.gather(*calls)
 
     with opened() as acc:
@@ -139,7 +140,7 @@ def test_a_borrowed_limit_is_never_exceeded() -> None:
     async def main() -> None:
         engine = acc.borrow("chat", DECODING, 3)
         calls = [
-            acc.leaves.acall(acc.anonymous(), engine, DECODING, partial(call, n)) for n in range(30)
+            amake_call(acc, acc.anonymous(), engine, DECODING, partial(call, n)) for n in range(30)
         ]
         assert await asyncio.gather(*calls) == list(range(30))
 
@@ -159,7 +160,7 @@ def test_what_a_call_raises_passes_through_and_the_permit_comes_back() -> None:
         engine = acc.borrow("chat", DECODING, 1)
         for _ in range(3):
             with pytest.raises(LookupError) as caught:
-                acc.leaves.call(acc.anonymous(), engine, DECODING, fail)
+                make_call(acc, acc.anonymous(), engine, DECODING, fail)
             assert caught.value is error
 
 
@@ -168,7 +169,7 @@ def test_a_task_cancelled_while_it_waits_for_a_permit_gives_up_its_place() -> No
         engine = acc.borrow("chat", DECODING, 1)
         with acc.leaves.permit(acc.anonymous(), engine, DECODING):
             waiting = asyncio.ensure_future(
-                acc.leaves.acall(acc.anonymous(), engine, DECODING, FakeAsyncCall())
+                amake_call(acc, acc.anonymous(), engine, DECODING, FakeAsyncCall())
             )
             await asyncio.sleep(0)
             settle(acc)
@@ -191,7 +192,7 @@ def test_a_task_cancelled_while_it_holds_a_permit_gives_it_back() -> None:
         engine = acc.borrow("chat", DECODING, 1)
         began = asyncio.Event()
         task = asyncio.ensure_future(
-            acc.leaves.acall(acc.anonymous(), engine, DECODING, partial(hold, began))
+            amake_call(acc, acc.anonymous(), engine, DECODING, partial(hold, began))
         )
         await began.wait()
         task.cancel()
@@ -244,7 +245,7 @@ def test_past_the_bound_callers_wait_or_are_refused() -> None:
         engine = acc.borrow("chat", DECODING)
         with acc.leaves.permit(acc.anonymous(), engine, DECODING):
             waiting, found = thread(
-                lambda: acc.leaves.call(acc.anonymous(), engine, DECODING, lambda: "in")
+                lambda: make_call(acc, acc.anonymous(), engine, DECODING, lambda: "in")
             )
             settle(acc)
             assert not found
@@ -258,7 +259,7 @@ def test_a_deadline_of_a_program_ends_its_waiting_leaves() -> None:
         with acc.leaves.permit(acc.anonymous(), engine, DECODING):
             identity = acc.open_request("program", deadline_s=0.05)
             with pytest.raises(DeadlineError):
-                acc.leaves.call(identity, engine, DECODING, lambda: None)
+                make_call(acc, identity, engine, DECODING, lambda: None)
             acc.close_request(identity)
 
 
@@ -356,7 +357,7 @@ def test_closing_ends_threads_and_tasks_that_wait_for_values_and_permits() -> No
     async def main() -> None:
         waits = [
             acc.leaves.acompute(acc.anonymous(), work("x")),
-            acc.leaves.acall(acc.anonymous(), chat, DECODING, FakeAsyncCall()),
+            amake_call(acc, acc.anonymous(), chat, DECODING, FakeAsyncCall()),
         ]
         tasks = [asyncio.ensure_future(wait) for wait in waits]
         await asyncio.sleep(0)

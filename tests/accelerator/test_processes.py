@@ -250,7 +250,8 @@ engine = acc.borrow("chat", PrimitiveKind.DECODING, 1)
 with acc.leaves.permit(acc.anonymous(), engine, PrimitiveKind.DECODING):
     try:
         print("ready", flush=True)
-        acc.leaves.call(acc.anonymous(), engine, PrimitiveKind.DECODING, lambda: None)
+        with acc.leaves.permit(acc.anonymous(), engine, PrimitiveKind.DECODING):
+            pass
     except KeyboardInterrupt:
         pass
 if True:

@@ -11,6 +11,7 @@ from threading import Thread
 
 import pytest
 from accel_harness import become_idle, opened, settle
+from leaf_calls import make_call
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.engine_api import PrimitiveKind, TextBatch
@@ -34,7 +35,7 @@ def is_open(acc: Accelerator, identity: RequestIdentity) -> bool:
 
 
 def call(acc: Accelerator, identity: RequestIdentity) -> None:
-    acc.leaves.call(identity, _engine(acc), DECODING, lambda: None)
+    make_call(acc, identity, _engine(acc), DECODING, lambda: None)
 
 
 def _engine(acc: Accelerator) -> EngineName:

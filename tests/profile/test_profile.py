@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from leaf_calls import make_call
 from profile_harness import engines_of, on_clock, search_and_answer, settle
 
 from rag_accel import END, START, Accelerator, RAGraph
@@ -161,9 +162,9 @@ def test_an_intercepted_program_shows_its_calls_and_its_own_time(
                 clock.advance(seconds)
 
             take(1.0)
-            acc.leaves.call(identity, search, PrimitiveKind.SEARCHING, lambda: take(2.0))
+            make_call(acc, identity, search, PrimitiveKind.SEARCHING, lambda: take(2.0))
             take(0.5)
-            acc.leaves.call(identity, model, PrimitiveKind.DECODING, lambda: take(4.0))
+            make_call(acc, identity, model, PrimitiveKind.DECODING, lambda: take(4.0))
             take(0.5)
         settle(acc)
         profile = profile_of(acc.tracer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -52,8 +51,6 @@ class MemberJob:
 
 def group_profile(joined: Sequence[Joined]) -> EngineProfile:
     """Return what a group of these members does."""
-    engines: list[Any] = [getattr(one.member, "engine", None) for one in joined]
-    known: list[EngineProfile] = [engine.profile for engine in engines if engine is not None]
     return EngineProfile(
         kinds=frozenset({PrimitiveKind.EMBEDDING}),
         max_batch=MOST_WORK,
@@ -61,7 +58,6 @@ def group_profile(joined: Sequence[Joined]) -> EngineProfile:
         max_threads=sum(one.spec.max_threads for one in joined),
         stepped=True,
         interruptible=True,
-        speculatable=len(known) == len(joined) and all(one.speculatable for one in known),
         pure=True,
         capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
     )

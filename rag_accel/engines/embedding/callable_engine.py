@@ -65,7 +65,6 @@ class CallableEmbeddingEngine(EmbeddingEngine):
                 latency or LatencyModel(),
                 pure=pure,
                 # A user's function may cost money or have effects: never on a guess.
-                speculatable=False,
             ),
             # Every text counts as one: lengths matter to the function only.
             BatchLimits(batch=max_batch, padding=0, step=_CALLS_PER_STEP * max_batch),

@@ -67,7 +67,6 @@ def embedding_profile(
     latency: LatencyModel,
     *,
     pure: bool,
-    speculatable: bool,
     capabilities: frozenset[Capability] = frozenset(),
     interruptible: bool = False,
 ) -> EngineProfile:
@@ -79,7 +78,6 @@ def embedding_profile(
         max_threads=max_threads,
         stepped=True,
         interruptible=interruptible,
-        speculatable=speculatable,
         pure=pure,
         capabilities=capabilities,
     )
@@ -376,7 +374,6 @@ class SentenceTransformerEngine(EmbeddingEngine):
                 max(threads, parallel),
                 latency,
                 pure=True,
-                speculatable=True,
                 capabilities=frozenset({Capability.ITEMWISE}),
                 interruptible=encoder.runtime is not None or parallel > 1,
             ),

@@ -128,7 +128,6 @@ class RerankEngine(EngineBase):
             max_threads=min(threads, 1) if reproducible else threads,
             stepped=True,
             interruptible=parallel > 1,
-            speculatable=ours,
             pure=is_pure,
             capabilities=frozenset({Capability.ITEMWISE} if is_itemwise else ()),
         )

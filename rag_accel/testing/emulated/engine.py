@@ -39,7 +39,6 @@ class _Prefilled:
 @dataclass(slots=True)
 class _DeviceWork:
     request: EngineRequest
-    revision: int = 0
 
 
 class _OutboxSink:
@@ -73,7 +72,6 @@ class EmulatedEngine(EngineBase):
             max_threads=0,
             stepped=True,
             interruptible=True,
-            speculatable=True,
             pure=True,
             capabilities=frozenset({Capability.STREAM, Capability.BOUNDS_ITS_WORK}),
         )
@@ -181,18 +179,17 @@ class EmulatedEngine(EngineBase):
             return
         id = work.request.id
         if update.delta and work.request.stream:
-            work.revision += 1
-            yield EngineOutput(id, "partial", update.delta, revision=work.revision)
+            yield EngineOutput(id, "partial", update.delta)
         if update.is_end:
             self._forget(id)
             yield self._end(work, update)
 
     def _end(self, work: _DeviceWork, update: Update) -> EngineOutput:
-        request, revision = work.request, work.revision
+        request = work.request
         if update.error is not None:
-            return EngineOutput(request.id, "error", error=update.error, revision=revision)
+            return EngineOutput(request.id, "error", error=update.error)
         if not KINDS[request.kind].prefills:
-            return EngineOutput(request.id, "final", update.output, revision=revision)
+            return EngineOutput(request.id, "final", update.output)
         handle = Handle(f"prefill-{next(self._handle_numbers)}")
         self._prefilled[handle] = _Prefilled(request.payload.messages, request.namespace)
         return EngineOutput(request.id, "final", handle=handle)

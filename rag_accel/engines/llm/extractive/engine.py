@@ -107,7 +107,6 @@ class ExtractiveEngine(EngineBase):
             kinds=frozenset({PrimitiveKind.DECODING}),
             latency=LatencyModel(per_item_s=0.001),
             stepped=True,
-            speculatable=True,
             pure=True,
             capabilities=frozenset({Capability.STREAM}),
         )
@@ -150,11 +149,8 @@ class ExtractiveEngine(EngineBase):
         except Exception as error:  # whatever is wrong with one item stays with it
             return [EngineOutput(request.id, "error", error=error)]
         pieces = done.pieces if request.stream else ()
-        parts = [
-            EngineOutput(request.id, "partial", piece, revision=number)
-            for number, piece in enumerate(pieces, start=1)
-        ]
-        return [*parts, EngineOutput(request.id, "final", done.output, revision=len(parts))]
+        parts = [EngineOutput(request.id, "partial", piece) for piece in pieces]
+        return [*parts, EngineOutput(request.id, "final", done.output)]
 
 
 def _checked(request: EngineRequest) -> GenerationInput:

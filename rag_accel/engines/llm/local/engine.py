@@ -440,7 +440,6 @@ def _profile(options: LocalOptions, *, hinted: bool) -> EngineProfile:
         max_threads=usable_cores() if options.max_threads is None else options.max_threads,
         stepped=True,
         interruptible=True,
-        speculatable=True,
         capabilities=frozenset({*capabilities, Capability.HINT} if hinted else capabilities),
     )
 

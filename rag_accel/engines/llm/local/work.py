@@ -51,7 +51,6 @@ class LocalWork:
     completion: CompletionText | CompletionTokens | None
     token_text: Callable[[int], str]
     segments: SegmentedPrompt | None = None
-    revision: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
     @property
@@ -67,7 +66,6 @@ class LocalWork:
             self.logprobs.append(TokenLogprob(self.token_text(choice.token), choice.logprob))
         piece = self.completion.add(choice.token)
         if piece and self.request.stream:
-            self.revision += 1
             yield self.report("partial", piece)
         if self.completion.finish_reason is not None:
             yield self.report("final", self._result(self.completion))
@@ -76,7 +74,7 @@ class LocalWork:
         self, kind: OutputKind, value: object = None, error: BaseException | None = None
     ) -> EngineOutput:
         """Return an output of this work."""
-        return EngineOutput(self.request.id, kind, value, error=error, revision=self.revision)
+        return EngineOutput(self.request.id, kind, value, error=error)
 
     def _result(self, completion: CompletionText | CompletionTokens) -> GenerationOutput:
         sequence = self.sequence

@@ -42,7 +42,6 @@ class _Job:
     id: WorkId
     call: ChatCall
     task: asyncio.Task[None] | None = None
-    revision: int = 0
 
 
 _Report = tuple[_Job, EngineOutput]
@@ -177,7 +176,6 @@ class OpenAICompatibleEngine(EngineBase):
 
     async def _run(self, job: _Job) -> None:
         def emit(text: str) -> None:
-            job.revision += 1
             self._report(job, "partial", text)
 
         try:
@@ -195,7 +193,7 @@ class OpenAICompatibleEngine(EngineBase):
     def _report(
         self, job: _Job, kind: OutputKind, value: object = None, error: Exception | None = None
     ) -> None:
-        output = EngineOutput(job.id, kind, value, error=error, revision=job.revision)
+        output = EngineOutput(job.id, kind, value, error=error)
         self._outbox.put([(job, output)])
 
     async def _shut_down(self) -> None:
