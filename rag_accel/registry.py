@@ -21,7 +21,6 @@ from rag_accel.engine_api import Engine
 from rag_accel.errors import ConfigError
 
 ENGINES = "rag_accel.engines"
-ADAPTERS = "rag_accel.adapters"
 COMMANDS = "rag_accel.commands"
 AUTOMATIC = "rag_accel.automatic"
 
@@ -126,11 +125,6 @@ class Registry(Generic[T]):
 def engine_registry() -> Registry[Callable[..., Engine]]:
     """Return the registry of engine factories."""
     return Registry(ENGINES)
-
-
-def adapter_registry() -> Registry[Callable[..., Any]]:
-    """Return the registry of adapters: callables that translate a foreign object."""
-    return Registry(ADAPTERS)
 
 
 def command_registry() -> Registry[Callable[..., Any]]:

@@ -93,12 +93,12 @@ def _items(form: ListForm, *, by_letter: bool) -> Reader:
     return lambda folder: read
 
 
-def _file(name: str, frame: str = "{}", encoding: str = "utf-8") -> Reader:
+def _file(name: str) -> Reader:
     """Read a folder with one document; no reader may end in Python's own bounds."""
 
     def reader(folder: Path) -> Read:
         def read(text: str) -> None:
-            (folder / name).write_bytes(frame.replace("{}", text).encode(encoding))
+            (folder / name).write_text(text)
             for skipped in load_folder(folder).skipped:
                 assert not skipped.reason.startswith(("RecursionError", "MemoryError"))
 
@@ -152,17 +152,6 @@ def _format(folder: Path) -> Read:
     return read
 
 
-# A page whose contents are what is tried; the cross-reference table is missing and is made anew.
-_PDF = (
-    "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
-    "2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
-    "3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 200]/Contents 4 0 R"
-    "/Resources<</Font<</F1 5 0 R>>>>>>endobj\n"
-    "4 0 obj<<>>stream\nBT /F1 12 Tf {} ET\nendstream endobj\n"
-    "5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj\n"
-    "trailer<</Root 1 0 R>>\nstartxref\n0\n%%EOF"
-)
-
 READERS: dict[str, Reader] = {
     "items": _items("auto", by_letter=False),
     "items by letter": _items("auto", by_letter=True),
@@ -170,9 +159,6 @@ READERS: dict[str, Reader] = {
     "line items by letter": _items("lines", by_letter=True),
     "text": _file("a.txt"),
     "markdown": _file("a.md"),
-    "html": _file("a.html", encoding="latin-1"),
-    "pdf contents": _file("a.pdf", _PDF),
-    "pdf": _file("a.pdf", "%PDF-1.4\n{}"),
     "prose": lambda folder: prose_paragraphs,
     "docstring": _docstring,
     "source": _source,
@@ -229,23 +215,6 @@ PATTERNS: dict[str, tuple[str, Make]] = {
     "comments in Markdown": ("markdown", lambda n: "x <!--" * n),
     "fences": ("markdown", lambda n: "```\n~~~\n" * n),
     "a long heading": ("markdown", lambda n: f"# {'a' * n}\n\n" + "b. " * n),
-    "headings of pages": ("html", lambda n: "<h1>" * n),
-    "divisions": ("html", lambda n: "<div>" * n),
-    "divisions with text": ("html", lambda n: "<div>a" * n + "</div>" * n),
-    "open formats and blocks": ("html", lambda n: "<b>" * n + "<p>a" * n),
-    "ends without starts": ("html", lambda n: "<div>" * n + "</p>" * n),
-    "crossing formats": ("html", lambda n: "<i></a>" * n),
-    "attributes": ("html", lambda n: "<a " * n),
-    "quotes in attributes": ("html", lambda n: "<a b='" * n),
-    "comments": ("html", lambda n: "<!--" * n),
-    "declarations": ("html", lambda n: "<!" * n),
-    "references": ("html", lambda n: "&a" * n),
-    "hidden parts": ("html", lambda n: "<nav>" * n + "</nav>" * n),
-    "cells of pages": ("html", lambda n: "<table>" + "<td>a" * n),
-    "items of pages": ("html", lambda n: "<ul><li>" * n),
-    "a long title": ("html", lambda n: f"<title>{'a' * n}</title>" + "<h2>b</h2>c. " * n),
-    "a long heading of a page": ("html", lambda n: f"<h1>{'a' * n}</h1>" + "b. " * n),
-    "bytes of no encoding": ("html", lambda n: "\xdf\xe9" * n),
     "blanks after a field": ("text", lambda n: ":returns " + " " * n + "x"),
     "words after a field": ("text", lambda n: ":param " + "a " * n),
     "brackets after names": ("text", lambda n: "a(" * n),
@@ -278,20 +247,12 @@ PATTERNS: dict[str, tuple[str, Make]] = {
     "functions of one name": ("graph text", lambda n: "a" * n),
     "deep events": ("trace", lambda n: "[" * n),
     "events in events": ("trace", lambda n: '{"event":' * n),
-    "shown texts": ("pdf contents", lambda n: "(a) Tj " * n),
-    "arrays in contents": ("pdf contents", lambda n: "[" * n),
-    "brackets in texts": ("pdf contents", lambda n: "(" * n + ")" * n + " Tj"),
-    "images in contents": ("pdf contents", lambda n: "BI /W 1 ID aaa EI " * n),
-    "states": ("pdf contents", lambda n: "q " * n),
-    "objects": ("pdf", lambda n: "1 0 obj\n" * n),
-    "trailers": ("pdf", lambda n: "trailer<</Root 1 0 R>>\n" * n),
-    "dictionaries": ("pdf", lambda n: "1 0 obj" + "<</A" * n),
 }
 #: the patterns that are tried in every run
 SAMPLE = frozenset(
     (
         *("arrays in an array", "introductions by letter", "many texts by letter", "badges"),
-        *("blanks in a heading", "front matter of empty lines", "headings of pages", "divisions"),
+        *("blanks in a heading", "front matter of empty lines"),
         *("blanks after a field", "marks of links", "deep values", "a long heading"),
     )
 )
@@ -319,10 +280,6 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "items by letter": (*'[]{}" ,:a', '"a"', "\n", "a:\n", "- ", "```\n"),
     "text": (*"a\n\t:()*= ", "- ", ":param ", ":returns ", "a: ", ". ", "! "),
     "markdown": (*"[<>`*_\\#|\n ", "](", ")", "![", "- ", "1. ", "|-"),
-    "html": (
-        *("<", "</", ">", "<a>", "</a>", "<b>", "<p>", "</p>", "<h1>", "</h1>", "<li>", "<td>"),
-        *("<!--", "<nav>", "</nav>", "<svg>", "<title>", "<script>", "&", "a "),
-    ),
     "prose": (*"a\n`[]()*<>|: ", "![", "](", ":a:`", ".. "),
     "source": (*'a ([#-\n"', "class A:\n", "if a:\n", "elif a:\n", '"""', "x = 1\n"),
     "sentences": (
@@ -332,8 +289,6 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "graph": (*'a[{,"\n', "a: ", '"a": ', "Function()", " after ", " -> ", " fn=@f"),
     "questions": (*'[]"\\a ,1', '{"a":'),
     "trace": (*'[]"a,1\n', '{"event":', "{}\n"),
-    "pdf contents": (*"[]()", "(a) Tj ", "T* ", "q ", "Q ", "BT ", "<<", ">>", "/A ", "1 ", "BI "),
-    "pdf": (*"[(", "1 0 obj", "endobj\n", "<<", ">>", "stream\n", "xref\n", "0 1\n", "trailer"),
 }
 _SCREENED_LETTERS = 1200
 _NOTICED_S = 0.01

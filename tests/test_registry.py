@@ -12,19 +12,17 @@ import pytest
 
 from rag_accel.errors import ConfigError
 from rag_accel.registry import (
-    ADAPTERS,
     AUTOMATIC,
     COMMANDS,
     ENGINES,
     Registry,
-    adapter_registry,
     automatic_registry,
     command_registry,
     engine_registry,
 )
 
 GROUP = "rag_accel_test.plugins"
-GROUPS = (ENGINES, ADAPTERS, COMMANDS, AUTOMATIC)
+GROUPS = (ENGINES, COMMANDS, AUTOMATIC)
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 BUILT_IN = [
     EntryPoint(name, value, group)
@@ -156,7 +154,7 @@ def test_a_registry_made_later_sees_what_was_installed_in_between(install: Insta
 
 
 def test_every_group_has_its_own_registry() -> None:
-    registries = (engine_registry(), adapter_registry(), command_registry(), automatic_registry())
+    registries = (engine_registry(), command_registry(), automatic_registry())
     assert tuple(registry.group for registry in registries) == GROUPS
 
 

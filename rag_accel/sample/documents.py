@@ -1,4 +1,7 @@
-"""A folder of the user's own documents: text, Markdown, HTML and PDF.
+"""A folder of the user's own documents: text and Markdown.
+
+A reader gets the bytes of a file and returns ``FileText``; it raises ``UnreadableFileError`` with a
+reason a user understands. Parsers of the extra ``documents`` are imported when such a file is met.
 
 A file that cannot be read is named with its reason and the others are read. Hidden files and
 folders, and files of other formats, are passed over in silence. Symbolic links are followed; a
@@ -25,14 +28,7 @@ from rag_accel.sample.file_text import (
     UnreadableFileError,
     decoded,
 )
-from rag_accel.sample.html_files import read_html
 from rag_accel.sample.markdown_files import read_markdown
-from rag_accel.sample.pdf_files import read_pdf
-
-# Say which reader turns the bytes of a file into its title and parts, by the file's suffix.
-#
-# A reader gets the bytes and returns ``FileText``; it raises ``UnreadableFileError`` with a reason
-# a user understands. Parsers of the extra ``documents`` are imported only when such a file is met.
 
 
 def read_text(data: bytes) -> FileText:
@@ -44,9 +40,6 @@ READERS: Mapping[str, Callable[[bytes], FileText]] = {
     ".txt": read_text,
     ".md": read_markdown,
     ".markdown": read_markdown,
-    ".html": read_html,
-    ".htm": read_html,
-    ".pdf": read_pdf,
 }
 
 

@@ -1,4 +1,4 @@
-"""What a file says, collected in reading order while the file is parsed."""
+"""The text of one file in reading order, and the report on a folder of files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 from rag_accel.engine_api import Document
 from rag_accel.sample.markup import paragraphs
-
-# Hold what every reader of documents returns: what was read, and what was not and why.
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from rag_accel.sample.file_text import FileText, TextBuilder, decoded, parser_module
-from rag_accel.sample.html_files import HtmlText
 
 
 def read_markdown(data: bytes) -> FileText:
     """Read Markdown: one part for each heading; the first top heading is the title.
 
-    Front matter, images and tags are left out, as is what nests more than 20 levels deep.
+    Front matter, images, tags and blocks of HTML are left out, as is what nests more than 20
+    levels deep.
     """
     markdown = parser_module("markdown_it", "Markdown").MarkdownIt("commonmark").enable("table")
     plugin = parser_module("mdit_py_plugins.front_matter", "Markdown")
@@ -51,8 +51,6 @@ class _MarkdownText:
                     self._take_inline(_inline_text(token.children))
                 case "fence" | "code_block":
                     self._add(token.content)
-                case "html_block":
-                    HtmlText(self._builder).feed(token.content)
                 case _:
                     pass
 

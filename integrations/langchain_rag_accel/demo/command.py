@@ -79,7 +79,7 @@ HELP = "answer questions over real documents, plain and accelerated, and compare
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--docs", type=Path, help="folder of .txt, .md, .html and .pdf documents")
+    parser.add_argument("--docs", type=Path, help="folder of .txt and .md documents")
     parser.add_argument("--questions", type=Path, help="file with one question a line, or JSON")
     parser.add_argument("--json", action="store_true", help="print one JSON object and no prose")
     parser.add_argument("--cache", type=Path, help="folder of the cached index")
