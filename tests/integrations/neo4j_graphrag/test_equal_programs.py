@@ -118,7 +118,7 @@ def test_queries_of_sixteen_threads_share_steps_of_the_model(
         if name.startswith("embedding#")
     )
     assert (own["items"], plain.all_here.is_set()) == (16, True)
-    assert own["steps"] <= 8
+    assert own["steps"] < 16
     for one, other in zip(found, expected, strict=True):
         assert [item.content for item in one.items] == [
             str(record["node"]) for record in other.records
