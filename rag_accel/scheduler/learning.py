@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil, sqrt
 
+from rag_accel.engine_api.line_fit import LineFit
+
 # Bound how long a step keeps newcomers waiting (HedraRAG section 4.2, Equation 1).
 #
 # Cutting a stretch of work that takes ``t`` seconds into slices of ``b`` shortens the mean wait of
@@ -19,38 +21,13 @@ from math import ceil, sqrt
 COMPANY_S = 2.0
 #: of what is not measured yet, so much of a batch is a fair first part
 FIRST_SHARE = 8
+#: of parts' sizes, relative to their mean and squared: with less they show no base
+_VARIATION = 0.05
 
 
 def running_mean(mean: float, value: float) -> float:
     """Move a mean an eighth of the way to a new value; 0 stands for no value yet."""
     return mean + (value - mean) / 8 if mean > 0 else value
-
-
-@dataclass(slots=True)
-class BaseFit:
-    """The line ``base + slope * items`` of parts' seconds; a newer part counts 8/7 as much."""
-
-    weight: float = 0.0
-    x: float = 0.0
-    y: float = 0.0
-    xx: float = 0.0
-    xy: float = 0.0
-
-    def observe(self, items: int, seconds: float) -> None:
-        """Take one part into account."""
-        old = 7 / 8
-        self.weight = old * self.weight + 1
-        self.x = old * self.x + items
-        self.y = old * self.y + seconds
-        self.xx = old * self.xx + items * items
-        self.xy = old * self.xy + items * seconds
-
-    def base_s(self) -> float | None:
-        """Return what a part costs besides its items; ``None`` while all are of about one size."""
-        spread = self.weight * self.xx - self.x * self.x
-        if spread <= 0.05 * self.x * self.x:
-            return None
-        return max(0.0, (self.y * self.xx - self.x * self.xy) / spread)
 
 
 @dataclass(slots=True)
@@ -65,8 +42,8 @@ class StepCosts:
     item_s: float = 0.0
     #: mean size of a primitive in binary digits; 0 before the first
     digits: float = 0.0
-    #: what parts cost by their size
-    parts: BaseFit = field(default_factory=BaseFit)
+    #: seconds of parts by their size; a newer part counts 8/7 as much
+    parts: LineFit = field(default_factory=lambda: LineFit(7 / 8))
 
     def learn_border(self, between_s: float, step_s: float) -> None:
         """Take the time from a step's command to its report, and the step's own, into account."""
@@ -87,7 +64,7 @@ class StepCosts:
     def learn_part(self, served_s: float, items: int) -> None:
         """Take into account what one part of a primitive, of so many items, has cost."""
         self.item_s = running_mean(self.item_s, served_s / max(1, items))
-        self.parts.observe(items, served_s)
+        self.parts.add(items, served_s)
 
     def beta_s(self, base_s: float) -> float:
         """Return what one more border costs.
@@ -96,7 +73,7 @@ class StepCosts:
         parts of different sizes have shown, and at least what the engine's profile says
         (``base_s``): a fit through few noisy points may well show nothing.
         """
-        return self.border_s + max(base_s, self.parts.base_s() or 0.0)
+        return self.border_s + max(base_s, self.parts.base_s(_VARIATION) or 0.0)
 
 
 def best_budget_s(border_s: float, service_s: float) -> float:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+from rag_accel.engine_api.line_fit import LineFit
+
 FORGETTING = 15 / 16
 """The weight of all earlier steps after each new one; five steps then suffice to settle."""
 
 _NUM_OVERRUNS = 40
 _MOST_MARGIN = 1.0
 
-_LEAST_VARIATION = 1e-3  # of sizes, relative to their mean, from which a slope can be told
+_LEAST_VARIATION = 1e-6  # of sizes, relative to their mean and squared, for a slope to show
 
 
 class LatencyFit:
@@ -21,13 +23,13 @@ class LatencyFit:
         beta: first guess of the seconds a step costs by itself.
     """
 
-    __slots__ = ("_n", "_x", "_xx", "_xy", "_y", "alpha", "beta", "num_steps")
+    __slots__ = ("_points", "alpha", "beta", "num_steps")
 
     def __init__(self, alpha: float, beta: float) -> None:
         self.alpha = alpha
         self.beta = beta
         self.num_steps = 0
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        self._points = LineFit(FORGETTING)
 
     def predict_s(self, tokens: float) -> float:
         """Return the predicted seconds of a step over ``tokens``."""
@@ -35,27 +37,13 @@ class LatencyFit:
 
     def add(self, tokens: float, seconds: float) -> None:
         """Learn from one step."""
-        self._n = self._n * FORGETTING + 1.0
-        self._x = self._x * FORGETTING + tokens
-        self._y = self._y * FORGETTING + seconds
-        self._xx = self._xx * FORGETTING + tokens * tokens
-        self._xy = self._xy * FORGETTING + tokens * seconds
+        self._points.add(tokens, seconds)
         self.num_steps += 1
-        self._fit()
-
-    def _fit(self) -> None:
-        mean_x, mean_y = self._x / self._n, self._y / self._n
-        variance = self._xx / self._n - mean_x * mean_x
-        if variance <= (_LEAST_VARIATION * mean_x) ** 2:
-            self._scale(mean_x, mean_y)
-            return
-        alpha = (self._xy / self._n - mean_x * mean_y) / variance
-        beta = mean_y - alpha * mean_x
-        if alpha < 0.0:
-            alpha, beta = 0.0, mean_y
-        elif beta < 0.0:
-            alpha, beta = self._xy / self._xx, 0.0
-        self.alpha, self.beta = alpha, beta
+        line = self._points.line(_LEAST_VARIATION)
+        if line is None:
+            self._scale(self._points.mean_size, self._points.mean_s)
+        else:
+            self.alpha, self.beta = line.per_item_s, line.base_s
 
     def _scale(self, mean_x: float, mean_y: float) -> None:
         """Keep the shape of the line: steps of one size tell its height only."""

@@ -16,6 +16,7 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
+from rag_accel.engine_api.line_fit import LineFit
 from rag_accel.errors import ConfigError, EngineError
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -42,9 +43,6 @@ class Measurements:
 def fit_latency(points: Sequence[tuple[int, float]]) -> LatencyModel:
     """Fit ``t = alpha * C + beta`` with ``alpha, beta >= 0`` to pairs of concurrency and seconds.
 
-    The least-squares line where it respects the bounds; otherwise the better of the line through
-    the origin and the constant, which is where the bounded optimum then lies.
-
     Raises:
         ConfigError: fewer than two different concurrencies.
     """
@@ -52,22 +50,12 @@ def fit_latency(points: Sequence[tuple[int, float]]) -> LatencyModel:
         raise ConfigError(
             "a line needs two concurrencies", found=str([items for items, _ in points])
         )
-    count = len(points)
-    mean_items = sum(items for items, _ in points) / count
-    mean_s = sum(seconds for _, seconds in points) / count
-    spread = sum((items - mean_items) ** 2 for items, _ in points)
-    alpha = sum((items - mean_items) * (seconds - mean_s) for items, seconds in points) / spread
-    beta = mean_s - alpha * mean_items
-    if alpha >= 0.0 and beta >= 0.0:
-        return LatencyModel(base_s=beta, per_item_s=alpha)
-    through_origin = sum(items * seconds for items, seconds in points) / sum(
-        items * items for items, _ in points
-    )
-    candidates = (
-        LatencyModel(base_s=0.0, per_item_s=max(0.0, through_origin)),
-        LatencyModel(base_s=max(0.0, mean_s), per_item_s=0.0),
-    )
-    return min(candidates, key=lambda model: _error(model, points))
+    fit = LineFit(keeps=1.0)
+    for items, seconds in points:
+        fit.add(items, seconds)
+    line = fit.line(variation=0.0)
+    assert line is not None, "two sizes have a slope"
+    return line
 
 
 def measure(
@@ -119,10 +107,6 @@ def measure(
 
 _WORK = WorkId("measure")
 _MOST_STEPS = 10_000
-
-
-def _error(model: LatencyModel, points: Sequence[tuple[int, float]]) -> float:
-    return sum((model.predict_s(items) - seconds) ** 2 for items, seconds in points)
 
 
 def _run(engine: Engine, work: EngineRequest, threads: int, clock: Clock) -> float:
