@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChunkSource:
     """What the state of all texts depends on that are encoded alike.
 
@@ -34,11 +41,25 @@ class ChunkSource:
 
     def key(self, ids: Iterable[int]) -> bytes:
         """Return the key of a text's tokens: 32 bytes."""
+        digest = self._before_ids.copy()
+        _add_tokens(digest, ids)
+        return digest.digest()
+
+    @cached_property
+    def _before_ids(self) -> _Hash:
+        """The digest of all but a text's tokens, hashed once for all texts behind a head."""
         digest = hashlib.sha256()
         for part in (self.model, self.namespace, self.recipe):
             encoded = part.encode("utf-8", "surrogatepass")
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
-        for tokens in (self.head, tuple(ids)):
-            digest.update(len(tokens).to_bytes(8, "little"))
-            digest.update(b"".join(token.to_bytes(8, "little", signed=True) for token in tokens))
-        return digest.digest()
+        _add_tokens(digest, self.head)
+        return digest
+
+
+def _add_tokens(digest: _Hash, ids: Iterable[int]) -> None:
+    """Hash the number of tokens and each of them, as eight bytes, the lowest first."""
+    tokens = array("q", ids)
+    digest.update(len(tokens).to_bytes(8, "little"))
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    digest.update(tokens)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 SegmentKind = Literal["head", "chunk", "glue"]
@@ -44,11 +45,16 @@ class SegmentedPrompt:
     """The segments of a prompt in their order, without a gap; the last one is glue."""
 
     segments: tuple[Segment, ...]
+    #: the tokens of the whole prompt
+    ids: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    #: the retrieved texts in their order
+    chunks: tuple[Segment, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """Return the tokens of the whole prompt."""
-        return tuple(token for segment in self.segments for token in segment.ids)
+    def __post_init__(self) -> None:
+        ids = tuple(chain.from_iterable(segment.ids for segment in self.segments))
+        object.__setattr__(self, "ids", ids)
+        chunks = tuple(segment for segment in self.segments if segment.kind == "chunk")
+        object.__setattr__(self, "chunks", chunks)
 
     @property
     def head(self) -> tuple[int, ...]:
@@ -60,11 +66,6 @@ class SegmentedPrompt:
     def before_chunks(self) -> tuple[int, ...]:
         """Return the tokens that no retrieved text stands before."""
         return self.ids[: self.chunks[0].start] if self.chunks else self.ids
-
-    @property
-    def chunks(self) -> tuple[Segment, ...]:
-        """Return the retrieved texts in their order."""
-        return tuple(segment for segment in self.segments if segment.kind == "chunk")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,12 @@ def test_a_key_is_that_of_its_source_and_tokens() -> None:
     assert len(SOURCE.key((5, 6))) == 32
 
 
+def test_keys_are_those_of_folders_that_there_are() -> None:
+    assert SOURCE.key((5, 6)).hex().startswith("3a2de623e854b17485c4c70db4847fc9")
+    behind = SOURCE.behind([(1,), (-3, 2**40)])
+    assert behind.key(range(9)).hex().startswith("900ccc3a02c5f380a40fa095a6250288")
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -63,7 +63,9 @@ def place(turns: Sequence[Turn], plans: Sequence[MemberPlan]) -> int:
     return len(late)
 
 
-def least_late(turns: Sequence[Turn], make: Callable[[], list[MemberPlan]]) -> list[MemberPlan]:
+def least_late(
+    turns: Sequence[Turn], plans: list[MemberPlan], make: Callable[[], list[MemberPlan]]
+) -> list[MemberPlan]:
     """Return the plans in which fewest pieces are late, though the most urgent ones be put off.
 
     A step that must end soon for one piece has room for few others, and costs these what every step
@@ -71,9 +73,9 @@ def least_late(turns: Sequence[Turn], make: Callable[[], list[MemberPlan]]) -> l
 
     Args:
         turns: the queued pieces, most urgent first.
-        make: returns empty plans.
+        plans: empty ones.
+        make: returns the like; called only where pieces are late.
     """
-    plans = make()
     num_late = place(turns, plans)
     if num_late and len(turns) > _MOST_WEIGHED:
         turns, plans = turns[:_MOST_WEIGHED], make()

@@ -221,11 +221,13 @@ class Placement(Returns):
 
     def _next_plan(self, now: float, cores: int, contended: bool) -> MemberPlan | None:
         """Return the first step that a free member should begin, as much as is in it."""
-        plans = self._plans(now, cores, contended)
-        if not any(self._may_take(plan.member, now, cores) for plan in plans):
+        if not any(work.todo for work in self._works.values()):
             return None
+        if not any(self._may_take(state, now, cores) for state in self._members.values()):
+            return None
+        plans = self._plans(now, cores, contended)
         turns = self._turns(plans, now, contended)
-        plans = least_late(turns, lambda: self._plans(now, cores, contended))
+        plans = least_late(turns, plans, lambda: self._plans(now, cores, contended))
         free = (plan for plan in plans if self._may_take(plan.member, now, cores))
         return next((plan for plan in free if plan.pieces), None)
 

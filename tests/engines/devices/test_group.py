@@ -16,6 +16,7 @@ import pytest
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import Member
+from rag_accel.engines.devices.placement import Placement
 from rag_accel.errors import ClosedError, EngineError, EngineLostError, EngineOutputError
 from rag_accel.testing import EngineContract, ManualClock
 from rag_accel.testing.members import FakeMember, plain_vectors
@@ -79,6 +80,29 @@ def test_a_work_of_a_thousand_texts_is_computed_by_all_members_and_comes_back_in
         found = outcomes(engine, 1)["bulk"]
     np.testing.assert_array_equal(found, plain_vectors(texts, "query"))
     assert found.dtype == np.float32
+
+
+def test_the_plan_of_all_members_is_made_twice_for_one_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once to tell whether it will be late, and once to place it."""
+    made: list[str] = []
+
+    def counting(name: str) -> None:
+        plain = getattr(Placement, name)
+
+        def plans(*args: Any) -> Any:
+            made.append(name)
+            return plain(*args)
+
+        monkeypatch.setattr(Placement, name, plans)
+
+    counting("_plans")
+    counting("_lanes")
+    with group(FakeMember("a"), FakeMember("b"), slo_s=5.0) as engine:
+        engine.submit([request("one")])
+        outcomes(engine, 1)
+    assert made == ["_lanes", "_plans"]
 
 
 def test_no_text_is_computed_twice() -> None:
