@@ -1,4 +1,4 @@
-"""A flat FAISS index owned elsewhere: the searches of many callers in one call."""
+"""An engine over a flat FAISS index of the program: the searches of many callers in one call."""
 
 from __future__ import annotations
 
@@ -166,9 +166,9 @@ class FlatIndexEngine(EngineBase):
 
 
 def measured_scan(index: Any, queries: Vectors, k: int, learned: SearchThreads) -> tuple[Any, Any]:
-    """Return what ``index.search`` does, on the number of threads with which it takes least.
+    """Search an index on the number of threads that takes least.
 
-    The calling thread's own number is the most, and has not changed afterwards.
+    The calling thread's own number is the most, and is unchanged afterwards.
     """
     most = max(1, load_faiss().omp_get_max_threads())
     numbers = len(queries) * index.ntotal * index.d

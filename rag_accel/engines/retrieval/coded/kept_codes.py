@@ -1,4 +1,4 @@
-"""Codes kept beside an index, made in the background and again after it has changed."""
+"""Codes of an index, made in the background and again after it has changed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 
 ENCODED_AT_ONCE = 1 << 19  # numbers for which a change of the index may have to wait: about 5 ms
-REST = 3.0  # times what a look took: searches and other work go on meanwhile
-QUIET = 1.0  # times what making the codes took, rests included: so long the index is left alone
+REST = 3.0  # pause after each read, in times its length: searches and other work go on meanwhile
+QUIET = 1.0  # times the whole encoding took: how long an index must not change before the next
 
 _logger = logging.getLogger(__name__)
 
@@ -66,17 +66,16 @@ class _State:
 class KeptCodes(Generic[T]):
     """The codes of one kind of the present state of an index, or none.
 
-    ``codes`` and ``want`` are called on one thread. The codes are made by a thread of this object,
-    which reads the index in short looks on one core and rests three times as long as it works, so
-    that searches and changes go on beside it. If the index changes meanwhile it gives up. Codes are
-    made again only after the index has been left alone for as long as making them takes, so that an
-    index which changes all the time costs nothing.
+    ``codes`` and ``want`` are called on one thread. A background thread encodes the index in short
+    reads on one core and rests three times as long as it works, so that searches and changes go
+    on. It gives up if the index changes. The next encoding begins once the index has not changed
+    for as long as encoding takes, so an index that changes all the time costs nothing.
 
     Args:
-        index: whose codes to keep.
-        clock: measures how long making them takes and how long the index has rested.
+        index: the index to encode.
+        clock: measures encoding, and the time since the last change.
         max_bytes: an index whose codes would need more gets none.
-        kind: what is kept.
+        kind: the kind of codes.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class KeptCodes(Generic[T]):
         self._closing = threading.Event()
 
     def codes(self, view: IndexView) -> T | None:
-        """Return the codes of what is viewed; None if there are none of exactly that state."""
+        """Return the codes of exactly this state of the index, None if there are none."""
         kept = self._kept
         if kept is None:
             return None
@@ -105,7 +104,7 @@ class KeptCodes(Generic[T]):
         return None
 
     def want(self, view: IndexView) -> None:
-        """Say that codes would be of use; they are made in the background when it is time."""
+        """Request codes; the background thread makes them when it is time."""
         vectors = view.vectors
         if self._is_broken or self._closing.is_set() or not isinstance(vectors, IvfVectors):
             return

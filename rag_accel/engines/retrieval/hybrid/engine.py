@@ -20,16 +20,13 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.retrieval.hybrid.fusion import (
-    HybridSpec,
-    fuse_rankings,
-)
 from rag_accel.engines.retrieval.hybrid.lexical import (
     LexicalIndex,
     LexicalSnapshot,
     check_text,
     living,
 )
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec, fuse_rankings
 from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.search_request import (
     filter_condition,
@@ -37,7 +34,8 @@ from rag_accel.engines.retrieval.search_request import (
     ingested,
     wrong_payload,
 )
-from rag_accel.engines.retrieval.vectors.spec import Vectors, check_filter, checked_query
+from rag_accel.engines.retrieval.vectors.checks import check_filter, checked_query
+from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
@@ -56,9 +54,9 @@ class HybridEngine(EngineBase):
     (Cormack et al., SIGIR 2009). Each result is what the query would find alone. A query without
     words that documents know is ranked by vector alone, still with scores of the fusion.
 
-    A step first runs its searches, then its ingestions. Documents changed through this engine or
-    beside it are found by the next step, in both rankings: the first step after a change builds
-    the lexical ranking anew, once, see ``lexical.py`` for what that costs. A document deleted
+    A step first runs its searches, then its ingestions. Changed documents are found by the next
+    step, in both rankings: the first step after a change rebuilds the lexical ranking, see
+    ``lexical.py`` for the cost. A document deleted
     while a step runs is left out when the rankings are fused.
 
     Final values: ``tuple[ScoredDocument, ...]`` of a search, best first: ``min(k, matching
@@ -68,7 +66,7 @@ class HybridEngine(EngineBase):
     filter or vector; EngineOutputError for a vector with NaN.
 
     Args:
-        index: what to search; may also be used and changed from other threads.
+        index: the index to search; may also be used and changed from other threads.
         spec: depths, weights and tokenising; a query may have weights and depths of its own.
         lexical: the ranking by words of the same index, to share it; by default one is made.
         max_batch: queries worth putting into one step.
@@ -215,7 +213,7 @@ class HybridEngine(EngineBase):
 
 @dataclass(slots=True)
 class _Search:
-    """One valid search: ``vector: [dim], float32``, and what it has found by words."""
+    """One valid search: ``vector: [dim], float32``, and its ranking by words."""
 
     id: WorkId
     query: HybridQuery

@@ -25,7 +25,8 @@ from rag_accel.engines.retrieval.index.file_format import (
     write_parts,
 )
 from rag_accel.engines.retrieval.index.store import DocumentIndex, IndexSnapshot, TrainedClusters
-from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, checked_vectors
+from rag_accel.engines.retrieval.vectors.checks import checked_vectors
+from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors
 from rag_accel.errors import ConfigError, DocumentError, EngineOutputError, IndexFileError
 from rag_accel.system.files import replaced_file
 
@@ -40,7 +41,7 @@ class IndexHeader:
         spec: dimension, metric and kind.
         count: number of documents.
         num_clusters: trained clusters; 0 where searches are flat.
-        fingerprint: what the saver said about the embedder.
+        fingerprint: the name of the embedder, as given to ``save_index``.
     """
 
     spec: IndexSpec

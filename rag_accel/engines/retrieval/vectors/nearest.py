@@ -50,7 +50,7 @@ _NONE = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What was fetched, and how near it and the rest can be at best.
+    """Fetched vectors, with bounds on the scores of these and of all others.
 
     Args:
         labels: ``[n, m]``, best first, ``NO_LABEL`` at the end of rows that hold fewer.
@@ -65,7 +65,7 @@ class Candidates:
 
 
 class Source(Protocol):
-    """A source of candidates beside an index: the same vectors by other, approximate scores."""
+    """Another source of candidates than the index: the same vectors by approximate scores."""
 
     def first_count(self, limit: int) -> int:
         """Return how many to fetch at first where ``limit`` are wanted."""
@@ -76,7 +76,7 @@ class Source(Protocol):
         ...
 
     def candidates(self, queries: Vectors, scores: Scores, labels: Labels) -> Candidates:
-        """Return what the scores that ``fetch`` returned say of the exact ones."""
+        """Return the candidates, with the bounds that the scores of ``fetch`` set to exact ones."""
         ...
 
 
@@ -120,7 +120,7 @@ class IndexSource:
         return limit + MARGIN
 
     def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
-        """Return what the index fetches."""
+        """Return the scores and labels of the index."""
         return self.index.fetch(queries, count, scope)
 
     def candidates(self, queries: Vectors, scores: Scores, labels: Labels) -> Candidates:
@@ -151,16 +151,16 @@ def _search(
     number = 0
     while len(rows) and number != fetches:
         count = min(count, scope.size)
-        asked, wanted = queries[rows], limits[rows]
-        scores, labels = source.fetch(asked, count, scope)
+        open_queries, wanted = queries[rows], limits[rows]
+        scores, labels = source.fetch(open_queries, count, scope)
         is_all = (labels[:, -1] == NO_LABEL) | (count == scope.size)
-        found = source.candidates(asked, scores, labels)
+        found = source.candidates(open_queries, scores, labels)
         bounds = np.where(is_all, -np.inf, found.bounds)
-        settled = prove_nearest(index, asked, wanted, replace(found, bounds=bounds))
-        for row, one in zip(rows, settled, strict=True):
-            if one is not None:
-                hits[row] = one
-        rows = rows[[one is None for one in settled]]
+        settled = prove_nearest(index, open_queries, wanted, replace(found, bounds=bounds))
+        for row, found_hits in zip(rows, settled, strict=True):
+            if found_hits is not None:
+                hits[row] = found_hits
+        rows = rows[[found_hits is None for found_hits in settled]]
         count *= GROWTH
         number += 1
     return rows
@@ -194,9 +194,8 @@ def _rescored(
 ) -> tuple[ExactScores, Labels]:
     """Return exact scores and labels, ``[n, m]`` each, sorted by score, then by label.
 
-    Those that come first are looked at first; of the others only those that can be nearer than the
-    last one kept, or as near. Who was not looked at, and ``NO_LABEL``, comes last, with a score of
-    minus infinity.
+    The first candidates are scored first; of the others only those that can be as near as the last
+    one kept. Those not scored, and ``NO_LABEL``, come last, with a score of minus infinity.
     """
     exact = np.full(found.labels.shape, -np.inf)
     if found.highest is None:
@@ -228,8 +227,8 @@ def _rescore(index: VectorIndex, queries: Vectors, labels: Labels, exact: ExactS
         vectors = index.gather(part.ravel()).reshape(*part.shape, dimension)
         for start in range(0, len(part), step):
             rows = slice(first + start, min(first + start + step, first + at_once))
-            asked, rest = queries[rows, None, :], vectors[start : start + step]
-            exact[rows, :width] = exact_scores(index.metric, asked, rest)
+            block = vectors[start : start + step]
+            exact[rows, :width] = exact_scores(index.metric, queries[rows, None, :], block)
 
 
 def _rescore_pairs(

@@ -2,7 +2,7 @@
 
 FAISS compares few queries with the centroids one by one, and many by a matrix product, which sums
 in another order: a query near the border of two clusters would visit different ones in a batch than
-alone. What counts here is the comparison one by one. A product is used where it is the faster, and
+alone. The comparison one by one decides. A product is used where it is the faster, and
 believed only where the last cluster chosen and the first one left out differ by more than two sums
 in float32 can; the others of its queries are compared one by one.
 """
