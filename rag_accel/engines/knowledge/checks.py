@@ -34,7 +34,7 @@ def fault(request: EngineRequest) -> EngineError | None:
         return EngineError(
             "a knowledge engine got something that it cannot do",
             found=f"{request.kind} with {type(payload).__name__}",
-            valid=", ".join(f"{kind} with {one.__name__}" for kind, one in _PAYLOADS.items()),
+            valid=", ".join(f"{kind} with {kept.__name__}" for kind, kept in _PAYLOADS.items()),
         )
     for name in _NUMBERS:
         value = getattr(payload, name, 0)

@@ -34,7 +34,7 @@ _MOST_WAIT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What one query gave: paths, ``None`` for a request with too many edges, or an error."""
+    """The result of a query: paths, ``None`` for a request with too many edges, or an error."""
 
     lanes: QueryLanes
     query: Query
@@ -174,7 +174,7 @@ class RemoteQueries:
                     self._threads[query] = thread
 
     def _ended(self, report: _Report) -> list[EngineOutput]:
-        """Return what the requests of a query got, and queue what they still need."""
+        """Return the outputs of a query's requests, and queue the queries they still need."""
         lanes, query = report.lanes, report.query
         lanes.end(query)
         self._threads.pop(query, None)
@@ -193,10 +193,13 @@ class RemoteQueries:
     def _failed(self, report: _Report, error: BaseException) -> list[EngineOutput]:
         """End what an error meets for certain, and ask again for others in smaller parts."""
         query = report.query
-        left = [one for one in report.work if self._live.get(one.id) is one]
+        left = [request for request in report.work if self._live.get(request.id) is request]
         is_same_question = not query.is_bounded
         if len(report.work) == 1 or is_same_question or query.view.is_down(error):
-            return [self._end(one, EngineOutput(one.id, "error", error=error)) for one in left]
+            return [
+                self._end(request, EngineOutput(request.id, "error", error=error))
+                for request in left
+            ]
         if left:
             report.lanes.split(query, left)
         return []
@@ -264,11 +267,11 @@ def _answer(
     view = query.view
     if query.kind == "link":
         return calls.started(view, work, view.find(calls.queries(work), time_s))
-    asked = [calls.expansion(request) for request in work]
+    expansions = [calls.expansion(request) for request in work]
     ask = view.expand_small if query.is_bounded else view.expand
     return [
         None if edges is None else calls.extended(request, edges)
-        for request, edges in zip(work, ask(asked, time_s), strict=True)
+        for request, edges in zip(work, ask(expansions, time_s), strict=True)
     ]
 
 

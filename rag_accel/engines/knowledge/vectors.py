@@ -77,7 +77,7 @@ def nearest(
     least = -np.inf if k >= len(ids) else np.partition(scores, len(ids) - k)[len(ids) - k]
     margin = 2 * len(vector) * float(np.finfo(np.float32).eps)
     near = np.flatnonzero((scores >= least - margin) & (scores > -np.inf))
-    exact = np.concatenate([_scores(one, vector) for one in _cut(parts, near)])
+    exact = np.concatenate([_scores(rows, vector) for rows in _cut(parts, near)])
     return best(ids[near], exact, k, rank)
 
 
