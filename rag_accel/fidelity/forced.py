@@ -102,7 +102,7 @@ class ForcedEngine:
         return found, self._runner.logits
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Free the engine's memory."""
         self.engine.close()
 
     def _finished(self) -> EngineOutput:

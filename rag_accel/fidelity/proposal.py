@@ -1,4 +1,4 @@
-"""The ratio that a check proposes, from what was measured of each."""
+"""The ratio that a check proposes, from the measurements of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RatioFidelity:
 
     @classmethod
     def of(cls, ratio: float, found: Sequence[Divergence]) -> RatioFidelity:
-        """Return the means of what was found prompt by prompt."""
+        """Return the means over prompts."""
         top1 = mean_and_error([each.top1 for each in found])
         return cls(ratio, *top1, *mean_and_error([each.kl_mean for each in found]))
 

@@ -91,7 +91,7 @@ def write_chunk(file: BinaryIO, state: KeyValues, tag: ChunkTag, secret: bytes) 
         file: open for writing, at its beginning.
         state: two tensors of one shape and floating dtype.
         tag: metadata of the state.
-        secret: the folder's; whoever does not know it cannot make a file that is read.
+        secret: the folder's; without it nobody can make a file that is accepted.
 
     Raises:
         OSError: it cannot be written.
@@ -113,7 +113,7 @@ def write_chunk(file: BinaryIO, state: KeyValues, tag: ChunkTag, secret: bytes) 
 
 
 def read_header(file: BinaryIO, size: int) -> ChunkHeader:
-    """Return the header of a file whose tensors are exactly what stands behind it.
+    """Return the header of a file with exactly its tensors behind it.
 
     Args:
         file: open for reading, at its beginning; left at its tensors.
@@ -151,8 +151,8 @@ def read_chunk(
     Args:
         file: open for reading, at its beginning.
         size: of the whole file, in bytes.
-        name: under which the state is looked for.
-        model: that it must be of.
+        name: expected of the state.
+        model: expected of it.
         dtype: of keys and values.
         secret: the folder's.
 

@@ -14,18 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from rag_accel.errors import ChunkFileError, ConfigError
 from rag_accel.kv.entry import Purges
 from rag_accel.kv.files import VERSION, ChunkHeader, read_header
-from rag_accel.system.files import replaced_file
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # a system without such locks
-    fcntl = None
+from rag_accel.system.files import lock_file, replaced_file
 
 SECRET_BYTES = 32
 _SECRET = ".secret"
@@ -236,9 +230,7 @@ class ChunkFolder:
         flags = os.O_RDWR | os.O_CREAT | _NO_LINK
         descriptor = os.open(self.path / _LOCK, flags, 0o600)
         try:
-            if fcntl is not None:
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock_file(descriptor)
             yield
         finally:
             os.close(descriptor)

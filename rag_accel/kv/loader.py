@@ -129,7 +129,7 @@ class Loader:
             return self._is_wanted(key)
 
     def fetch(self) -> list[tuple[bytes, KeyValues | None]]:
-        """Return what has arrived since the last call; None where there is no state."""
+        """Return the keys read since the last call, each with its state or None."""
         with self._changed:
             arrived, self._arrived = self._arrived, {}
             return list(arrived.items())

@@ -40,7 +40,7 @@ class ChunkStore(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what was counted so far, by the names in ``CHUNK_COUNTS``; from any thread."""
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``; from any thread."""
         ...
 
     @property
@@ -165,7 +165,7 @@ class HostStore(SynchronousStore):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what was counted so far, by the names in ``CHUNK_COUNTS``."""
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``."""
         return {
             **dict.fromkeys(CHUNK_COUNTS, 0),
             "chunk_hits_memory": self._hits,

@@ -60,7 +60,7 @@ class TieredStore:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what was counted so far, by the names in ``CHUNK_COUNTS``; from any thread."""
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``; from any thread."""
         disk, hints = self._disk.counts, self._loader.hints
         return {
             **self._host.counts,

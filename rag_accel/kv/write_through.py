@@ -33,7 +33,7 @@ class WriteThroughStore(SynchronousStore):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what was counted so far, by the names in ``CHUNK_COUNTS``."""
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``."""
         disk = self._disk.counts
         return {
             **dict.fromkeys(CHUNK_COUNTS, 0),

@@ -111,7 +111,7 @@ class Adjacency:
         Args:
             expansion: the entities; their ids may be larger than those known here.
             relations: ids of the relations it follows, in the order of their names.
-            patch: what has changed since.
+            patch: changes since it was built.
         """
         if not len(expansion.entities):
             return no_edges(0)

@@ -21,7 +21,7 @@ def hop(view: GraphView, work: Sequence[EngineRequest]) -> Sequence[Paths]:
 
 
 def queries(work: Sequence[EngineRequest]) -> list[LinkQuery]:
-    """Return what each request of a search looks for."""
+    """Return the query of each request for a search."""
     return [request.payload for request in work]
 
 

@@ -27,7 +27,7 @@ _NUMBERS = ("k", "fan_out", "limit")
 
 
 def fault(request: EngineRequest) -> EngineError | None:
-    """Return what is wrong with work, if anything is."""
+    """Return the error of malformed work, if it is malformed."""
     payload = request.payload
     valid = _PAYLOADS.get(request.kind)
     if valid is None or not isinstance(payload, valid):

@@ -209,8 +209,8 @@ class MemoryGraph:
         Args:
             names: of the entities; one that is not there gets none.
             vectors: ``[len(names), dim], float32``.
-            texts: what each was made of, as ``unembedded`` told it; an entity that has got
-                another text since gets none. None does not look at texts.
+            texts: the text of each vector, as returned by ``unembedded``; an entity whose text has
+                changed since gets none. None skips this check.
 
         Raises:
             GraphLinkError: if they are no finite numbers, too few or many, of no component, or of
@@ -332,5 +332,5 @@ def _require_same_model(sample: tuple[str, NDArray[np.float32]], vectors: Any) -
             where=f"the text {text[:60]!r}",
             found="another vector than before",
             valid="the model that embedded the others",
-            hint="MemoryGraph.embed(..., model='its name') makes all vectors anew",
+            hint="MemoryGraph.embed(..., model='its name') replaces all vectors",
         )

@@ -56,7 +56,7 @@ class RemoteQueries:
     """The queries of one engine. All methods but ``interrupt`` run on the engine's worker thread.
 
     A thread is made for each query and ends with it: that costs a hundredth of a round trip, and
-    nothing stays behind. What a query gives is put into an outbox, and looked at in ``step``.
+    nothing stays behind. A query's result goes into an outbox, which ``step`` reads.
 
     Args:
         clock: is that of ``EngineRequest.deadline``.
@@ -146,7 +146,7 @@ class RemoteQueries:
         return opened
 
     def _queue(self, lanes: QueryLanes, view: RemoteView, request: EngineRequest) -> None:
-        """Let a request share a query, or ask alone what is known to be large."""
+        """Let a request share a query, or give it one of its own if it is known to be large."""
         if request.kind is PrimitiveKind.SEARCHING:
             lanes.share("link", view, request)
         elif view.is_large(calls.expansion(request)):
@@ -155,7 +155,7 @@ class RemoteQueries:
             lanes.share("hop", view, request)
 
     def _start(self) -> None:
-        """Send what may be sent now."""
+        """Send the queries that may run now."""
         now = self._clock.now()
         for opened in self._opened.values():
             for query in opened.lanes.start(now):
@@ -191,7 +191,7 @@ class RemoteQueries:
         return outputs
 
     def _failed(self, report: _Report, error: BaseException) -> list[EngineOutput]:
-        """End what an error meets for certain, and ask again for others in smaller parts."""
+        """End the requests that an error certainly meets, and retry others in smaller parts."""
         query = report.query
         left = [request for request in report.work if self._live.get(request.id) is request]
         is_same_question = not query.is_bounded
@@ -231,7 +231,7 @@ class RemoteQueries:
         return output
 
     def _wait_s(self, time_s: float | None) -> float:
-        """Return how long a step may wait before lanes are looked at again."""
+        """Return how long a step may wait before it checks the lanes again."""
         if not self._live:
             return 0.0
         now, times = self._clock.now(), [_MOST_WAIT_S if time_s is None else time_s]
@@ -253,7 +253,7 @@ def _run(
     time_s: float | None,
     reports: Outbox[_Report],
 ) -> None:
-    """Make one query and report what it gave, on its own thread."""
+    """Run one query and report its result, on its own thread."""
     try:
         report = _Report(lanes, query, work, _answer(query, work, time_s))
     except BaseException as error:  # whatever it is, somebody waits for it

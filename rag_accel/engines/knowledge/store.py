@@ -36,7 +36,7 @@ class GraphStore:
     ``building``, which is taken before ``lock`` and never in it, by any thread.
 
     Args:
-        edits: what there is at first.
+        edits: the first contents.
         merge_after: edits that are kept before they are merged, or None.
         at_once: the part of the graph that edits must be more than for the thread that asks to
             merge them.

@@ -1,4 +1,4 @@
-"""Vectors of entities, and those nearest to another one, whatever order they are kept in."""
+"""Vectors of entities, and exact search for the nearest, independent of their order."""
 
 from __future__ import annotations
 
@@ -123,5 +123,5 @@ def as_rows(vectors: Any, num: int) -> NDArray[np.float32]:
 
 
 def bad_vectors(found: str, valid: str) -> GraphLinkError:
-    """Return the error of what cannot be kept as vectors."""
+    """Return the error of values that cannot be vectors of entities."""
     return GraphLinkError("these cannot be the vectors of entities", found=found, valid=valid)

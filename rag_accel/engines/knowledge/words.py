@@ -151,7 +151,7 @@ class NameWords:
         """Return the ``k`` entities whose names share most with a text; without a word, none.
 
         Args:
-            text: what is asked.
+            text: the query.
             k: most entities.
             rank: gives numbers of ids in the order of their names.
         """
@@ -175,7 +175,7 @@ class NameWords:
     def _totals(self, names: Ids) -> NDArray[np.float64]:
         """Return the weight of all words of each name, summed in their order; ids ascend.
 
-        They are made for all names once half as many names were looked at as there are.
+        They are made for all names once the totals of half the names were requested.
         """
         if self._all_totals is None:
             self._num_looked += len(names)

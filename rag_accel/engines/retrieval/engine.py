@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -18,6 +17,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval.index.store import DocumentIndex
+from rag_accel.engines.retrieval.pending_requests import PendingRequests
 from rag_accel.engines.retrieval.search_request import (
     VALID_WORK,
     Search,
@@ -52,7 +52,7 @@ class _Ingestion:
     turn: int
 
 
-class RetrievalEngine(EngineBase):
+class RetrievalEngine(PendingRequests):
     """An engine for SEARCHING (``SearchQuery``) and INGESTION (``IngestBatch``) on one index.
 
     Each result is what the query would find alone, in ids, order and scores. Nothing is cached.
@@ -68,7 +68,7 @@ class RetrievalEngine(EngineBase):
     turn, later ones the faster way.
 
     An ingestion waits for the searches that were submitted before it or together with it: they see
-    the index without it, and a search submitted after it has ended sees what was ingested.
+    the index without it, and a search submitted after its end sees the new documents.
 
     Final values: ``tuple[ScoredDocument, ...]`` of a search, best first; the ``tuple[str, ...]`` of
     its documents' ids of an ingestion, which is taken whole or not at all. Work ends in ``error``
@@ -98,15 +98,17 @@ class RetrievalEngine(EngineBase):
         max_code_bytes: int = MAX_CODE_BYTES,
         clock: Clock | None = None,
     ) -> None:
-        self._index = index
-        self._profile = EngineProfile(
-            kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
-            max_batch=max_batch,
-            latency=latency,
-            max_threads=usable_cores() if max_threads is None else max_threads,
-            stepped=index.spec.kind is IndexKind.IVF,
-            pure=True,
+        super().__init__(
+            EngineProfile(
+                kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
+                max_batch=max_batch,
+                latency=latency,
+                max_threads=usable_cores() if max_threads is None else max_threads,
+                stepped=index.spec.kind is IndexKind.IVF,
+                pure=True,
+            )
         )
+        self._index = index
         self._sliced_from_s = sliced_from_s
         self._clock = clock or MonotonicClock()
         self._costs = ScanCosts(_FIRST_PER_NUMBER_S * index.spec.dimension)
@@ -115,14 +117,8 @@ class RetrievalEngine(EngineBase):
         self._stepped = SteppedSearches(
             index, self._clock, self._piece_cost, self._ways.coded.kept.codes
         )
-        self._pending: dict[WorkId, EngineRequest] = {}
         self._ingestions: dict[WorkId, _Ingestion] = {}
         self._turn = 0
-
-    @property
-    def profile(self) -> EngineProfile:
-        """Return what this engine does."""
-        return self._profile
 
     @property
     def index(self) -> DocumentIndex:
@@ -141,27 +137,22 @@ class RetrievalEngine(EngineBase):
         with self._index.reading():
             return self._ways.coded.kept.codes(self._index.view()) is not None
 
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; it is looked at in the next step."""
-        for request in work:
-            self._pending[request.id] = request
-
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work, half-done searches included."""
+        super().cancel(ids)
         for work in ids:
-            self._pending.pop(work, None)
             self._ingestions.pop(work, None)
         self._stepped.cancel(ids)
 
     def close(self) -> None:
         """Forget all work; the index stays the caller's."""
-        self._pending.clear()
+        super().close()
         self._ingestions.clear()
         self._stepped.clear()
         self._ways.close()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Search and ingest on ``budget.threads`` threads; return what has ended.
+        """Search and ingest on ``budget.threads`` threads; return the outputs of ended work.
 
         Without half-done searches everything submitted ends, unless its searches are predicted to
         take longer than ``budget.time_s`` and than ``sliced_from_s``. Then they are read piece by
@@ -185,11 +176,10 @@ class RetrievalEngine(EngineBase):
 
     def _take_pending(self) -> tuple[list[EngineOutput], list[Search]]:
         """Set ingestions aside and return the errors of bad searches, and the good ones."""
-        work, self._pending = list(self._pending.values()), {}
         self._turn += 1
         outputs: list[EngineOutput] = []
         searches: list[Search] = []
-        for request in work:
+        for request in self._taken():
             if request.kind is PrimitiveKind.INGESTION:
                 self._ingestions[request.id] = _Ingestion(request, self._turn)
                 continue

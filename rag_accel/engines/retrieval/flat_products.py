@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engines.retrieval.vectors.spec import Vectors
-from rag_accel.engines.retrieval.vectors.vectors import load_faiss
+from rag_accel.engines.retrieval.vectors.vectors import UNIT_ROUNDOFF, load_faiss
 
 #: scores that are held at a time
 BLOCK_SCORES = 1 << 22
-#: rows of which only the maximum is looked at first
+#: rows of which only the maximum is compared first
 GROUP = 64
 #: fetched beyond ``k``, so that rounding at the cut seldom matters
 MARGIN = 8
-#: relative rounding of one operation in float32
-UNIT_ROUNDING = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ def _rounding(view: FlatView, queries: Vectors, kth: Any) -> Any:
     than the ``k``-th is no longer than the query and that distance together.
     """
     lengths = np.linalg.norm(queries, axis=1)
-    per_length = 2 * (view.dimension + 4) * UNIT_ROUNDING
+    per_length = 2 * (view.dimension + 4) * UNIT_ROUNDOFF
     if view.sign > 0:
         return per_length * lengths * _longest(view)
     return per_length * (2 * lengths + np.sqrt(np.abs(kth))) ** 2

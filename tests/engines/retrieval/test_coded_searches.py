@@ -28,8 +28,8 @@ from rag_accel.engine_api import SearchQuery, StepBudget
 from rag_accel.engines.retrieval import DocumentIndex, Metric, search_ways
 from rag_accel.engines.retrieval.coded.codes import CodedVectors
 from rag_accel.engines.retrieval.coded.encoder import CodedVectorsEncoder
-from rag_accel.engines.retrieval.coded.kept_codes import QUIET
-from rag_accel.engines.retrieval.coded.searches import LABEL_BYTES, CodedSearches
+from rag_accel.engines.retrieval.coded.kept_codes import LABEL_BYTES, QUIET
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import exact_scores, prove_nearest
 from rag_accel.engines.retrieval.vectors.row_places import MOST_LABELS

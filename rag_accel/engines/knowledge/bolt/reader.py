@@ -18,13 +18,7 @@ _NOTE = "while a knowledge graph was read from its database"
 class BoltAccess:
     """The database and rights of queries. Only queries with equal access ever share a call.
 
-    Args:
-        database: its name; ``None`` for the home database of the user.
-        auth: other credentials than the driver's, as ``neo4j.basic_auth`` returns them.
-        impersonated_user: the user whose rights apply instead.
-        bookmarks: what must have been written before a query reads, as ``neo4j.Bookmarks``; by
-            default what the driver's own ``execute_query`` has written.
-        timeout_s: longest time of a query on the server; ``None`` leaves it to the server.
+    The fields are those arguments of ``BoltGraph``.
     """
 
     database: str | None = None

@@ -31,13 +31,13 @@ from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import (
-    SMALLEST_NORMAL,
-    UNIT_ROUNDOFF,
     Candidates,
     ExactScores,
 )
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
+    SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
     Scores,
     SearchScope,
 )

@@ -13,30 +13,13 @@ import numpy as np
 from rag_accel.clock import Clock
 from rag_accel.engine_api import ScoredDocument
 from rag_accel.engines.retrieval.coded.codes import CodedVectors
-from rag_accel.engines.retrieval.coded.encoder import CodedVectorsEncoder
 from rag_accel.engines.retrieval.coded.kept_codes import KeptCodes
 from rag_accel.engines.retrieval.index.contents import IndexView
 from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.search_request import Search, grouped
-from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import (
     nearest,
 )
-from rag_accel.engines.retrieval.vectors.row_places import MOST_LABELS
-
-LABEL_BYTES = 8 * (1 + MOST_LABELS)  # of each vector: its label and its place
-
-
-class CodedLists:
-    """An index encoded as FAISS's 8-bit lists, one byte for each number; a ``CodeKind``."""
-
-    def nbytes(self, vectors: IvfVectors) -> float:
-        """Return the most bytes that codes, labels and places need."""
-        return len(vectors) * (vectors.dimension + LABEL_BYTES)
-
-    def encoder(self, vectors: IvfVectors) -> CodedVectorsEncoder:
-        """Return an encoder."""
-        return CodedVectorsEncoder(vectors)
 
 
 class CodedSearches:
@@ -49,7 +32,7 @@ class CodedSearches:
     """
 
     def __init__(self, index: DocumentIndex, clock: Clock, max_code_bytes: int) -> None:
-        self.kept: KeptCodes[CodedVectors] = KeptCodes(index, clock, max_code_bytes, CodedLists())
+        self.kept = KeptCodes(index, clock, max_code_bytes)
         self._index = index
 
     def search(self, crowd: Sequence[Search]) -> list[list[ScoredDocument]] | None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from rag_accel.engine_api import (
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -28,6 +27,7 @@ from rag_accel.engines.retrieval.hybrid.lexical import (
 )
 from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec, fuse_rankings
 from rag_accel.engines.retrieval.index.store import DocumentIndex
+from rag_accel.engines.retrieval.pending_requests import PendingRequests
 from rag_accel.engines.retrieval.search_request import (
     filter_condition,
     grouped,
@@ -46,7 +46,7 @@ VALID_WORK = "SEARCHING with HybridQuery, or INGESTION with IngestBatch"
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0005)
 
 
-class HybridEngine(EngineBase):
+class HybridEngine(PendingRequests):
     """An engine for SEARCHING (``HybridQuery``) and INGESTION (``IngestBatch``) on one index.
 
     The searches of a step are ranked by words one by one, and by vector in one call for all with
@@ -89,15 +89,16 @@ class HybridEngine(EngineBase):
         self._index = index
         self._lexical = LexicalIndex(index, self._spec.lexical) if lexical is None else lexical
         self._check_lexical()
-        self._profile = EngineProfile(
-            kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
-            max_batch=max_batch,
-            latency=latency,
-            max_threads=usable_cores() if max_threads is None else max_threads,
-            pure=True,
-            capabilities=frozenset({Capability.READS_TEXT}),
+        super().__init__(
+            EngineProfile(
+                kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
+                max_batch=max_batch,
+                latency=latency,
+                max_threads=usable_cores() if max_threads is None else max_threads,
+                pure=True,
+                capabilities=frozenset({Capability.READS_TEXT}),
+            )
         )
-        self._pending: dict[WorkId, EngineRequest] = {}
 
     def _check_lexical(self) -> None:
         if self._lexical.index is not self._index or self._lexical.spec != self._spec.lexical:
@@ -109,11 +110,6 @@ class HybridEngine(EngineBase):
             )
 
     @property
-    def profile(self) -> EngineProfile:
-        """Return what this engine does."""
-        return self._profile
-
-    @property
     def index(self) -> DocumentIndex:
         """Return the index that is searched."""
         return self._index
@@ -123,22 +119,9 @@ class HybridEngine(EngineBase):
         """Return the ranking by words, to be used from any thread."""
         return self._lexical
 
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; it is looked at in the next step."""
-        self._pending.update((request.id, request) for request in work)
-
-    def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work that no step has taken yet."""
-        for work in ids:
-            self._pending.pop(work, None)
-
-    def close(self) -> None:
-        """Forget all work; the index stays the caller's."""
-        self._pending.clear()
-
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """End everything submitted; searching by vector uses ``budget.threads`` threads."""
-        work, self._pending = list(self._pending.values()), {}
+        work = self._taken()
         if not work:
             return []
         with thread_count(min(budget.threads, self._profile.max_threads)):

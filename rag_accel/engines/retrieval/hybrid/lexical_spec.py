@@ -1,4 +1,4 @@
-"""Settings of a lexical index, and the form of a text in which terms are looked for."""
+"""Settings of a lexical index, and the normal form of its texts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LexicalSpec:
 
 
 def normalized(text: str) -> str:
-    """Return the form of a text in which terms are looked for."""
+    """Return the normal form of a text, in which terms are matched."""
     return unicodedata.normalize("NFKC", text).lower()
 
 

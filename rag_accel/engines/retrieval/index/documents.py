@@ -1,7 +1,7 @@
 """Documents by id and label, found by metadata that equals a filter.
 
 A document gets a *label*, an increasing integer, when its id is first seen and keeps it until it
-is deleted; labels are what the vector side knows. Their order is the order of insertion.
+is deleted; vectors are stored under labels. Their order is the order of insertion.
 """
 
 from __future__ import annotations

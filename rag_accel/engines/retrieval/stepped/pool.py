@@ -120,7 +120,7 @@ class SteppedSearches:
         self._waiting.clear()
 
     def advance(self, time_s: float | None, threads: int) -> list[EngineOutput]:
-        """Read for ``time_s`` seconds, or until something has ended; return what has ended.
+        """Read for ``time_s`` seconds, or until a search ends; return the outputs.
 
         At least one piece is read, and a piece is at least one cluster for all that want it.
         """
@@ -156,7 +156,7 @@ class SteppedSearches:
         return np.inf if len(self) < 2 else MAX_SHARED_BYTES / (4 * self._index.spec.dimension)
 
     def _piece(self, cost: ScanCost, limits: PieceLimits) -> tuple[list[EngineOutput], bool]:
-        """Read one piece; return what has ended, and False if no cluster fitted into the limits."""
+        """Read one piece; return outputs, and False if no cluster fitted into the limits."""
         has_read = False
         with self._index.reading():
             view = self._index.view()

@@ -1,12 +1,12 @@
 """The exact top k of what FAISS fetched, the same for a query alone and in any batch.
 
 FAISS may sum in another order when the batch is large (it then calls BLAS), so its float32 scores
-of one pair differ in the last bits from batch to batch, and its order among equal scores is that
-of its heap. Here every fetched candidate is scored again in float64, one row at a time, and sorted
-by (score, label). That settles the order; what is left is whether a vector *not* fetched belongs
-in. It cannot if FAISS's last fetched score lies below the k-th exact score by more than float32
-summation can be wrong; otherwise more is fetched. So there is no tolerance to state: ids, order
-and scores are those of float64, whatever the batch.
+of one pair differ in the last bits from batch to batch, and its order among equal scores is that of
+its heap. Here every fetched candidate is scored again in float64, one row at a time, and sorted by
+(score, label). That settles the order, but not whether a vector *not* fetched belongs in. It cannot
+if FAISS's last fetched score lies below the k-th exact score by more than float32 summation can be
+wrong; otherwise more is fetched. So there is no tolerance to state: ids, order and scores are those
+of float64, whatever the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ import numpy.typing as npt
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors, norms
-from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores, SearchScope, VectorIndex
+from rag_accel.engines.retrieval.vectors.vectors import (
+    NO_LABEL,
+    SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
+    Scores,
+    SearchScope,
+    VectorIndex,
+)
 
 ExactScores = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -33,8 +40,6 @@ GROWTH = 4  # how many times more the next fetch takes
 HEAD = 10
 MAX_GATHERED = 1 << 20  # numbers; FAISS gathers on several threads from 1000 vectors on
 MAX_RESCORED = 1 << 16  # float64 numbers held at once while rescoring; 512 KiB stay in the cache
-UNIT_ROUNDOFF = 2.0**-24
-SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
 Scores = npt.NDArray[np.float32]
 
 NO_LABEL = -1
+UNIT_ROUNDOFF = 2.0**-24  # of float32
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
