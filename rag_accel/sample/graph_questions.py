@@ -260,8 +260,10 @@ def _intersection(facts: _Facts, relation: str, draw: random.Random) -> GraphQue
 
 def _comparison(facts: _Facts, relation: str, draw: random.Random) -> GraphQuestion | None:
     """Return a question about two entities: as often two that share something as any two."""
-    related = draw.random() < 0.5
-    pair = _relatives(facts, relation, draw) if related else _any_two(facts, relation, draw)
+    if draw.random() < 0.5:
+        pair = _relatives(facts, relation, draw)
+    else:
+        pair = _two(list(facts.tails[relation]), draw)
     if pair is None:
         return None
     answer = YES if _shared(facts, pair, relation) else NO
@@ -273,10 +275,6 @@ def _relatives(facts: _Facts, relation: str, draw: random.Random) -> tuple[str, 
     """Draw a tail, then two of its heads; None if it has only one."""
     heads = draw.choice(list(facts.heads[relation].values()))
     return _two(heads, draw) if len(heads) > 1 else None
-
-
-def _any_two(facts: _Facts, relation: str, draw: random.Random) -> tuple[str, str]:
-    return _two(list(facts.tails[relation]), draw)
 
 
 def _two(names: Sequence[str], draw: random.Random) -> tuple[str, str]:

@@ -161,10 +161,14 @@ class KnowledgeEngine(EngineBase):
         if kind is PrimitiveKind.SEARCHING:
             self._call("link", self._by_view(work, self._present), calls.link)
         elif kind is PrimitiveKind.EXPANDING:
-            self._call("hop", self._by_view(work, _own_view), calls.hop)
+            self._call(
+                "hop", self._by_view(work, lambda request: request.payload.paths.view), calls.hop
+            )
         else:
+            is_pruning = kind is PrimitiveKind.PRUNING
+            run = (lambda request: prune(request.payload)) if is_pruning else self._ingest
             for request in work:
-                self._alone(request, _prune if kind is PrimitiveKind.PRUNING else self._ingest)
+                self._alone(request, run)
 
     def _by_view(
         self, work: Sequence[EngineRequest], view_of: Callable[[EngineRequest], GraphView]
@@ -258,11 +262,3 @@ class KnowledgeEngine(EngineBase):
 
     def _fail(self, request: EngineRequest, error: BaseException) -> None:
         self._outputs.append(EngineOutput(request.id, "error", error=error))
-
-
-def _own_view(request: EngineRequest) -> GraphView:
-    return request.payload.paths.view
-
-
-def _prune(request: EngineRequest) -> object:
-    return prune(request.payload)

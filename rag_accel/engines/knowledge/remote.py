@@ -137,7 +137,7 @@ class RemoteQueries:
     def _open(self, graph: RemoteGraph) -> _Opened:
         opened = self._opened.get(id(graph))
         if opened is None:
-            present = {id(one) for one in self._present()}
+            present = {id(graph) for graph in self._present()}
             for key, known in list(self._opened.items()):
                 if key not in present and known.lanes.is_idle:
                     del self._opened[key]

@@ -196,7 +196,7 @@ class DocumentIndex:
             ConfigError: wrong shape, ``k``, ``where`` or ``nprobe``.
             EngineOutputError: a query holds NaN or an infinity.
         """
-        queries = checked_vectors(vectors, self._spec.dimension, _query_name)
+        queries = checked_vectors(vectors, self._spec.dimension, lambda row: f"query {row}")
         check_filter(where, nprobe)
         return self.search_checked(queries, _counts(k, len(queries)), where, nprobe)
 
@@ -274,10 +274,6 @@ class DocumentIndex:
         labels = view.documents.labels()
         trained = IvfVectors.train(self._spec, labels, view.vectors.gather(labels))
         self._contents.exchange(trained)
-
-
-def _query_name(row: int) -> str:
-    return f"query {row}"
 
 
 def _counts(k: int | Sequence[int], num_queries: int) -> list[int]:

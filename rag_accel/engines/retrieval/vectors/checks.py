@@ -52,11 +52,7 @@ def checked_query(value: Any, dimension: int) -> Vectors:
     vector = _as_float32(value)
     if vector.shape != (dimension,):
         raise _wrong_shape(vector, f"({dimension},)")
-    return checked_vectors(vector[None, :], dimension, _query)[0]
-
-
-def _query(row: int) -> str:
-    return "query"
+    return checked_vectors(vector[None, :], dimension, lambda row: "query")[0]
 
 
 def checked_documents(documents: Sequence[Document]) -> list[Document]:
