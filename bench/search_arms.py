@@ -19,7 +19,8 @@ from bench.vectors import Labels, Vectors, stock_index
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import SearchQuery, WorkId
 from rag_accel.engines.retrieval import DocumentIndex
-from rag_accel.engines.retrieval.coded.codes import CodedSearches, CodedVectors
+from rag_accel.engines.retrieval.coded.codes import CodedVectors
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.search_request import Search
 from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES
 from rag_accel.engines.retrieval.vectors.nearest import Candidates, Source, nearest

@@ -11,7 +11,7 @@ from bench.search_arms import searches_of
 from bench.vectors import Vectors
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, SearchQuery, StepBudget, WorkId
 from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine
-from rag_accel.engines.retrieval.coded.codes import CodedSearches
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.stepped.scan import ScanCost
 from rag_accel.errors import EngineError
 

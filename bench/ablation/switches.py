@@ -22,7 +22,7 @@ from rag_accel.engines.embedding import engine as embedding_engine
 from rag_accel.engines.embedding.microbatches import MicroBatches
 from rag_accel.engines.retrieval.coded import codes
 from rag_accel.engines.retrieval.vectors import nearest_clusters
-from rag_accel.engines.retrieval.vectors.ivf import RowPlaces
+from rag_accel.engines.retrieval.vectors.row_places import RowPlaces
 from rag_accel.interception import wrappers
 from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes import manager

@@ -145,7 +145,7 @@ class Answerer:
         output, _ = self._exact.answer(asked, len(ids))
         found = {EXACT: self._tokenizer.decode(output.tokens, skip_special_tokens=True)}
         for name, engine in self._engines.items():
-            found[name] = engine.answer(prompt.asked(tokens), len(ids))[0].text
+            found[name] = engine.answer(prompt.generation_input(tokens), len(ids))[0].text
         return found
 
 

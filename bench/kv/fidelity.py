@@ -158,7 +158,7 @@ class Reader:
 
     def _engine_arm(self, engine: ForcedEngine) -> Arm:
         def logits(case: Case) -> torch.Tensor:
-            asked = case.prompt.asked(len(case.answer))
+            asked = case.prompt.generation_input(len(case.answer))
             return engine.answer(asked, len(case.segments.ids), case.answer)[1]
 
         return logits

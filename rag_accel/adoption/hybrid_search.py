@@ -20,8 +20,8 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
-from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec, fuse_rankings
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, check_text, living
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec, fuse_rankings
 from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import identity_for
 

@@ -18,8 +18,8 @@ from rag_accel.accelerator import (
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, ScoredDocument, SearchQuery
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, RetrievalEngine
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
-from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec
-from rag_accel.engines.retrieval.vectors.spec import checked_ids, checked_query, copy_document
+from rag_accel.engines.retrieval.hybrid.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.vectors.checks import checked_ids, checked_query, copy_document
 from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import identity_for
 from rag_accel.system.locks import RenewedLock

@@ -14,12 +14,12 @@ _MODULES = {
 
 
 def watched_modules() -> tuple[str, ...]:
-    """Return the modules with whose import something is accelerated."""
+    """Return the modules whose import switches an integration on."""
     return tuple(dict.fromkeys(map(_module, automatic_registry().names())))
 
 
 def switch_on(module: str) -> None:
-    """Have what this module belongs to accelerated in this process, from now on.
+    """Accelerate the framework of this module in this process, from now on.
 
     Raises:
         ConfigError: if no integration of it can be imported.

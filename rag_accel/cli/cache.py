@@ -1,4 +1,4 @@
-"""``rag-accel cache``: what a folder keeps of retrieved texts, its removal, filling and worth."""
+"""``rag-accel cache``: kept states of retrieved texts, listed, purged, filled and checked."""
 
 from __future__ import annotations
 

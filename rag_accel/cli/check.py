@@ -1,4 +1,4 @@
-"""``rag-accel cache check``: how far fused prompts of a model stay from computed ones."""
+"""``rag-accel cache check``: the fidelity of fused prompts of a model to computed ones."""
 
 from __future__ import annotations
 

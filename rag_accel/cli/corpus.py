@@ -1,4 +1,4 @@
-"""Texts and prompts in files, as ``rag-accel cache`` is given them."""
+"""Texts and prompts in the files that ``rag-accel cache`` reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_corpus(path: Path, *, metadata: bool = False, strip: bool = False) -> l
 
 
 def read_text(path: Path) -> str:
-    """Return what a file holds, in UTF-8, as it is.
+    """Return the text of a file in UTF-8, unchanged.
 
     Raises:
         ConfigError: it cannot be read.

@@ -1,4 +1,4 @@
-"""``rag-accel doctor``: what is installed here, and what embedders cost and save on it."""
+"""``rag-accel doctor``: the installation, and the cost and saving of embedders on it."""
 
 from __future__ import annotations
 
@@ -77,9 +77,8 @@ def _measured(arguments: argparse.Namespace, devices: list[str]) -> MeasuredMemb
     options = Options.load()
     demand = None if arguments.demand is None else DeviceDemand(*arguments.demand)
     names = arguments.embedder or _names_of(devices)
-    slo_s = next(
-        (one for one in (arguments.slo, options.embedding_slo_s) if one is not None), SLO_S
-    )
+    limits = (arguments.slo, options.embedding_slo_s)
+    slo_s = next((limit for limit in limits if limit is not None), SLO_S)
     return measure_members(
         [_embedder(name, arguments.model) for name in names],
         options,
@@ -96,7 +95,7 @@ def _names_of(devices: list[str]) -> list[str]:
 
 
 def _embedder(name: str, model: str | None) -> Any:
-    """Return what ``Accelerator(embedder=[...])`` would be given.
+    """Return an entry of ``Accelerator(embedder=[...])``.
 
     Raises:
         ConfigError: a server without its model, a model that cannot be loaded, or neither device,

@@ -1,4 +1,4 @@
-"""``rag-accel cache fill``: the states of a corpus, computed before any question is asked."""
+"""``rag-accel cache fill``: the states of a corpus, computed ahead of requests."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _fill(arguments: argparse.Namespace) -> int:
     from rag_accel.engines.llm.local.prefill.filling import FillOptions, fill_folder
 
     given = {name: getattr(arguments, name) for name in _BOUNDS}
-    options = FillOptions(**{name: one for name, one in given.items() if one is not None})
+    options = FillOptions(**{name: value for name, value in given.items() if value is not None})
     texts = read_corpus(arguments.texts, metadata=arguments.metadata, strip=arguments.strip)
     template = arguments.chat_template and read_text(arguments.chat_template)
     report = fill_folder(
@@ -112,7 +112,7 @@ def _prompt(arguments: argparse.Namespace) -> Sequence[Message]:
 
 
 def _unended(path: Path) -> str:
-    """Return what a file holds without the line's end that editors put behind it."""
+    """Return the text of a file without the newline that editors put at its end."""
     return read_text(path).removesuffix("\n")
 
 
@@ -127,7 +127,7 @@ def _embedder(name: str | None) -> Callable[[Sequence[str]], Any]:
 
 
 def _progress() -> Progress:
-    """Return what shows how far it is: a bar, or lines where there is no terminal or tqdm."""
+    """Return a display of progress: a bar, or lines where there is no terminal or tqdm."""
     try:
         tqdm = importlib.import_module("tqdm").tqdm if sys.stderr.isatty() else None
     except ImportError:

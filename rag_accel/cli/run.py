@@ -1,7 +1,7 @@
 """``run``: a Python program as it is, with the frameworks that it uses accelerated.
 
-The program gets an interpreter of its own, so that arguments, exit status, tracebacks and what it
-starts itself are the plain ones. That interpreter finds ``startup`` first among its modules, whose
+The program gets an interpreter of its own, so that arguments, exit status, tracebacks and its
+child processes are unchanged. That interpreter finds ``startup`` first among its modules, whose
 ``sitecustomize`` switches acceleration on once the program imports a framework.
 """
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         save_index,
     )
     from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
-    from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
+    from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
 
 __all__ = [
     "BatchLimits",
@@ -78,7 +78,7 @@ _HOMES = {
     "EngineMember": "devices.members",
     "ExtractiveEngine": "llm.extractive.engine",
     "HybridEngine": "retrieval.hybrid.engine",
-    "HybridSpec": "retrieval.hybrid.fusion",
+    "HybridSpec": "retrieval.hybrid.rankings",
     "KnowledgeEngine": "knowledge.engine",
     "LocalLLM": "llm.local.local_llm",
     "LocalLLMEngine": "llm.local.engine",

@@ -1,4 +1,4 @@
-"""How far answers over reused texts are from those of computed prompts, on the user's own model."""
+"""Fidelity of answers over reused texts to those of computed prompts, on the user's own model."""
 
 from rag_accel.fidelity.check import ReuseCheck, check_reuse
 from rag_accel.fidelity.prompt_file import load_prompts

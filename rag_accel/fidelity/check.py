@@ -1,4 +1,4 @@
-"""The check of a model: how far fused prompts stay from computed ones, and from which ratio on."""
+"""The check of a model: the fidelity of fused prompts by ratio, and the ratio to use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNT = 30
 LIMIT_S = 1800.0
 #: Of fewer, the standard error says too little.
 LEAST_PROMPTS = 8
-#: The prompts that are made: of so many tokens in so many passages.
+#: Tokens and passages of generated prompts, and the documents they are made of.
 _SAMPLE_TOKENS, _SAMPLE_PASSAGES, _CHUNKS = (360, 600), (4, 6), 500
 _CHUNK_BYTES = 1 << 26
 _LIBRARIES = ("rag-accel", "transformers", "torch")
@@ -39,18 +39,18 @@ _LIBRARIES = ("rag-accel", "transformers", "torch")
 
 @dataclass(frozen=True, slots=True)
 class ReuseCheck:
-    """What a check has measured, and what it proposes.
+    """The measurements of a check, and the ratio it proposes.
 
     Args:
-        model: what the model is called.
-        target: the agreement that was asked for.
+        model: the name of the model.
+        target: the requested agreement.
         ratio: the smallest ``recompute_ratio`` that meets it; None if fused does not pay here.
-        measured: what was found of each ratio.
+        measured: the fidelity of each ratio.
         prompts: how many were compared.
         tokens: most tokens of an answer.
         complete: whether all prompts were compared before the time was over.
         heads: sentences about dates and times that stand in the heads of prompts.
-        file: where the verdict is kept.
+        file: of the verdict.
     """
 
     model: str
@@ -114,7 +114,7 @@ def check_reuse(
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers.
         tokenizer: the tokenizer of a model object.
-        prompts: such as yours; by default they are made of the documentation that Python has.
+        prompts: like those of the program; by default made of Python's documentation.
         target: the share of tokens whose most probable one must be the same.
         ratios: shares of the texts' tokens that are computed again.
         count: how many prompts are made, where none are given.
@@ -141,10 +141,10 @@ def check_reuse(
         documents = read_corpus(_CHUNKS).documents
         sizes = (_SAMPLE_TOKENS, _SAMPLE_PASSAGES)
         prompts = short_prompts(loaded.tokenizer, documents, count, *sizes)
-    asked = _segmented(loaded, prompts, tokens, template)
+    segmented = _segmented(loaded, prompts, tokens, template)
     found: list[list[Divergence]] = []
     with _Comparison(loaded, sorted(set(ratios)), tokens, template) as comparison:
-        for prompt, segments in zip(prompts, asked, strict=True):
+        for prompt, segments in zip(prompts, segmented, strict=True):
             if clock.now() >= ends_at:
                 break
             found.append(comparison.of(prompt, segments))
@@ -187,12 +187,12 @@ class _Comparison:
             engine.close()
 
     def of(self, prompt: TextPrompt, segments: SegmentedPrompt) -> list[Divergence]:
-        """Return how far each ratio is from full attention over the same tokens."""
+        """Return the divergence of each ratio from full attention over the same tokens."""
         ids = segments.ids
-        asked = TokenInput(ids=ids, ends=self._ends, most=self._tokens)
-        output, full = self._exact.answer(asked, len(ids))
-        again = prompt.asked(len(output.tokens))
-        logits = (one.answer(again, len(ids), output.tokens)[1] for one in self._fused)
+        exact = TokenInput(ids=ids, ends=self._ends, most=self._tokens)
+        output, full = self._exact.answer(exact, len(ids))
+        again = prompt.generation_input(len(output.tokens))
+        logits = (engine.answer(again, len(ids), output.tokens)[1] for engine in self._fused)
         return [divergence(full, each) for each in logits]
 
 
@@ -210,8 +210,8 @@ def _segmented(
     loaded: LoadedModel, prompts: Sequence[TextPrompt], tokens: int, template: str | None
 ) -> list[SegmentedPrompt]:
     found = [prompt.segmented(loaded.tokenizer, template) for prompt in prompts]
-    for at, one in enumerate(found, 1):
-        size = len(one.ids) + tokens
+    for at, segments in enumerate(found, 1):
+        size = len(segments.ids) + tokens
         if size > loaded.runner.context or not loaded.runner.pool.fits(size):
             raise ConfigError(
                 "a prompt and its answer have no room",
@@ -249,8 +249,8 @@ def _verdict(
     prompts: int,
     tokens: int,
 ) -> ReuseCheckResult:
-    below = [one for one in measured if one.ratio < PROPOSED_BELOW]
-    shown = next((one for one in below if one.ratio == ratio), below[-1])
+    below = [each for each in measured if each.ratio < PROPOSED_BELOW]
+    shown = next((each for each in below if each.ratio == ratio), below[-1])
     return ReuseCheckResult(
         model=loaded.runner.identity(),
         name=loaded.name,
@@ -273,6 +273,6 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, "unknown"
 
 
-def _line(one: RatioFidelity) -> str:
-    top1 = f"{one.top1:.3f} +- {one.top1_error:.3f}"
-    return f"{one.ratio:>10.0%}  {top1:<24}  {one.kl:.4f} +- {one.kl_error:.4f}"
+def _line(found: RatioFidelity) -> str:
+    top1 = f"{found.top1:.3f} +- {found.top1_error:.3f}"
+    return f"{found.ratio:>10.0%}  {top1:<24}  {found.kl:.4f} +- {found.kl_error:.4f}"

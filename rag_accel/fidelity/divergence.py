@@ -1,4 +1,4 @@
-"""How far distributions over tokens are from those of full attention."""
+"""Divergence of distributions over tokens from those of full attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """What differs over one prompt's answer, whose tokens full attention has chosen.
+    """Divergence over one prompt's answer, whose tokens full attention has chosen.
 
     Args:
         kl_first: Kullback-Leibler divergence from full attention of the first token, in nats.

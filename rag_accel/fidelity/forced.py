@@ -1,4 +1,4 @@
-"""An engine's logits for tokens that are given: what another run has chosen."""
+"""Teacher forcing: an engine's logits for tokens that another run has chosen."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rag_accel.errors import EngineError
 
 
 class ForcedRunner:
-    """A runner whose logits say what is to be chosen; those of the model are kept.
+    """A runner whose logits force given tokens; the logits of the model are kept.
 
-    All else is that of the runner it wraps. One sequence is decoded at a time.
+    Otherwise it is the runner it wraps. One sequence is decoded at a time.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -47,13 +47,13 @@ class ForcedRunner:
     def run(self, rows: Sequence[SequenceRows]) -> torch.Tensor:
         """Compute the rows; the logits returned are those of the forced tokens."""
         logits = self._runner.run(rows)
-        places = [one.slots[row] + 1 - self._size for one in rows for row in one.asked]
+        places = [part.slots[row] + 1 - self._size for part in rows for row in part.asked]
         self._kept.update(zip(places, logits, strict=True))
         if self._tokens is None:
             return logits
         said = torch.zeros(logits.shape)
         for row, at in enumerate(places):
-            # A prompt of another size than was said is refused at its end.
+            # A prompt of another size than announced is refused at its end.
             said[row, self._tokens[at] if 0 <= at < len(self._tokens) else 0] = 1
         return said
 
@@ -80,21 +80,21 @@ class ForcedEngine:
         )
 
     def answer(
-        self, asked: GenerationInput, size: int, tokens: Sequence[int] | None = None
+        self, prompt: GenerationInput, size: int, tokens: Sequence[int] | None = None
     ) -> tuple[Any, torch.Tensor]:
         """Return the completion of a prompt and the model's logits for each of its tokens.
 
         Args:
-            asked: the prompt.
+            prompt: as the engine is given it.
             size: its tokens.
-            tokens: what is chosen, whatever the logits; None for what they say.
+            tokens: forced, whatever the logits; None leaves the choice to them.
 
         Raises EngineError where the engine had the prompt as another number of tokens.
         """
         self._number += 1
         id = WorkId(str(self._number))
         self._runner.begin(size, tokens)
-        self.engine.submit([EngineRequest(id, str(id), PrimitiveKind.DECODING, asked)])
+        self.engine.submit([EngineRequest(id, str(id), PrimitiveKind.DECODING, prompt)])
         output = self._finished().value
         found: Any = output
         if found.prompt_tokens != size:
@@ -102,7 +102,7 @@ class ForcedEngine:
         return found, self._runner.logits
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Free the engine's memory."""
         self.engine.close()
 
     def _finished(self) -> EngineOutput:

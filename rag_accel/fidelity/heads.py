@@ -20,7 +20,7 @@ _DATE = re.compile(
     r"|\b\d{1,2}:\d{2}(?::\d{2})?\b"
 )
 _SHOWN = 80
-#: What a format of a date may ask for.
+#: Codes in the format of a date.
 _CODES = "aAwdbBmyYHIpMSjUWcxX"
 
 
@@ -29,11 +29,11 @@ def dated_heads(
 ) -> tuple[str, ...]:
     """Return a sentence about each head in which a date or a time stands.
 
-    Texts are encoded behind the head, so what was kept of them is of no use once it has changed.
+    Texts are encoded behind the head, so their kept states are useless once it has changed.
 
     Args:
         tokenizer: of transformers.
-        prompts: whose heads are looked at, those of equal system's turns once.
+        prompts: whose heads are checked, those of equal system's turns once.
         template: a chat template in place of the tokenizer's.
     """
     firsts = {prompt.system: prompt for prompt in prompts}
@@ -70,4 +70,4 @@ def _today(day: datetime) -> str:
 def _apart(head: str, other: str) -> str:
     """Return the first line of a head that the other one does not have."""
     pairs = zip(head.splitlines(), other.splitlines(), strict=False)
-    return next((one for one, two in pairs if one != two), head)[:_SHOWN].strip()
+    return next((line for line, changed in pairs if line != changed), head)[:_SHOWN].strip()

@@ -19,7 +19,7 @@ SYSTEM = "Answer the question from the passages. Be brief."
 BETWEEN = "\n\n"
 LEAST_TOKENS = 8
 
-#: What no text can be decoded to again.
+#: The replacement character, which stands for no text.
 _BROKEN = "\ufffd"
 
 
@@ -29,7 +29,7 @@ class TextPrompt:
 
     Args:
         texts: the retrieved texts.
-        question: what is asked behind them.
+        question: stands behind them.
         system: the system's turn; without text there is none.
     """
 
@@ -48,8 +48,8 @@ class TextPrompt:
         user = Message("user", self.content)
         return (Message("system", self.system), user) if self.system else (user,)
 
-    def asked(self, max_tokens: int) -> GenerationInput:
-        """Return what an engine is asked, with the places of the texts, as drop-ins ask it."""
+    def generation_input(self, max_tokens: int) -> GenerationInput:
+        """Return the input of an engine, with the spans of the texts, as drop-ins make it."""
         named = [(str(at), text) for at, text in enumerate(self.texts)]
         return locate_chunks(GenerationInput(self.messages, max_tokens=max_tokens), named)
 
@@ -64,10 +64,10 @@ class TextPrompt:
             EngineError: the template refuses the messages.
             ConfigError: no text has a range of its own.
         """
-        asked, prompting = self.asked(1), Prompting(tokenizer, template=template)
-        found = prompting.segmented(asked.messages, asked.chunk_spans, LEAST_TOKENS)
+        whole, prompting = self.generation_input(1), Prompting(tokenizer, template=template)
+        found = prompting.segmented(whole.messages, whole.chunk_spans, LEAST_TOKENS)
         if found is None:
-            prompting.whole(asked.messages)  # says why, if it is refused
+            prompting.whole(whole.messages)  # says why, if it is refused
             raise ConfigError(
                 "no text of a prompt can be told apart in it",
                 found=self.question,
@@ -111,7 +111,7 @@ def short_prompts(
 
     Args:
         tokenizer: the model's.
-        documents: where passages are the beginnings of.
+        documents: passages are their beginnings.
         count: of prompts.
         tokens: the least and the most of the passages of a prompt, about.
         passages: the least and the most of a prompt.
@@ -130,7 +130,7 @@ def _short_prompt(
 ) -> TextPrompt:
     chosen = random.sample(documents, random.randint(*passages))
     size = random.randint(*tokens) // len(chosen)
-    texts = [TextCutter(tokenizer, [one.text]).text(size) for one in chosen]
+    texts = [TextCutter(tokenizer, [document.text]).text(size) for document in chosen]
     about = random.randrange(len(chosen))
     (question,) = make_questions([chosen[about]], 1)
     return TextPrompt(tuple(texts), question.text)

@@ -1,4 +1,4 @@
-"""The ratio that a check proposes, from what was measured of each."""
+"""The ratio that a check proposes, from the measurements of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERRORS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RatioFidelity:
-    """How far fused prompts of one ratio are from computed ones: means over prompts.
+    """Fidelity of fused prompts of one ratio to computed ones: means over prompts.
 
     Args:
         ratio: the share of the texts' tokens that are computed again.
@@ -33,9 +33,9 @@ class RatioFidelity:
 
     @classmethod
     def of(cls, ratio: float, found: Sequence[Divergence]) -> RatioFidelity:
-        """Return the means of what was found prompt by prompt."""
-        top1 = mean_and_error([one.top1 for one in found])
-        return cls(ratio, *top1, *mean_and_error([one.kl_mean for one in found]))
+        """Return the means over prompts."""
+        top1 = mean_and_error([each.top1 for each in found])
+        return cls(ratio, *top1, *mean_and_error([each.kl_mean for each in found]))
 
     @property
     def least_top1(self) -> float:
@@ -46,9 +46,11 @@ class RatioFidelity:
 def proposed_ratio(measured: Sequence[RatioFidelity], target: float) -> float | None:
     """Return the smallest ratio below 0.5 that meets a target of agreement; None for none.
 
-    It is met by what is left of the mean without two standard errors.
+    The mean less two standard errors must reach the target.
     """
     enough = (
-        one.ratio for one in measured if one.ratio < PROPOSED_BELOW and one.least_top1 >= target
+        found.ratio
+        for found in measured
+        if found.ratio < PROPOSED_BELOW and found.least_top1 >= target
     )
     return min(enough, default=None)

@@ -1,1 +1,1 @@
-"""Attention state of texts: where they stand in a prompt, what is kept of them, and under what."""
+"""Attention states of texts: spans in prompts, keys, and stores in memory and in folders."""

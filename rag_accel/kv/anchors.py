@@ -15,10 +15,10 @@ class TextAnchors:
     """Windows of a text, at every eighth character.
 
     Wherever a text of ``LEAST_CHARACTERS`` stands in it, one of these windows is among its first
-    characters. So a text is found, or told to be missing, by eight look-ups.
+    characters. So eight look-ups find a text or show that it is missing.
 
     Args:
-        text: what is looked in.
+        text: the text to search.
     """
 
     __slots__ = ("_places", "_text")
@@ -32,7 +32,7 @@ class TextAnchors:
                 places.append(at)
 
     def candidates(self, wanted: str) -> list[int]:
-        """Return where a text may stand, in order: some 4,000 places at most.
+        """Return the places where a text may stand, ascending: some 4,000 at most.
 
         Raises ValueError for a text that is shorter than ``LEAST_CHARACTERS``.
         """

@@ -21,7 +21,7 @@ from rag_accel.system.files import replaced_file
 
 @dataclass(slots=True)
 class DiskCounts:
-    """What a disk has done in this process.
+    """Failures of a disk in this process.
 
     Args:
         refused: files that could not be used, by ``ChunkFileError.reason``.
@@ -35,7 +35,7 @@ class DiskCounts:
 class DiskStore:
     """The states of one model in a folder. Used by one thread at a time; other processes may write.
 
-    Of all files, whichever model they are of, the least lately used go first.
+    Of all files, of any model, the least recently used go first.
 
     Args:
         path: of the folder, made with mode 0700 where it is missing.
@@ -76,18 +76,18 @@ class DiskStore:
         return self._held_bytes
 
     def has_room(self, nbytes: int) -> bool:
-        """Tell whether so many bytes would have had room then, with nothing given up."""
+        """Tell whether so many bytes would have had room then without an eviction."""
         return self._held_bytes + nbytes <= self._limit_bytes
 
     def find(self, key: bytes) -> KeyValues | None:
-        """Return what is kept under a key, and count it as used.
+        """Return the state under a key, and count it as used.
 
         A file that cannot be used is counted and removed.
         """
         return self.find_named(self.folder.name(key))
 
     def find_named(self, name: str) -> KeyValues | None:
-        """Return what is kept under a name of the folder's, as ``find`` does."""
+        """Return the state under a name of the folder's, as ``find`` does."""
         path = self.folder.path_of(name)
         try:
             file = self.folder.open(path)
@@ -147,7 +147,7 @@ class DiskStore:
             return 0
 
     def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool:
-        """Keep a state; what is kept under its key already stays.
+        """Keep a state; a state already under its key stays.
 
         Return False where anything was purged since it was encoded, and, which is counted, where it
         has no room or cannot be written.
@@ -200,7 +200,7 @@ class DiskStore:
         return self.has_room(nbytes)
 
     def _sweep(self) -> None:
-        """Remove what is too old or beyond the bytes."""
+        """Remove files that are too old or beyond the limit."""
         with self.folder.locked():
             self.folder.remove_left()
             if self._max_age_s is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: What a store has purged so far: equal only if nothing was purged in between.
+#: The state of a store's purges: equal only if nothing was purged in between.
 Purges = tuple[int, ...]
 
 
@@ -22,7 +22,7 @@ class LaneState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """Keys and values ``[layer, kv head, token, dim]``; what holds them never changes them.
+    """Keys and values ``[layer, kv head, token, dim]``; never changed in place.
 
     Args:
         keys: rotated for the positions they were computed at.
@@ -47,14 +47,14 @@ class KeyValues:
 
 @dataclass(frozen=True, slots=True)
 class ChunkLabel:
-    """Whose a state is and of what, for those who want it gone.
+    """The tenant and the texts of a state, by which it can be purged.
 
     Args:
         namespace: tenant.
-        text: what was encoded.
+        text: the encoded text.
         neighbours: the texts it was encoded behind, which its state has seen.
-        purges: what the store had purged when the encoding began; a state is not kept if any came
-            later. None for a state that is kept whatever was purged.
+        purges: the store's purges when the encoding began; a state is not kept if any came later.
+            None keeps it in any case.
     """
 
     namespace: str = ""

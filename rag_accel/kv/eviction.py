@@ -1,4 +1,4 @@
-"""Which kept state is given up first, and which new one is worth giving another up for."""
+"""Policies of a store in memory: the order of eviction, and the admission of new states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class EvictionPolicy(Protocol):
-    """An order in which kept states are given up. Called by one thread.
+    """An order in which states are evicted. Called by one thread.
 
     An implementation passes ``EvictionPolicyContract``.
     """
@@ -25,12 +25,12 @@ class EvictionPolicy(Protocol):
         ...
 
     def victim(self) -> bytes:
-        """Return the key of the kept state to be given up next; one is kept at least."""
+        """Return the key of the state to evict next; there is at least one."""
         ...
 
 
 class LRUPolicy:
-    """The state goes first that was used longest ago, or else added longest ago."""
+    """The least recently used state first; a state that was never used counts from its addition."""
 
     def __init__(self) -> None:
         self._order: OrderedDict[bytes, None] = OrderedDict()
@@ -48,14 +48,12 @@ class LRUPolicy:
         del self._order[key]
 
     def victim(self) -> bytes:
-        """Return the key of the kept state to be given up next."""
+        """Return the key of the state to evict next."""
         return next(iter(self._order))
 
 
 class SecondHitAdmission:
-    """The keys that were asked for before: only for those is anything given up.
-
-    What is asked for once in a while would otherwise push out what is asked for all the time.
+    """Admission on the second request, so that one-off chunks never evict hot ones.
 
     Args:
         most: keys that are remembered, the latest.
@@ -65,12 +63,12 @@ class SecondHitAdmission:
         self._most = most
         self._seen: OrderedDict[bytes, int] = OrderedDict()
 
-    def asked(self, key: bytes) -> None:
+    def count(self, key: bytes) -> None:
         """Count a request for a key."""
         self._seen[key] = self._seen.pop(key, 0) + 1
         if len(self._seen) > self._most:
             self._seen.popitem(last=False)
 
     def is_known(self, key: bytes) -> bool:
-        """Tell whether a key was asked for at least twice."""
+        """Tell whether a key was requested at least twice."""
         return self._seen.get(key, 0) > 1

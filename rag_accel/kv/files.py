@@ -36,7 +36,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ChunkTag:
-    """What a file says of the state in it.
+    """Metadata of the state in a file.
 
     Args:
         name: the name that the folder gives the state's key.
@@ -67,7 +67,7 @@ class ChunkHeader:
     """The header of a file, with nothing read behind it.
 
     Args:
-        tag: what it says of the state.
+        tag: metadata of the state.
         dtype: of both tensors.
         shape: of each: layers, key and value heads, tokens, components.
         checksum: of everything else, in hexadecimal digits.
@@ -90,14 +90,14 @@ def write_chunk(file: BinaryIO, state: KeyValues, tag: ChunkTag, secret: bytes) 
     Args:
         file: open for writing, at its beginning.
         state: two tensors of one shape and floating dtype.
-        tag: what the file says of it.
-        secret: the folder's; whoever does not know it cannot make a file that is read.
+        tag: metadata of the state.
+        secret: the folder's; without it nobody can make a file that is accepted.
 
     Raises:
         OSError: it cannot be written.
     """
-    keys, values = (one.detach().cpu().contiguous() for one in (state.keys, state.values))
-    parts = [_octets(one.reshape(-1).view(torch.uint8)) for one in (keys, values)]
+    keys, values = (tensor.detach().cpu().contiguous() for tensor in (state.keys, state.values))
+    parts = [_octets(tensor.reshape(-1).view(torch.uint8)) for tensor in (keys, values)]
     dtype, shape = _NAMES[keys.dtype], list(keys.shape)
     size = parts[0].nbytes
     written = _texts(tag)
@@ -113,7 +113,7 @@ def write_chunk(file: BinaryIO, state: KeyValues, tag: ChunkTag, secret: bytes) 
 
 
 def read_header(file: BinaryIO, size: int) -> ChunkHeader:
-    """Return the header of a file whose tensors are exactly what stands behind it.
+    """Return the header of a file with exactly its tensors behind it.
 
     Args:
         file: open for reading, at its beginning; left at its tensors.
@@ -146,13 +146,13 @@ def read_header(file: BinaryIO, size: int) -> ChunkHeader:
 def read_chunk(
     file: BinaryIO, size: int, *, name: str, model: str, dtype: torch.dtype, secret: bytes
 ) -> tuple[KeyValues, ChunkTag]:
-    """Return the state in a file and what the file says of it.
+    """Return the state in a file and its metadata.
 
     Args:
         file: open for reading, at its beginning.
         size: of the whole file, in bytes.
-        name: under which the state is looked for.
-        model: that it must be of.
+        name: expected of the state.
+        model: expected of it.
         dtype: of keys and values.
         secret: the folder's.
 
@@ -196,7 +196,7 @@ def _parsed(header: Any) -> ChunkHeader:
         raise ValueError("numbers out of range")
     keys, values = (header[name] for name in _TENSORS)
     shape = tuple(keys["shape"])
-    if len(header) != 3 or len(shape) != 4 or not all(_is_count(one) for one in shape):
+    if len(header) != 3 or len(shape) != 4 or not all(map(_is_count, shape)):
         raise ValueError("another shape")
     made = ChunkHeader(tag, _DTYPES[keys["dtype"]], shape, str(metadata["checksum"]))
     size = made.tensor_bytes

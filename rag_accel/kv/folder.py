@@ -14,18 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from rag_accel.errors import ChunkFileError, ConfigError
 from rag_accel.kv.entry import Purges
 from rag_accel.kv.files import VERSION, ChunkHeader, read_header
-from rag_accel.system.files import replaced_file
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # a system without such locks
-    fcntl = None
+from rag_accel.system.files import lock_file, replaced_file
 
 SECRET_BYTES = 32
 _SECRET = ".secret"
@@ -94,11 +88,11 @@ class ChunkFolder:
         return self._digest(b"namespace", namespace.encode("utf-8", "surrogatepass"))
 
     def path_of(self, name: str) -> Path:
-        """Return where the file of a name is."""
+        """Return the path of the file of a name."""
         return self.path / f"{name}{_SUFFIX}"
 
     def open(self, path: Path) -> BinaryIO | None:
-        """Return an open file of the folder; None where there is none of our own that is no link.
+        """Return an open file of the folder; None unless it is the user's own and no link.
 
         Raises:
             OSError: it cannot be opened for another reason.
@@ -117,7 +111,7 @@ class ChunkFolder:
         return os.fdopen(descriptor, "rb")
 
     def refer(self, name: str, target: str) -> None:
-        """Say that the state of one name is to be used where another is looked for.
+        """Make a name refer to the state of another one.
 
         Raises:
             OSError: it cannot be written.
@@ -126,7 +120,7 @@ class ChunkFolder:
             file.write((target + self._seal(name, target)).encode())
 
     def referred(self, name: str) -> str | None:
-        """Return the name whose state is to be used where this one is looked for, if one was said.
+        """Return the name that this one refers to, if any.
 
         Raises:
             OSError: it cannot be read.
@@ -141,7 +135,7 @@ class ChunkFolder:
         return target if is_own else None
 
     def remove_dangling(self) -> None:
-        """Remove what refers to states that are gone. Called with the folder locked."""
+        """Remove references to states that are gone. Called with the folder locked."""
         with contextlib.suppress(OSError):
             for entry in os.listdir(self.path):
                 if _REFERENCES.fullmatch(entry) is None:
@@ -151,7 +145,7 @@ class ChunkFolder:
                     self.remove(self.path / entry)
 
     def files(self) -> list[ChunkFile]:
-        """Return the files of states, the least lately used first.
+        """Return the files of states, the least recently used first.
 
         Raises:
             OSError: the folder cannot be read.
@@ -164,7 +158,7 @@ class ChunkFolder:
                 with contextlib.suppress(OSError):  # gone meanwhile
                     seen = entry.stat(follow_symlinks=False)
                     found.append(ChunkFile(Path(entry.path), seen.st_size, seen.st_mtime))
-        return sorted(found, key=lambda one: (one.used, one.path.name))
+        return sorted(found, key=lambda file: (file.used, file.path.name))
 
     def headers(self) -> Iterator[tuple[ChunkFile, ChunkHeader | None]]:
         """Yield each file with its header; None for one that is not as it should be."""
@@ -180,10 +174,10 @@ class ChunkFolder:
         return True
 
     def purge(self, is_meant: Callable[[ChunkHeader], bool]) -> int:
-        """Remove the files that are meant, and those that cannot be read; return how many.
+        """Remove the files that are meant, and unreadable ones; return how many.
 
-        What they are of cannot be told, and nothing ever uses them. Processes that use the folder
-        forget what they have of removed files in memory before they use it again.
+        The texts of unreadable files are unknown, and nothing ever uses them. Processes that use
+        the folder forget the states of removed files in memory before they use it again.
 
         Raises:
             OSError: the folder cannot be written.
@@ -203,7 +197,7 @@ class ChunkFolder:
 
     @property
     def purges(self) -> Purges:
-        """Return what tells whether anything was purged since; takes some microseconds."""
+        """Return the state of purges, equal only if nothing was purged since; takes some us."""
         try:
             seen = os.lstat(self.path / _PURGED)
         except OSError:
@@ -218,7 +212,7 @@ class ChunkFolder:
             return False
 
     def remove_left(self) -> None:
-        """Remove what killed writers have left. Called with the folder locked, as all write."""
+        """Remove the temporary files of killed writers. Called with the folder locked."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.path):
                 if _LEFT.fullmatch(name):
@@ -236,9 +230,7 @@ class ChunkFolder:
         flags = os.O_RDWR | os.O_CREAT | _NO_LINK
         descriptor = os.open(self.path / _LOCK, flags, 0o600)
         try:
-            if fcntl is not None:
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock_file(descriptor)
             yield
         finally:
             os.close(descriptor)
@@ -290,7 +282,7 @@ class ChunkFolder:
     def _read_secret(self, create: bool) -> bytes:
         path = self.path / _SECRET
         if create and not path.exists():
-            with self.locked():  # so that what a killed process has left is known for that
+            with self.locked():  # so that leftovers of a killed process are known as such
                 self._make_secret(path)
         file = self.open(path)
         if file is None:
@@ -308,7 +300,7 @@ class ChunkFolder:
                 file.write(secrets.token_bytes(SECRET_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
-            # Unlike a rename, a link never takes the place of what another process has made.
+            # Unlike a rename, a link never replaces the file of another process.
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
         finally:

@@ -1,4 +1,4 @@
-"""What tells one model's attention states from every other's."""
+"""Identity of a model whose attention states are kept: a digest of its settings and weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-#: Settings that say where a model came from and not what it computes.
+#: Settings about the origin of a model, which do not change what it computes.
 _ASIDE = frozenset({"transformers_version", "architectures", "use_cache"})
 #: The most bytes that are copied to the host at once.
 _PIECE = 1 << 26
@@ -24,7 +24,7 @@ def model_identity(model: Any, *, how: str) -> str:
 
     Args:
         model: of transformers, loaded, in the dtype it runs in.
-        how: what else states depend on, such as a library's version and the kind of attention.
+        how: further conditions of states, such as a library's version and the kind of attention.
     """
     digest = hashlib.sha256()
     for part in (how, str(model.dtype), _settings(model)):
@@ -41,7 +41,7 @@ def _settings(model: Any) -> str:
         for name, value in model.config.to_dict().items()
         if name not in _ASIDE and not name.startswith("_")
     }
-    # Saving a model is what first writes it there, and as what the weights are.
+    # A model that was never saved lacks it, or has another one than its weights.
     settings["dtype"] = str(model.dtype).removeprefix("torch.")
     return json.dumps(settings, sort_keys=True, default=str)
 

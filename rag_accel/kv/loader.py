@@ -1,4 +1,4 @@
-"""A thread that reads and writes states of texts, so that what computes waits for no disk."""
+"""A thread that reads and writes states of texts, so that computing waits for no disk."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from rag_accel.kv.entry import ChunkLabel, KeyValues
 
 _log = logging.getLogger("rag_accel.kv")
 
-#: The most keys that are looked for or have arrived and were not fetched.
+#: The most keys that are being loaded or have arrived and were not fetched.
 MOST_WANTED = 256
-#: The most bytes that wait to be written; what comes beyond is not kept.
+#: The most bytes that wait to be written; states beyond are dropped.
 MOST_UNWRITTEN = 1 << 28
 #: The most hints that wait to be read, and keys that are to be read ahead; the latest count.
 MOST_HINTS = 64
 MOST_AHEAD = 256
 #: Seconds without work after which the thread ends; the next work starts another.
 IDLE_S = 5.0
-#: Seconds that closing waits for what is still to be written.
+#: Seconds that closing waits for the writes left.
 CLOSING_S = 30.0
 
 
 class SlowStore(Protocol):
-    """What keeps states and takes long. Called by one thread."""
+    """A slow store of states. Called by one thread."""
 
     def find(self, key: bytes) -> KeyValues | None:
-        """Return what is kept under a key."""
+        """Return the state under a key."""
         ...
 
     def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool:
@@ -45,7 +45,7 @@ KeepAhead = Callable[[bytes, KeyValues], bool]
 
 @dataclass(slots=True)
 class HintCounts:
-    """What became of hints.
+    """Counts of the outcomes of hints.
 
     Args:
         loaded: states that were read ahead.
@@ -59,14 +59,13 @@ class HintCounts:
 
 
 class Loader:
-    """A queue of keys to look for, of states to read ahead and to write. Any thread may call it.
+    """A queue of keys to load, and of states to prefetch and to write. Any thread may call it.
 
-    What is looked for goes first, in the order it was asked for. What is read ahead and what is
-    written take turns.
+    Requested keys go first, in their order. Prefetches and writes take turns.
 
     Args:
-        store: is read and written by the loader's thread alone.
-        keep_ahead: takes what was read ahead, on the loader's thread; without it, nothing is.
+        store: read and written by the loader's thread alone.
+        keep_ahead: takes prefetched states, on the loader's thread; without it, hints are ignored.
     """
 
     def __init__(self, store: SlowStore, keep_ahead: KeepAhead | None = None) -> None:
@@ -95,11 +94,11 @@ class Loader:
 
     @property
     def is_stale(self) -> bool:
-        """Tell whether what is under way may have been purged meanwhile."""
+        """Tell whether the state being read may have been purged meanwhile."""
         return self._is_stale
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Look for keys; those beyond ``MOST_WANTED`` are not looked for."""
+        """Load keys; those beyond ``MOST_WANTED`` are ignored."""
         with self._changed:
             for key in keys:
                 self._ahead.pop(key, None)
@@ -125,18 +124,18 @@ class Loader:
             self._go_on()
 
     def is_wanted(self, key: bytes) -> bool:
-        """Tell whether a key is looked for, or has arrived and was not fetched."""
+        """Tell whether a key is being loaded, or has arrived and was not fetched."""
         with self._changed:
             return self._is_wanted(key)
 
     def fetch(self) -> list[tuple[bytes, KeyValues | None]]:
-        """Return what has arrived since the last call; None where there is no state."""
+        """Return the keys read since the last call, each with its state or None."""
         with self._changed:
             arrived, self._arrived = self._arrived, {}
             return list(arrived.items())
 
     def purged(self) -> None:
-        """Report what has arrived or is under way as not there, and write nothing that waits."""
+        """Report arrived and unfinished reads as missing, and drop waiting writes."""
         with self._changed:
             self._arrived = dict.fromkeys(self._arrived)
             self._is_stale = self._under_way is not None
@@ -175,7 +174,7 @@ class Loader:
             self._go_on()
 
     def close(self) -> None:
-        """Look for nothing more, write what waits, and end the thread."""
+        """Drop reads, finish waiting writes, and end the thread."""
         with self._changed:
             self._closed = True
             self._wanted.clear()
@@ -234,7 +233,7 @@ class Loader:
             return None
 
     def _report(self, key: bytes, found: KeyValues | None) -> None:
-        """Report what was found under a key, unless it is not asked for yet."""
+        """Report the state of a key, unless it was only prefetched."""
         with self._changed:
             is_asked_for = not self._is_ahead
             if is_asked_for and not self._closed:
@@ -265,11 +264,11 @@ class Loader:
         with self._changed:
             is_to_be_kept = self._is_ahead and not self._closed
             keep_ahead = self._keep_ahead if is_to_be_kept else None
-        # Before it is told: who looks in memory first finds it there.
+        # Before the report, so that a caller that looks in memory first finds it there.
         if keep_ahead is not None and found is not None:
             if keep_ahead(key, found):
                 self.hints.loaded += 1
-            else:  # nor is there room for what comes after it
+            else:  # nor is there room for those behind it
                 with self._changed:
                     self._ahead.clear()
                 self.hints.dropped += 1
@@ -278,7 +277,7 @@ class Loader:
     def _read(self, hint: Callable[[], Iterable[bytes]]) -> None:
         try:
             keys = list(islice(hint(), MOST_AHEAD))
-        except Exception:  # whatever it is, its texts are looked for when they are asked for
+        except Exception:  # whatever it is, its texts are loaded when they are requested
             _log.exception("a hint could not be read")
             self.hints.failed += 1
             return
@@ -306,5 +305,5 @@ class Loader:
 def _run_job(job: Callable[[], None]) -> None:
     try:
         job()
-    except Exception:  # what comes after it is not to blame
+    except Exception:  # later work goes on
         _log.exception("texts could not be forgotten")

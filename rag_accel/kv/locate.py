@@ -10,15 +10,15 @@ from itertools import islice
 from rag_accel.kv.anchors import LEAST_CHARACTERS, TextAnchors
 from rag_accel.kv.segments import TextSpan
 
-#: In one text: most places that are found, parts of documents that are looked for, and comparisons.
+#: Bounds for one text: places found, parts of documents searched for, and comparisons.
 MOST_PLACES = 256
 MOST_PARTS = 2048
 _MOST_COMPARED = 1 << 15
 
-#: Where a document is cut: at blank lines, what is not found then at lines, then at sentences.
+#: Breaks by level: a document is cut at blank lines, parts not found at lines, then at sentences.
 _BREAKS = (re.compile(r"\n[^\S\n]*\n\s*"), re.compile(r"\n\s*"), re.compile(r"[.!?]\s+"))
 
-#: One part alone may be anything, a heading or what is asked.
+#: A single part may be chance, such as a heading or the question.
 _LEAST_FOUND = 2
 
 
@@ -30,24 +30,23 @@ def locate(
     never: Collection[str] = (),
     parts: bool = False,
 ) -> list[TextSpan]:
-    """Return where documents stand in a prompt's text, in its order, without overlaps.
+    """Return the spans of documents in a prompt's text, in its order, without overlaps.
 
-    Longer texts are found first; so of two of which one is part of the other it is the longer one.
-    A text that does not stand there as it is may do so without the white space around it. At most
-    ``MOST_PLACES`` are found.
+    Longer texts are found first, so a text inside another one does not hide it. A text is also
+    found without the white space around it. At most ``MOST_PLACES`` are found.
 
     Args:
         text: of the prompt.
         documents: the id and the text of each.
-        least: shorter texts, in characters, are not looked for.
-        never: texts that are not looked for, without white space around them.
-        parts: whether of a document that is not there its paragraphs, lines and sentences are
-            looked for, ``MOST_PARTS`` of all documents together; they count where two of one
+        least: shorter texts, in characters, are skipped.
+        never: texts to skip, without white space around them.
+        parts: whether to search for the paragraphs, lines and sentences of a document that is not
+            there as a whole, ``MOST_PARTS`` of all documents together; they count where two of one
             document are there.
     """
     search = _PlaceSearch(text, max(1, least), frozenset(never))
-    longest_first = sorted(documents, key=lambda one: -len(one[1]))
-    missing = [one for one in longest_first if not search.take(*one)]
+    longest_first = sorted(documents, key=lambda document: -len(document[1]))
+    missing = [document for document in longest_first if not search.take(*document)]
     if parts:
         for document, wanted in missing:
             search.take_parts(document, wanted)
@@ -68,7 +67,7 @@ def _parts(text: str, level: int) -> Iterator[str]:
 
 
 class _PlaceSearch:
-    """The places found so far in one text, and what is left of it."""
+    """The places found so far in one text."""
 
     def __init__(self, text: str, least: int, never: frozenset[str]) -> None:
         self.found: list[TextSpan] = []
@@ -88,7 +87,7 @@ class _PlaceSearch:
         return any(self._take_all(form, document) for form in forms)
 
     def take_parts(self, document: str, wanted: str) -> None:
-        """Find what is left of a document that is not there as a whole."""
+        """Find parts of a document that is not there as a whole."""
         before = list(self.found)
         if self._num_parts_found(document, wanted, 0) < _LEAST_FOUND:
             self.found = before
@@ -141,7 +140,7 @@ def _read(text: str, wanted: str) -> Iterator[int]:
 
 
 def _pieces(text: str, level: int) -> Iterator[str]:
-    """Yield what stands between the breaks of a level, without white space around it."""
+    """Yield the texts between the breaks of a level, without white space around them."""
     at = 0
     for found in _BREAKS[level].finditer(text):
         yield text[at : found.end()].strip()

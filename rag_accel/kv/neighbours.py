@@ -1,4 +1,4 @@
-"""Which texts of a corpus one is encoded behind, by similarity (FusionRAG section 3.1)."""
+"""Neighbours of the texts of a corpus by similarity (FusionRAG section 3.1)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def neighbours(
     room: Sequence[int],
     order: NeighbourOrder = "nearest_last",
 ) -> list[tuple[int, ...]]:
-    """Return for each text the places of those most similar to it, in the order they stand in.
+    """Return for each text the places of its most similar texts, in the order of encoding.
 
     A text is not its own neighbour, nor is one of the same content, and no content is there twice.
-    Of texts equally similar the earlier one is taken; one that has no room is left out, and those
-    less similar are looked at.
+    Of equally similar texts the earlier one is taken; one without room is skipped for less similar
+    ones.
 
     Args:
         vectors: ``[texts, dim]``, float32, of any length; a zero vector is similar to none.

@@ -1,4 +1,4 @@
-"""States of texts that were encoded behind others offline, found where the text's own is sought."""
+"""Preprocessed states in place of texts' own: encoded behind similar texts ahead of requests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rag_accel.kv.entry import ChunkLabel, KeyValues
 
 
 class PreprocessedStore:
-    """The states of a folder, of each text the one that was preferred last. Used by one thread.
+    """The states of a folder, for each text the one that was linked last. Used by one thread.
 
-    Where none was, or the one that was is gone, it is the state the text has behind the head alone.
+    Without such a link, or once its target is gone, it is the state behind the head alone.
 
     Args:
         disk: the folder.
@@ -40,7 +40,7 @@ class PreprocessedStore:
 
 
 def link(disk: DiskStore, key: bytes, target: bytes) -> None:
-    """Say that the state under one key is to be used for a text, from now on.
+    """Link a text to the state under another key, to be used from now on.
 
     Args:
         disk: the folder.

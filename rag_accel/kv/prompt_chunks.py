@@ -1,4 +1,4 @@
-"""Where the documents that a request has found stand in a prompt that is made of them."""
+"""Spans of a request's retrieved documents in its prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rag_accel.engine_api import ChunkSpan, GenerationInput
 from rag_accel.errors import ConfigError
 from rag_accel.kv.locate import locate
 
-#: Shorter documents, in characters, are not looked for: what they would save is less than that.
+#: Shorter documents, in characters, are skipped: reuse would save less than it costs.
 LEAST_CHARACTERS = 24
 
 
@@ -37,25 +37,25 @@ def several_documents(given: Any, where: str) -> Iterable[Any]:
 
 
 def locate_chunks(
-    asked: GenerationInput, documents: Iterable[tuple[str, str]], questions: Collection[str] = ()
+    prompt: GenerationInput, documents: Iterable[tuple[str, str]], questions: Collection[str] = ()
 ) -> GenerationInput:
-    """Return a prompt that says where the documents stand in it.
+    """Return a prompt with the spans of the documents in it.
 
     Args:
-        asked: the prompt; one that says so already stays as it is.
+        prompt: one that has spans already stays as it is.
         documents: the id and the text of each; of those that are not in the prompt their
             paragraphs, lines and sentences count, the others are ignored.
-        questions: what the documents were searched by, without white space around it. A document
-            may be the same text; but what is asked has to be computed.
+        questions: the queries that found the documents, without white space around them. A
+            document may be the same text; but a question has to be computed.
     """
-    if asked.chunk_spans:
-        return asked
+    if prompt.chunk_spans:
+        return prompt
     texts = list(documents)
     if not texts:
-        return asked
+        return prompt
     chunk_spans = tuple(
         ChunkSpan(at, span.start, span.stop, span.document)
-        for at, message in enumerate(asked.messages)
+        for at, message in enumerate(prompt.messages)
         for span in locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
     )
-    return replace(asked, chunk_spans=chunk_spans) if chunk_spans else asked
+    return replace(prompt, chunk_spans=chunk_spans) if chunk_spans else prompt

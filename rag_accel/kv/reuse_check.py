@@ -1,4 +1,4 @@
-"""What a check of ``kv_reuse="fused"`` found of a model, kept in a folder of states.
+"""Results of checks of ``kv_reuse="fused"`` by model, kept in a folder of states.
 
 The file is keyed by the folder's secret, as files of states are: one that was copied from another
 folder, edited, or written for another model is not trusted.
@@ -23,7 +23,7 @@ from rag_accel.kv.folder import ChunkFolder
 from rag_accel.system.files import replaced_file, user_cache
 
 FORMAT = "rag_accel.kv_check"
-#: Rises with every change of how fused prompts are computed, which old verdicts say nothing of.
+#: Rises with every change in the computation of fused prompts, to which old results do not apply.
 VERSION = 1
 FILE_BYTES = 1 << 16
 _FOLDER = "kv_checks"
@@ -33,12 +33,12 @@ _NAME = re.compile(r"[0-9a-f]{64}\.check")
 
 @dataclass(frozen=True, slots=True)
 class ReuseCheckResult:
-    """What a check found.
+    """The result of a check.
 
     Args:
         model: identifies the weights and how states are computed.
-        name: what the model was called.
-        target: the agreement that was asked for.
+        name: of the model.
+        target: the requested agreement.
         ratio: the smallest that meets it; None if fused does not pay on this model.
         top1: agreement at that ratio; at the largest one below 0.5, if none meets the target.
         top1_error: its standard error.
@@ -65,12 +65,12 @@ class ReuseCheckResult:
 
 
 def default_folder() -> Path:
-    """Return where verdicts are kept if no folder is named."""
+    """Return the folder of results if none is named."""
     return user_cache() / _FOLDER
 
 
 def write_verdict(path: Path, verdict: ReuseCheckResult) -> Path:
-    """Keep a verdict in a folder, whole or not at all, and return its file.
+    """Write a result to a folder, whole or not at all, and return its file.
 
     Raises:
         ConfigError: the folder cannot be used, see ``ChunkFolder``.
@@ -86,7 +86,7 @@ def write_verdict(path: Path, verdict: ReuseCheckResult) -> Path:
 
 
 def read_verdict(path: Path, model: str) -> ReuseCheckResult | None:
-    """Return what a folder keeps of a model; None where it keeps nothing.
+    """Return the result of a model in a folder; None where there is none.
 
     Args:
         path: of the folder.
@@ -112,11 +112,11 @@ def read_verdict(path: Path, model: str) -> ReuseCheckResult | None:
 
 
 def find_verdict(model: Callable[[], str], folders: Iterable[Path]) -> ReuseCheckResult | None:
-    """Return the first verdict that can be trusted; None where there is none.
+    """Return the first result that can be trusted; None where there is none.
 
     Args:
-        model: returns the model's identity, which takes long: asked for if there is any verdict.
-        folders: where it may be.
+        model: returns the model's identity; slow, so called only if there is any result.
+        folders: where to search.
     """
     for path in folders:
         with suppress(ChunkFileError, ConfigError, OSError):

@@ -21,7 +21,7 @@ def rotated(keys: torch.Tensor, distance: int, frequencies: torch.Tensor) -> tor
     if distance == 0:
         return keys
     angles = frequencies.to(torch.float64) * distance
-    cos, sin = (one.to(torch.float32).repeat(2) for one in (angles.cos(), angles.sin()))
+    cos, sin = (wave.to(torch.float32).repeat(2) for wave in (angles.cos(), angles.sin()))
     wide = keys.float()
     first, second = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(keys.dtype)

@@ -1,4 +1,4 @@
-"""Which tokens of reused texts are computed again (FusionRAG section 4.2)."""
+"""Selectors of the tokens of reused texts to recompute (FusionRAG section 4.2)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-#: Which rows of a prompt are asked how much they look at each token of its texts.
+#: The rows of a prompt whose attention to the tokens of its texts is measured.
 Asked = Literal["none", "last", "question"]
 
 
 class TokenSelector(Protocol):
-    """What chooses the tokens of a prompt's texts that are computed again."""
+    """A choice of the tokens of a prompt's texts that are recomputed."""
 
     @property
     def asked(self) -> Asked:
-        """Return whose attention the choice needs: of no row, of the last, of the question's."""
+        """Return the rows whose attention the choice needs: none, the last, the question's."""
         ...
 
     def choose(
         self, scores: Sequence[float], candidates: Sequence[range], count: int
     ) -> Sequence[int]:
-        """Return the places to compute again, at most ``count``, ascending.
+        """Return the places to recompute, at most ``count``, ascending.
 
         Args:
             scores: of each place of the prompt, the attention it got, meaned over heads and summed
@@ -35,10 +35,10 @@ class TokenSelector(Protocol):
 
 @dataclass(frozen=True)
 class QuestionGuided:
-    """The tokens that the question looks at most.
+    """The tokens that the question attends to most.
 
     Args:
-        asked: whose attention is looked at: ``last``, the prompt's last token, the better measured;
+        asked: whose attention counts: ``last``, the prompt's last token, the better measured;
             ``question``, all behind the last text, the paper's.
     """
 
@@ -53,7 +53,7 @@ class QuestionGuided:
 
 
 class FirstTokens:
-    """As many first tokens of each text; needs no scores."""
+    """The first tokens of each text; needs no scores."""
 
     asked: Asked = "none"
 
@@ -68,7 +68,7 @@ class FirstTokens:
 
 
 class RandomTokens:
-    """Tokens by chance, the measure of what choosing brings; needs no scores.
+    """Random tokens, a baseline for the other selectors; needs no scores.
 
     Args:
         seed: the same places for the same prompt.
@@ -89,7 +89,7 @@ class RandomTokens:
 
 
 def without(places: Sequence[range], chosen: Sequence[int]) -> tuple[range, ...]:
-    """Return what is left of ranges in order once places are taken out of them."""
+    """Return the rest of ranges, in order, without chosen places."""
     left: list[range] = []
     taken = sorted(chosen)
     for place in places:

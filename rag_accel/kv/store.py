@@ -1,4 +1,4 @@
-"""Texts whose attention state is kept, bounded in bytes."""
+"""Stores of texts' attention states: their interface, and the one in memory, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
 from rag_accel.kv.eviction import EvictionPolicy, LRUPolicy, SecondHitAdmission
 
 NO_LABEL = ChunkLabel()
-#: What a store counts, and the bytes it holds.
+#: Counters of a store, and the bytes it holds.
 CHUNK_COUNTS: tuple[str, ...] = (
     "chunk_hits_memory",
     "chunk_hits_disk",
@@ -27,25 +27,25 @@ CHUNK_COUNTS: tuple[str, ...] = (
 
 
 class ChunkStore(Protocol):
-    """What keeps the state of texts by their keys. Called by the engine's worker only.
+    """Attention states of texts by key. Called by the engine's worker only.
 
-    A state that is not in memory may be found a little later: a key that ``is_pending`` after
-    ``prefetch`` is reported by ``poll``, exactly once.
+    A state that is not in memory may arrive later: ``poll`` reports a key that ``is_pending`` after
+    ``prefetch``, exactly once.
     """
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of what is kept in memory."""
+        """Return the bytes of the states in memory."""
         ...
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what was counted so far, by the names in ``CHUNK_COUNTS``; from any thread."""
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``; from any thread."""
         ...
 
     @property
     def purges(self) -> Purges:
-        """Return what was purged so far, for the label of what is encoded from now on."""
+        """Return the purges so far, for the labels of states encoded from now on."""
         ...
 
     def forget(self, texts: Iterable[str], namespace: str) -> None:
@@ -56,25 +56,25 @@ class ChunkStore(Protocol):
         ...
 
     def find(self, key: bytes) -> LaneState | None:
-        """Return what is in memory under a key, and count it as used."""
+        """Return the state in memory under a key, and count it as used."""
         ...
 
     def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
-        """Keep a state, if it is admitted; what is kept under its key already stays.
+        """Keep a state, if it is admitted; a state already under its key stays.
 
         Return whether it is kept in memory.
         """
         ...
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Begin to look for what is not in memory; from any thread. Bounded: may do nothing."""
+        """Begin to load states that are not in memory; from any thread. Bounded: may do nothing."""
         ...
 
     def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
-        """Learn of keys that may be asked for soon; from any thread, at once. May do nothing.
+        """Learn of keys that may be requested soon; from any thread, at once. May do nothing.
 
         Args:
-            keys: returns them; called once at most, by a thread of the store's.
+            keys: returns them; called at most once, by a thread of the store's.
         """
         ...
 
@@ -87,11 +87,11 @@ class ChunkStore(Protocol):
         ...
 
     def is_pending(self, key: bytes) -> bool:
-        """Tell whether a key is looked for, and ``poll`` has not reported it yet."""
+        """Tell whether a key is being loaded, and ``poll`` has not reported it yet."""
         ...
 
     def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
-        """Return what was looked for since the last call: its state, or None if there is none."""
+        """Return the keys loaded since the last call, each with its state or None."""
         ...
 
     def wait(self, timeout_s: float) -> None:
@@ -99,23 +99,50 @@ class ChunkStore(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget what is in memory."""
+        """Forget the states in memory."""
         ...
 
     def close(self) -> None:
-        """Forget what is in memory and end what runs beside; called once, at the end."""
+        """Forget the states in memory and end background threads; called once, at the end."""
         ...
 
 
-class HostStore:
+class SynchronousStore:
+    """The methods of a ``ChunkStore`` that loads nothing in the background: ``find`` is final."""
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Do nothing."""
+
+    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
+        """Do nothing."""
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: no hint pushes anything out."""
+
+    def unpin(self, keys: Iterable[bytes]) -> None:
+        """Do nothing: no hint pushes anything out."""
+
+    def is_pending(self, key: bytes) -> bool:
+        """Return False."""
+        return False
+
+    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
+        """Return nothing."""
+        return ()
+
+    def wait(self, timeout_s: float) -> None:
+        """Return at once."""
+
+
+class HostStore(SynchronousStore):
     """States in memory of this process.
 
-    Until the first one is given up, whatever has room is kept; from then on only what was asked
-    for before. So what is asked for once takes no room that a given up state has left, either.
+    It admits everything until it is full; after that a state is admitted on its second request, so
+    one-off chunks never evict hot ones.
 
     Args:
-        limit_bytes: most bytes of what is kept; a state larger than this is not.
-        eviction: what goes first; the least lately used by default.
+        limit_bytes: most bytes of all states; a larger one is not kept.
+        eviction: the order of eviction; least recently used first by default.
     """
 
     def __init__(self, limit_bytes: int, eviction: EvictionPolicy | None = None) -> None:
@@ -133,12 +160,12 @@ class HostStore:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of what is kept."""
+        """Return the bytes of all states."""
         return self._held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what was counted so far, by the names in ``CHUNK_COUNTS``."""
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``."""
         return {
             **dict.fromkeys(CHUNK_COUNTS, 0),
             "chunk_hits_memory": self._hits,
@@ -154,7 +181,7 @@ class HostStore:
 
     @property
     def kept(self) -> list[bytes]:
-        """Return the keys of what is kept."""
+        """Return the keys of all states."""
         return list(self._states)
 
     @property
@@ -168,20 +195,20 @@ class HostStore:
         with self._lock:
             self._num_purges += 1
             for key in [key for key, label in self._labels.items() if not label.isdisjoint(gone)]:
-                self._give_up(key)
+                self._evict(key)
 
     def has_room(self, nbytes: int) -> bool:
-        """Tell whether so many bytes have room, with nothing given up."""
+        """Tell whether so many bytes have room without an eviction."""
         return self._held_bytes + nbytes <= self._limit_bytes
 
     def is_known(self, key: bytes) -> bool:
-        """Tell whether a key was asked for at least twice."""
+        """Tell whether a key was requested at least twice."""
         return self._sight.is_known(key)
 
     def find(self, key: bytes) -> LaneState | None:
-        """Return what is kept under a key, and count it as used."""
+        """Return the state under a key, and count it as used."""
         with self._lock:
-            self._sight.asked(key)
+            self._sight.count(key)
             state = self._states.get(key)
             if state is None:
                 self._misses += 1
@@ -191,7 +218,7 @@ class HostStore:
             return state
 
     def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
-        """Keep a state, if it is admitted; what is kept under its key already stays."""
+        """Keep a state, if it is admitted; a state already under its key stays."""
         with self._lock:
             has_room = not self._is_full and self.has_room(state.nbytes)
             if key in self or has_room or self.is_known(key):
@@ -199,7 +226,7 @@ class HostStore:
             return False
 
     def keep(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
-        """Keep a state however seldom it was asked for, unless it is larger than all the room."""
+        """Keep a state whether or not it is admitted, unless it is larger than the whole store."""
         with self._lock:
             if key in self._states:
                 return True
@@ -207,7 +234,7 @@ class HostStore:
                 return False
             while not self.has_room(state.nbytes):
                 self._is_full = True
-                self._give_up(self._eviction.victim())
+                self._evict(self._eviction.victim())
             self._states[key] = state
             texts = (label.text, *label.neighbours)
             self._labels[key] = frozenset(_digest(label.namespace, text) for text in texts)
@@ -215,68 +242,45 @@ class HostStore:
             self._eviction.added(key, state.nbytes)
             return True
 
-    def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Do nothing: all that is kept is in memory."""
-
-    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
-        """Do nothing: all that is kept is in memory."""
-
-    def pin(self, keys: Iterable[bytes]) -> None:
-        """Do nothing: no hint pushes anything out."""
-
-    def unpin(self, keys: Iterable[bytes]) -> None:
-        """Do nothing: no hint pushes anything out."""
-
-    def is_pending(self, key: bytes) -> bool:
-        """Return False: all that is kept is in memory."""
-        return False
-
-    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
-        """Return nothing: all that is kept is in memory."""
-        return ()
-
-    def wait(self, timeout_s: float) -> None:
-        """Return at once: nothing is looked for."""
-
     def peek(self, key: bytes) -> LaneState | None:
-        """Return what is kept under a key, without counting it as used."""
+        """Return the state under a key, without counting it as used."""
         return self._states.get(key)
 
-    def put_beside(self, key: bytes, state: LaneState, held: Container[bytes]) -> bool:
-        """Keep a state if it has room without those held; tell whether it is kept."""
+    def put_prefetched(self, key: bytes, state: LaneState, pinned: Container[bytes]) -> bool:
+        """Keep a state unless that would evict a pinned one; tell whether it is kept."""
         if state.nbytes > self._limit_bytes:
             return False
         while key not in self._states and not self.has_room(state.nbytes):
             victim = self._eviction.victim()
-            if victim in held:
+            if victim in pinned:
                 return False
-            self._give_up(victim)
+            self._evict(victim)
         return self.keep(key, state)
 
     def remove(self, key: bytes) -> None:
-        """Forget what is kept under a key, if anything."""
+        """Forget the state under a key, if there is one."""
         if key in self._states:
-            self._give_up(key)
+            self._evict(key)
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             for key in self.kept:
-                self._give_up(key)
+                self._evict(key)
             self._is_full = False
 
     def close(self) -> None:
         """Forget everything."""
         self.clear()
 
-    def _give_up(self, key: bytes) -> None:
+    def _evict(self, key: bytes) -> None:
         self._held_bytes -= self._states.pop(key).nbytes
         del self._labels[key]
         self._eviction.removed(key)
 
 
 def _digest(namespace: str, text: str) -> bytes:
-    """Return what tells texts of tenants apart without holding them."""
+    """Return a digest of a tenant's text, so that the text itself is not held."""
     digest = hashlib.sha256()
     for part in (namespace, text.strip()):
         encoded = part.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""States of texts in memory, and below it in a folder."""
+"""A tiered store of states: memory over a folder."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rag_accel.kv.eviction import EvictionPolicy
 from rag_accel.kv.loader import MOST_AHEAD, Loader, SlowStore
 from rag_accel.kv.store import NO_LABEL, HostStore
 
-#: The part of memory for what was hinted at and nothing has asked for yet.
+#: The part of memory for prefetched states that were not requested yet.
 AHEAD_SHARE = 0.25
 
 
 class TieredStore:
     """States in memory over those in a folder, which a thread reads and writes.
 
-    A state goes to each of both at once while there is room, and to a full one only if it was
-    asked for before. What is found in the folder was asked for before, by whichever process. What
-    memory gives up stays with the prompts that hold it.
+    A state goes to both at once while there is room, and into a full tier on its second request. A
+    state in the folder counts as requested before, by whichever process. Prompts keep evicted
+    states as long as they need them.
 
-    What is hinted at is read into memory before it is asked for, up to ``AHEAD_SHARE`` of it, the
-    latest; it pushes nothing out that a prompt under way holds.
+    The latest hints are prefetched into memory, up to ``AHEAD_SHARE`` of it; they never evict a
+    state that a running prompt has pinned.
 
     Args:
         limit_bytes: most bytes in memory.
         disk: the folder; from now on this store's alone.
-        eviction: what memory gives up first; the least lately used by default.
-        way: what looks for states in the folder and puts them there; the folder by default.
+        eviction: the order of eviction from memory; least recently used first by default.
+        way: reads and writes the states of the folder; the folder itself by default.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TieredStore:
         self._ahead_limit = int(limit_bytes * AHEAD_SHARE)
         self._ahead: OrderedDict[bytes, int] = OrderedDict()
         self._held: Counter[bytes] = Counter()
-        #: guards memory: the loader's thread puts into it what was hinted at
+        #: guards memory: the loader's thread puts prefetched states into it
         self._lock = threading.Lock()
         self._purges = disk.folder.purges
         self._forgotten: set[tuple[str, str]] = set()
@@ -55,12 +55,12 @@ class TieredStore:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of what is kept in memory."""
+        """Return the bytes of the states in memory."""
         return self._host.held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what was counted so far, by the names in ``CHUNK_COUNTS``; from any thread."""
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``; from any thread."""
         disk, hints = self._disk.counts, self._loader.hints
         return {
             **self._host.counts,
@@ -76,7 +76,7 @@ class TieredStore:
 
     @property
     def purges(self) -> Purges:
-        """Return what was purged so far, by any process."""
+        """Return the purges so far, by any process."""
         self._look_for_purges()
         return self._purges
 
@@ -92,14 +92,14 @@ class TieredStore:
             self._loader.first(self._forget)
 
     def find(self, key: bytes) -> LaneState | None:
-        """Return what is in memory under a key, and count it as used."""
+        """Return the state in memory under a key, and count it as used."""
         self._look_for_purges()
         with self._lock:
             self._ahead.pop(key, None)
             return self._host.find(key)
 
     def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
-        """Keep a state, if it is admitted; what is kept under its key already stays."""
+        """Keep a state, if it is admitted; a state already under its key stays."""
         if label.purges is not None and label.purges != self.purges:
             return False
         is_worth_it = self._host.is_known(key) or self._disk.has_room(state.nbytes)
@@ -109,11 +109,11 @@ class TieredStore:
             return self._host.put(key, state)
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Begin to look in the folder; from any thread."""
+        """Begin to load keys from the folder; from any thread."""
         self._loader.prefetch(keys)
 
     def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
-        """Read the states of keys into memory before they are asked for; from any thread."""
+        """Prefetch the states of keys into memory; from any thread."""
         self._loader.hint(lambda: self._not_here(keys()))
 
     def _not_here(self, keys: Iterable[bytes]) -> list[bytes]:
@@ -133,11 +133,11 @@ class TieredStore:
             self._held += Counter()  # without those that nothing holds
 
     def is_pending(self, key: bytes) -> bool:
-        """Tell whether a key is looked for, and ``poll`` has not reported it yet."""
+        """Tell whether a key is being loaded, and ``poll`` has not reported it yet."""
         return self._loader.is_wanted(key)
 
     def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
-        """Return what was looked for since the last call: its state, or None if there is none."""
+        """Return the keys loaded since the last call, each with its state or None."""
         with self._lock:  # a purge comes before all of it or after
             arrived = self._loader.fetch()
             for key, state in arrived:
@@ -153,12 +153,12 @@ class TieredStore:
         self._loader.wait(timeout_s)
 
     def clear(self) -> None:
-        """Forget what is in memory; files stay."""
+        """Forget the states in memory; files stay."""
         with self._lock:
             self._host.clear()
 
     def close(self) -> None:
-        """Forget what is in memory, write what waits to be written and end the thread."""
+        """Forget the states in memory, finish waiting writes and end the thread."""
         self._loader.close()
         self.clear()
 
@@ -169,7 +169,7 @@ class TieredStore:
         self._look_for_purges()
 
     def _look_for_purges(self) -> None:
-        """Forget what is in memory of files that were removed, where a purge removed any."""
+        """Forget states in memory whose files a purge removed."""
         purges = self._disk.folder.purges
         if purges == self._purges:
             return
@@ -178,26 +178,28 @@ class TieredStore:
             self._loader.purged()
             for key in self._host.kept:
                 state = self._host.peek(key)
-                # What stands for another state in memory may have seen any text that was removed.
+                # A preprocessed state may have seen any text that was removed.
                 is_other = isinstance(state, KeyValues) and state.preprocessed
                 if is_other or not self._disk.has(key):
                     self._host.remove(key)
 
     def _keep_ahead(self, key: bytes, state: KeyValues) -> bool:
-        """Keep what was hinted at, in place of what was so before it; by the loader's thread."""
+        """Keep a prefetched state, in place of older ones; called by the loader's thread."""
         with self._lock:
             if key in self._host:
                 return True
             if self._loader.is_stale:
                 return False
-            self._ahead = OrderedDict(one for one in self._ahead.items() if one[0] in self._host)
+            self._ahead = OrderedDict(
+                (known, size) for known, size in self._ahead.items() if known in self._host
+            )
             if state.nbytes > self._ahead_limit:
                 return False
             while sum(self._ahead.values()) + state.nbytes > self._ahead_limit:
                 oldest, _ = self._ahead.popitem(last=False)
                 if oldest not in self._held:
                     self._host.remove(oldest)
-            if not self._host.put_beside(key, state, self._held):
+            if not self._host.put_prefetched(key, state, self._held):
                 return False
             self._ahead[key] = state.nbytes
             return True

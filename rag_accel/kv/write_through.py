@@ -1,20 +1,19 @@
-"""States of texts that are in a folder as soon as they are kept, for what fills it."""
+"""A store that writes states to a folder at once, for the program that fills it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
-from rag_accel.kv.store import CHUNK_COUNTS, NO_LABEL, HostStore
+from rag_accel.kv.store import CHUNK_COUNTS, NO_LABEL, HostStore, SynchronousStore
 
 
-class WriteThroughStore:
+class WriteThroughStore(SynchronousStore):
     """States in a folder, the latest of them in memory, too. Used by one thread.
 
-    Nothing is looked for beside other work: a state is read where it is asked for, and written
-    before ``put`` returns.
+    Nothing runs in the background: ``find`` reads a state, and ``put`` writes it before it returns.
 
     Args:
         limit_bytes: most bytes in memory.
@@ -29,12 +28,12 @@ class WriteThroughStore:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of what is kept in memory."""
+        """Return the bytes of the states in memory."""
         return self._host.held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what was counted so far, by the names in ``CHUNK_COUNTS``."""
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``."""
         disk = self._disk.counts
         return {
             **dict.fromkeys(CHUNK_COUNTS, 0),
@@ -46,7 +45,7 @@ class WriteThroughStore:
 
     @property
     def purges(self) -> Purges:
-        """Return what was purged so far, by any process."""
+        """Return the purges so far, by any process."""
         return self._disk.folder.purges
 
     def forget(self, texts: Iterable[str], namespace: str) -> None:
@@ -61,7 +60,7 @@ class WriteThroughStore:
         self._host.forget(wanted, namespace)
 
     def find(self, key: bytes) -> LaneState | None:
-        """Return what is kept under a key."""
+        """Return the state under a key."""
         found = self._host.find(key)
         if found is None:
             found = self._disk.find(key)
@@ -78,33 +77,10 @@ class WriteThroughStore:
             self.written_bytes += state.nbytes
         return self._host.put(key, state, replace(label, purges=None))
 
-    def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Do nothing: ``find`` has looked."""
-
-    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
-        """Do nothing: ``find`` looks."""
-
-    def pin(self, keys: Iterable[bytes]) -> None:
-        """Do nothing: no hint pushes anything out."""
-
-    def unpin(self, keys: Iterable[bytes]) -> None:
-        """Do nothing: no hint pushes anything out."""
-
-    def is_pending(self, key: bytes) -> bool:
-        """Return False: ``find`` has looked."""
-        return False
-
-    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
-        """Return nothing: ``find`` has looked."""
-        return ()
-
-    def wait(self, timeout_s: float) -> None:
-        """Return at once: nothing is looked for."""
-
     def clear(self) -> None:
-        """Forget what is in memory; files stay."""
+        """Forget the states in memory; files stay."""
         self._host.clear()
 
     def close(self) -> None:
-        """Forget what is in memory; files stay."""
+        """Forget the states in memory; files stay."""
         self.clear()

@@ -39,15 +39,15 @@ class TripletView:
         """Return the view itself: each state of a store has its own."""
         return self
 
-    def find(self, asked: Sequence[LinkQuery]) -> Sequence[Ids]:
+    def find(self, queries: Sequence[LinkQuery]) -> Sequence[Ids]:
         """Return the entities of the names asked for; other searches find nothing here."""
-        return [self._named(query)[: query.k] for query in asked]
+        return [self._named(query)[: query.k] for query in queries]
 
-    def expand(self, asked: Sequence[Expansion]) -> Sequence[Edges]:
+    def expand(self, expansions: Sequence[Expansion]) -> Sequence[Edges]:
         """Return the edges of each expansion, none where the store holds something else by now."""
         if self._is_current is not None and not self.is_stale:
             self.is_stale = not self._is_current()
-        return [self._edges(one) for one in asked]
+        return [self._edges(expansion) for expansion in expansions]
 
     def entity_names(self, ids: Ids) -> Sequence[str]:
         """Return the names of nodes."""

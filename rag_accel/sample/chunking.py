@@ -27,9 +27,9 @@ class Section:
 
     Args:
         id: id of its first chunk; the next ones are ``id#2``, ``id#3`` and so on.
-        heading: what every chunk of it begins with, such as ``json.dumps(obj, ...)``.
+        heading: the beginning of each of its chunks, such as ``json.dumps(obj, ...)``.
         title: human name for citations.
-        qualname: qualified name of what is documented.
+        qualname: qualified name of the documented object.
         source: file it comes from, relative to its root.
         paragraphs: its text; list items begin with ``"- "``.
     """

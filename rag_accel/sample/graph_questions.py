@@ -1,4 +1,4 @@
-"""Questions with known answers, made of the triples of a graph, and streams in which they come.
+"""Questions with known answers, made of the triples of a graph, and streams of such questions.
 
 There are four kinds: one relation from an entity, two relations in a row, what two entities have
 in common, and whether they have anything in common. Each question tells its seed entities and its
@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from rag_accel.errors import ConfigError
+from rag_accel.sample.questions import require_positive
 from rag_accel.sample.source_triples import (
     ACCEPTS_TYPE,
     CALLS,
@@ -38,11 +39,11 @@ YES, NO = "yes", "no"
 _T = TypeVar("_T")
 
 Chain = tuple[str, ...]
-"""Relations, each followed from what the one before has reached."""
+"""Relations, each followed from the entities that the one before has reached."""
 
 
 class QuestionKind(Enum):
-    """What it takes to answer a question."""
+    """The way to the answer of a question."""
 
     ONE_HOP = "one hop"
     TWO_HOPS = "two hops"
@@ -103,14 +104,14 @@ PAIR_TEXTS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GraphQuestion:
-    """A question about a graph, and what the graph answers.
+    """A question about a graph, and its answers.
 
     Args:
         text: the question.
-        kind: what it takes to answer it.
+        kind: the way to its answer.
         seeds: entities that it names: one of a chain, else two.
         relations: to follow from every seed, one after the other.
-        answers: what is reached, sorted: from the seed, or from both; ``yes`` or ``no`` of a
+        answers: the entities reached, sorted: from the seed, or from both; ``yes`` or ``no`` of a
             comparison.
     """
 
@@ -129,7 +130,7 @@ def graph_questions(
     Raises:
         ConfigError: if ``count`` is below 1, or the graph is too small for as many.
     """
-    _require_positive(count)
+    require_positive(count)
     facts = _Facts.of(triples)
     draw = random.Random(seed)
     hops = _hop_questions(facts)
@@ -176,7 +177,7 @@ def zipf_stream(
     Raises:
         ConfigError: if there are no questions, or ``count`` is below 1.
     """
-    _require_positive(count)
+    require_positive(count)
     about: dict[str, list[GraphQuestion]] = defaultdict(list)
     for question in questions:
         about[question.seeds[0]].append(question)
@@ -187,9 +188,6 @@ def zipf_stream(
     bounds = list(accumulate(rank**-exponent for rank in range(1, len(ranked) + 1)))
     drawn = (bisect(bounds, draw.random() * bounds[-1], hi=len(ranked) - 1) for _ in range(count))
     return tuple(draw.choice(ranked[place]) for place in drawn)
-
-
-# Facts -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +210,7 @@ class _Facts:
         found = {entity}
         for relation in relations:
             tails = self.tails.get(relation, {})
-            found = {tail for one in found for tail in tails.get(one, ())}
+            found = {tail for head in found for tail in tails.get(head, ())}
         return found
 
 
@@ -231,8 +229,6 @@ def _hop_questions(facts: _Facts) -> dict[QuestionKind, list[GraphQuestion]]:
     return found
 
 
-# Pairs -------------------------------------------------------------------------------------------
-
 _Make = Callable[[_Facts, str, random.Random], GraphQuestion | None]
 #: Tries for each question wanted: a pair may share too much, or what it should not share.
 _TRIES = 20
@@ -242,7 +238,7 @@ def _pair_questions(
     facts: _Facts, make: _Make, draw: random.Random, count: int
 ) -> list[GraphQuestion]:
     """Return up to ``count`` questions about two entities, the relations in turn."""
-    relations = [one for one in PAIR_TEXTS if len(facts.tails.get(one, ())) > 1]
+    relations = [relation for relation in PAIR_TEXTS if len(facts.tails.get(relation, ())) > 1]
     found: dict[str, GraphQuestion] = {}
     for turn in range(_TRIES * count if relations else 0):
         question = make(facts, relations[turn % len(relations)], draw)
@@ -264,8 +260,10 @@ def _intersection(facts: _Facts, relation: str, draw: random.Random) -> GraphQue
 
 def _comparison(facts: _Facts, relation: str, draw: random.Random) -> GraphQuestion | None:
     """Return a question about two entities: as often two that share something as any two."""
-    related = draw.random() < 0.5
-    pair = _relatives(facts, relation, draw) if related else _any_two(facts, relation, draw)
+    if draw.random() < 0.5:
+        pair = _relatives(facts, relation, draw)
+    else:
+        pair = _two(list(facts.tails[relation]), draw)
     if pair is None:
         return None
     answer = YES if _shared(facts, pair, relation) else NO
@@ -279,10 +277,6 @@ def _relatives(facts: _Facts, relation: str, draw: random.Random) -> tuple[str, 
     return _two(heads, draw) if len(heads) > 1 else None
 
 
-def _any_two(facts: _Facts, relation: str, draw: random.Random) -> tuple[str, str]:
-    return _two(list(facts.tails[relation]), draw)
-
-
 def _two(names: Sequence[str], draw: random.Random) -> tuple[str, str]:
     one, other = draw.sample(names, 2)
     return one, other
@@ -293,9 +287,6 @@ def _shared(facts: _Facts, pair: tuple[str, str], relation: str) -> set[str]:
     return facts.reached(one, (relation,)) & facts.reached(other, (relation,))
 
 
-# Both --------------------------------------------------------------------------------------------
-
-
 def _shuffled(items: Sequence[_T], draw: random.Random) -> list[_T]:
     return draw.sample(items, len(items))
 
@@ -304,8 +295,3 @@ def _in_turn(streams: Sequence[Sequence[GraphQuestion]]) -> Iterator[GraphQuesti
     """Yield one of each stream in turn, as long as any of them has more."""
     for turn in range(max(map(len, streams))):
         yield from (stream[turn] for stream in streams if turn < len(stream))
-
-
-def _require_positive(count: int) -> None:
-    if count < 1:
-        raise ConfigError("bad number of questions", where="count", found=count, valid="1 or more")

@@ -44,7 +44,7 @@ class LibraryGraph:
 
     Args:
         triples: (head, relation, tail), each once, in the order of the files and of their lines.
-        texts: by entity, what its documentation says first; only entities of ``triples``.
+        texts: the first line of documentation, by entity; only entities of ``triples``.
         skipped: files that could not be read, and why.
     """
 

@@ -1,4 +1,4 @@
-"""Questions to ask of a corpus: those that ship with the package, a user's own, or derived ones."""
+"""Questions for a corpus: from a user's file, shipped with the package, or derived of documents."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from pathlib import Path
 from rag_accel.engine_api import Document
 from rag_accel.engines.sentences import split_sentences
 from rag_accel.errors import ConfigError, DocumentError
-
-# Load a user's own questions from a file.
 
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 
@@ -46,12 +44,12 @@ def load_questions(path: str | Path) -> LoadedQuestions:
     file = Path(path)
     texts = _json_texts(file) if file.suffix.lower() == ".json" else _text(file).splitlines()
     cleaned = [" ".join(text.split()) for text in texts]
-    asked = [text for text in cleaned if text]
-    if not asked:
+    given = [text for text in cleaned if text]
+    if not given:
         raise DocumentError("no questions", where=str(file), valid="one question a line")
-    distinct = {text.casefold(): text for text in reversed(asked)}
+    distinct = {text.casefold(): text for text in reversed(given)}
     questions = tuple(Question(text) for text in reversed(distinct.values()))
-    return LoadedQuestions(questions, len(asked) - len(questions))
+    return LoadedQuestions(questions, len(given) - len(questions))
 
 
 def _json_texts(file: Path) -> list[str]:
@@ -101,7 +99,7 @@ _TITLE_LETTERS = 100
 #: sentences of fewer words say too little to be asked about
 _MIN_SENTENCE_WORDS = 4
 _STRIDE = 0.6180339887498949
-_ASKED_OF_PYTHON = "questions.json"
+_SHIPPED = "questions.json"
 
 
 def corpus_questions(
@@ -116,13 +114,13 @@ def corpus_questions(
     Raises:
         ConfigError: if ``count`` is below 1.
     """
-    _require_positive(count)
-    file = resources.files("rag_accel.sample") / _ASKED_OF_PYTHON
-    asked: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
+    require_positive(count)
+    file = resources.files("rag_accel.sample") / _SHIPPED
+    shipped: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
     present = {document.id for document in documents}
     of_each = [
         [Question(text, source) for text in texts]
-        for source, texts in asked.items()
+        for source, texts in shipped.items()
         if source in present
     ]
     return tuple(islice(_in_turn(of_each), count))
@@ -142,9 +140,9 @@ def make_questions(
     Raises:
         ConfigError: if ``count`` is below 1.
     """
-    _require_positive(count)
+    require_positive(count)
     order = sorted(range(len(documents)), key=lambda index: (index * _STRIDE) % 1.0)
-    candidates = _in_turn([_asked_of(documents[index]) for index in order])
+    candidates = _in_turn([_questions_of(documents[index]) for index in order])
     chosen: dict[str, Question] = {}
     for question in candidates:
         chosen.setdefault(question.text.casefold(), question)
@@ -153,21 +151,22 @@ def make_questions(
     return tuple(chosen.values())
 
 
-def _require_positive(count: int) -> None:
+def require_positive(count: int) -> None:
+    """Raise ConfigError unless a number of questions is 1 or more."""
     if count < 1:
         raise ConfigError("bad number of questions", where="count", found=count, valid="1 or more")
 
 
-def _asked_of(document: Document) -> list[Question]:
+def _questions_of(document: Document) -> list[Question]:
     title = str(document.metadata.get("title", document.id))
     spoken = title[:_TITLE_LETTERS].strip()
-    asked: list[Question] = []
+    questions: list[Question] = []
     for sentence in split_sentences(document.text.removeprefix(f"{title}: ")):
         words = sentence.split(maxsplit=EXCERPT_WORDS)[:EXCERPT_WORDS]
         if len(words) >= _MIN_SENTENCE_WORDS:
             excerpt = " ".join(words).rstrip(".,:;!?")
-            asked.append(Question(f'What does {spoken} say about "{excerpt}"?', document.id))
-    return asked
+            questions.append(Question(f'What does {spoken} say about "{excerpt}"?', document.id))
+    return questions
 
 
 def _in_turn(of_each: Sequence[Sequence[Question]]) -> Iterator[Question]:

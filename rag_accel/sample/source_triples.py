@@ -3,7 +3,7 @@
 A fact is a triple (head, relation, tail) of names. Names are resolved by the imports and the
 top-level definitions of the same file, and stay as they are written where those say nothing about
 them. Definitions with private names are left out, besides ``__init__``; so are tests of types,
-assignments and whatever else only a running program knows.
+assignments and everything else that only a running program knows.
 """
 
 from __future__ import annotations
@@ -83,9 +83,6 @@ def first_lines(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
             waiting += reversed(inner)
 
 
-# What a name stands for -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Import:
     module: str
@@ -100,7 +97,7 @@ class _Names:
     aliases: dict[str, str]
     #: names that mean something else here: parameters and variables of a function
     local: frozenset[str] = frozenset()
-    #: full names of the methods of the class around, by what a method calls them
+    #: full names of the methods of the class around, by their names inside a method
     methods: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def resolved(self, node: ast.expr) -> str | None:
@@ -138,9 +135,9 @@ def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[_Impor
                 yield _Import(origin if node.module else target, name.asname or name.name, target)
 
 
-def _plain_import(one: ast.alias) -> _Import:
-    first = one.name.partition(".")[0]
-    return _Import(one.name, one.asname or first, one.name if one.asname else first)
+def _plain_import(name: ast.alias) -> _Import:
+    first = name.name.partition(".")[0]
+    return _Import(name.name, name.asname or first, name.name if name.asname else first)
 
 
 def _origin(node: ast.ImportFrom, module: str, is_package: bool) -> str:
@@ -150,9 +147,6 @@ def _origin(node: ast.ImportFrom, module: str, is_package: bool) -> str:
     parts = module.split(".")
     above = parts[: len(parts) - node.level + is_package]
     return ".".join((*above, *([node.module] if node.module else [])))
-
-
-# What a definition states -----------------------------------------------------------------------
 
 
 def _definitions(body: Sequence[ast.stmt]) -> Iterator[_Definition]:
@@ -176,7 +170,7 @@ def _body_triples(
     body: Sequence[ast.stmt], owner: str, names: _Names, in_class: bool = False
 ) -> Iterator[Triple]:
     found = list(_definitions(body))
-    functions = [one.name for one in found if isinstance(one, _Function)]
+    functions = [node.name for node in found if isinstance(node, _Function)]
     own = (
         {f"self.{function}": f"{owner}.{function}" for function in functions} if in_class else None
     )
@@ -202,7 +196,7 @@ def _class_triples(node: ast.ClassDef, name: str, names: _Names) -> Iterator[Tri
 def _function_triples(
     node: _Function, name: str, names: _Names, methods: dict[str, str] | None
 ) -> Iterator[Triple]:
-    """Yield what a function states; ``methods`` are those of its class, as ``self`` has them."""
+    """Yield the triples of a function; ``methods`` are those of its class, as ``self`` has them."""
     arguments = _arguments(node.args, methods is not None)
     for argument in arguments:
         yield name, TAKES_PARAMETER, argument.arg
@@ -230,7 +224,7 @@ def _type_name(node: ast.expr, names: _Names) -> str:
 
 
 def _own_nodes(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield what stands in a function, in source order, but not in definitions inside it."""
+    """Yield the nodes of a function in source order, without those of definitions inside it."""
     waiting: list[ast.AST] = list(reversed(body))
     while waiting:
         node = waiting.pop()

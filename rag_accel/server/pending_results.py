@@ -76,8 +76,6 @@ class PendingResults:
         self._why_shut: str | None = None
         self._is_closed = False
 
-    # Requests ----------------------------------------------------------------------------------
-
     def open(self, program: str) -> ServedRequest:
         """Take in a request; ``follow`` or ``withdraw`` must be next.
 
@@ -94,7 +92,7 @@ class PendingResults:
             return served
 
     def follow(self, served: ServedRequest, handle: RunHandle, *, folds: bool) -> None:
-        """Hear of the end of what was started; ``folds`` says that its result needs reducers."""
+        """Watch a started request for its end; ``folds`` says that its result needs reducers."""
         with self._lock:
             served.handle = handle
             is_late = self._is_closed
@@ -137,16 +135,14 @@ class PendingResults:
                 handle.cancel()
         self.listeners.tell()
 
-    # Results -----------------------------------------------------------------------------------
-
     def take(self) -> list[ServedResult]:
-        """Hand out what has ended and is not claimed, in the order in which it ended."""
+        """Hand out the unclaimed results, in the order in which requests ended."""
         with self._lock:
             taken, self._unfetched = self._unfetched, {}
         return [served.result for served in taken.values() if served.result is not None]
 
     def take_ready(self) -> list[ServedResult] | None:
-        """Hand out what has ended; None if there is nothing and something may still come."""
+        """Hand out the unclaimed results; None if there is none and one may still come."""
         with self._lock:
             over = self._is_closed and not self._live
             return self.take() if self._unfetched or over else None
@@ -221,8 +217,6 @@ class PendingResults:
                 accelerator=accelerator,
             )
 
-    # Endings -----------------------------------------------------------------------------------
-
     def _over(self, served: ServedRequest, folds: bool) -> None:
         """Note when a request ended. The scheduler's thread: none of the user's code runs here."""
         with self._lock:
@@ -287,7 +281,7 @@ class PendingResults:
 
 
 def outcome_of(handle: RunHandle) -> tuple[Any, BaseException | None]:
-    """Return the result of a request that is over, and what it raised; its reducers run here."""
+    """Return the result and the error of a request that is over; its reducers run here."""
     try:
         return handle.result(), None
     except BaseException as error:  # whatever it is, it is the request's

@@ -15,8 +15,7 @@ from rag_accel.server.pending_results import PendingResults
 from rag_accel.server.stats import ServedId, ServedResult, ServerStats
 from rag_accel.server.waiting import await_until, wait_until
 
-# Fit a request to its graph: which input its value is, and what the workflow is called.
-
+DEFAULT_MAX_UNFETCHED = 4096
 NAME_LEN = 80
 """Most characters of a name made of a graph's stages."""
 
@@ -42,9 +41,6 @@ def name_of(graph: FrozenRAGraph) -> str:
     """Return the graph's stages as a name."""
     name = " > ".join(graph.by_name)
     return name if len(name) <= NAME_LEN else name[: NAME_LEN - 3] + "..."
-
-
-DEFAULT_MAX_UNFETCHED = 4096
 
 
 class Server:
@@ -90,7 +86,7 @@ class Server:
         max_unfetched: results kept until they are fetched.
 
     Raises:
-        ConfigError: on a bad option, or engines or options beside ``accelerator``.
+        ConfigError: on a bad option, or engines or options together with ``accelerator``.
     """
 
     def __init__(
@@ -145,7 +141,7 @@ class Server:
             input: the value of the graph's input ``input``, or of its only one not in ``inputs``.
             graph: the workflow; another one for each request, if you like.
             deadline_s: seconds after which it fails with DeadlineError.
-            program: what statistics call the workflow; by default its stages.
+            program: the workflow's name in statistics; by default its stages.
             outputs: values to return as a dict instead of the one before END.
             inputs: further inputs of the graph.
 
@@ -172,10 +168,8 @@ class Server:
         self._pending.follow(served, handle, folds=bool(frozen.reducers))
         return served.id
 
-    # Results -----------------------------------------------------------------------------------
-
     def ready(self, timeout_s: float | None = 0.0) -> list[ServedResult]:
-        """Return what has ended since, in the order in which it ended.
+        """Return the results since the last call, in the order in which requests ended.
 
         Args:
             timeout_s: seconds to wait for the first if there is none; None waits until there is
@@ -189,7 +183,7 @@ class Server:
         return wait_until(self._pending.listeners, None, self._pending.take_ready, timeout_s) or []
 
     async def aready(self, timeout_s: float | None = 0.0) -> list[ServedResult]:
-        """Return what has ended since, without blocking the loop; see ``ready``."""
+        """Return the results since the last call, without blocking the loop; see ``ready``."""
         self._require_own_process()
         found = await await_until(
             self._pending.listeners, None, self._pending.take_ready, timeout_s
@@ -253,8 +247,6 @@ class Server:
         """Wait for one request's output without blocking the loop; see ``result``."""
         return (await self.await_result(id, timeout_s)).unwrap()
 
-    # Ends --------------------------------------------------------------------------------------
-
     def cancel(self, id: ServedId) -> bool:
         """End a request with RequestCancelledError; tell whether it was live.
 
@@ -264,7 +256,7 @@ class Server:
         return self._pending.cancel(id)
 
     def drain(self, timeout_s: float | None = None) -> list[ServedResult]:
-        """Refuse new requests from now on, let the live ones end, and return what is left.
+        """Refuse new requests from now on, let the live ones end, and return the unfetched results.
 
         After ``timeout_s`` seconds it returns without those that have not ended; they run on.
         """
@@ -283,7 +275,7 @@ class Server:
     def close(self) -> None:
         """Refuse new requests and end the live ones with ClosedError, within ``shutdown_s``.
 
-        What has ended can still be fetched. A forked child has nothing to close.
+        Results can still be fetched. A forked child has nothing to close.
         """
         if self._accelerator.forked:
             return

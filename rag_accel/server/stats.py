@@ -1,4 +1,4 @@
-"""What served requests ended with, and their counts by workflow."""
+"""Results of served requests, and their counts and latencies by workflow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, Literal, NewType, TypedDict
 from rag_accel.engine_api import TokenUsage
 from rag_accel.telemetry.metrics import Snapshot, percentile
 
-# Say what a served request ended with.
-
 ServedId = NewType("ServedId", int)
 
 RequestState = Literal["finished", "failed", "cancelled"]
@@ -19,16 +17,16 @@ RequestState = Literal["finished", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class ServedResult:
-    """How one request ended, and with what.
+    """The outcome of one request.
 
     Args:
-        id: what ``Server.add_request`` returned; ids rise in the order of the requests.
+        id: as ``Server.add_request`` returned it; ids rise in the order of the requests.
         program: name of the workflow it ran.
         state: ``finished`` with ``output``; ``failed`` with ``error``, also past its deadline;
             ``cancelled`` by ``Server.cancel``.
         latency_s: seconds from ``add_request`` to its end.
         output: the graph's result; None unless it has finished.
-        error: what ended it, the original exception object; None if it has finished.
+        error: the exception that ended it, the original object; None if it has finished.
         usage: tokens of its generations on owned engines.
     """
 
@@ -45,9 +43,6 @@ class ServedResult:
         if self.error is not None:
             raise self.error
         return self.output
-
-
-# Counts and latencies of requests by workflow. Not thread-safe: ``PendingResults`` locks.
 
 
 #: latencies kept per workflow; quantiles are of the newest
@@ -88,7 +83,7 @@ class ServerStats(TypedDict):
 
     ``refused`` counts requests that raised BusyError, ``unfetched`` the results that wait to be
     fetched, ``dropped`` those that were given up because no caller fetched them. ``accelerator`` is
-    what the accelerator has measured (``Metrics.snapshot``), of its other users, too.
+    the accelerator's own measurements (``Metrics.snapshot``), with those of its other users.
     """
 
     live: int
@@ -115,7 +110,7 @@ class _Program:
 
 
 class WorkflowCounters:
-    """Counts of what became of the requests of each workflow."""
+    """Counts and latencies of the requests of each workflow. Not thread-safe."""
 
     def __init__(self) -> None:
         self._programs: dict[str, _Program] = {}

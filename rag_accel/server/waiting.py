@@ -1,4 +1,4 @@
-"""Waiting for a change: a thread on an event, a task on its loop, neither by polling."""
+"""Callers that wait for a change: threads on an event, tasks on their loop, without polling."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Listeners:
                     del self._waiting[key]
 
     def tell(self, key: ServedId | None = None) -> None:
-        """Say that this request has changed, or that something has."""
+        """Wake the callers that wait for this request or for any."""
         with self._lock:
             keys = (None,) if key is None else (key, None)
             waiting = [tell for key in keys for tell in self._waiting.get(key, ())]

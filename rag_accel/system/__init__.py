@@ -1,1 +1,1 @@
-"""What the core asks of the machine and its files."""
+"""The machine as the core sees it: processor, locks, forks and files."""

@@ -1,4 +1,4 @@
-"""The machine and the installation: what runs here, with which effective options."""
+"""A report on the machine and the installation, with the effective options."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ _RANDOM = "[a-z0-9_]{8}"  # what mkstemp puts in between
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """Give a new file to write, which takes the place of ``path`` in one step at the end.
 
-    It is written beside the target, flushed to disk and renamed, with mode 0600. Until then, and
+    It is written next to the target, flushed to disk and renamed, with mode 0600. Until then, and
     where the block raises, what is there stays untouched; of several writers the last one wins. A
-    process killed meanwhile leaves a hidden ``.NAME.*.tmp`` beside the target, which the next
+    process killed meanwhile leaves a hidden ``.NAME.*.tmp`` next to the target, which the next
     writer of ``path`` removes.
 
     Raises:
@@ -56,14 +56,14 @@ def _temporary(path: Path) -> tuple[int, str]:
     """Make and lock a file that only its owner may read and write; return it open."""
     while True:
         descriptor, temporary = tempfile.mkstemp(_SUFFIX, f".{path.name}.", path.parent)
-        _lock(descriptor)
+        lock_file(descriptor)
         if os.fstat(descriptor).st_nlink:
             return descriptor, temporary
         os.close(descriptor)  # another writer came before the lock and took it for left
 
 
-def _lock(descriptor: int) -> None:
-    # The system releases it when the process ends, however it ends.
+def lock_file(descriptor: int) -> None:
+    """Wait for the lock of an open file; the system releases it when the process ends."""
     with contextlib.suppress(OSError):  # a file system without locks
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -109,7 +109,7 @@ def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return a folder, made first if it is not there: whole or not at all, by one process.
 
     Others that want it at the same time wait for the one that makes it. A maker that raises or is
-    killed leaves no folder under this name; what it had begun is removed by the next.
+    killed leaves no folder under this name; the next one removes its leftovers.
 
     Args:
         folder: is to exist; its parents are made.
@@ -123,7 +123,7 @@ def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     begun = folder.with_name(f".{folder.name}{_SUFFIX}")
     with open(folder.with_name(f".{folder.name}.lock"), "ab") as locked:
-        _lock(locked.fileno())
+        lock_file(locked.fileno())
         if not folder.is_dir():
             shutil.rmtree(begun, ignore_errors=True)
             begun.mkdir()
@@ -137,6 +137,6 @@ def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def user_cache() -> Path:
-    """Return the folder for what is made once: ``$XDG_CACHE_HOME/rag_accel``."""
+    """Return the cache folder of the user: ``$XDG_CACHE_HOME/rag_accel``."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "rag_accel"

@@ -30,7 +30,7 @@ class RenewedLock(ForkedAnew):
     lock: AbstractContextManager[object]
 
     def renew(self) -> None:
-        """Make the lock anew."""
+        """Make a new lock."""
         self.lock = threading.RLock()
 
 

@@ -1,4 +1,4 @@
-"""What processor this is and how many cores this process may use."""
+"""The processor, and the cores that this process may use."""
 
 from __future__ import annotations
 

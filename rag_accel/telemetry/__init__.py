@@ -1,4 +1,4 @@
-"""What happens (``tracer``, ``events``), and how often and how long (``metrics``)."""
+"""Traces of events (``tracer``, ``events``), and counts and durations (``metrics``)."""
 
 from rag_accel.telemetry.events import EVENT_TYPES, TraceEvent, to_record
 from rag_accel.telemetry.metrics import (

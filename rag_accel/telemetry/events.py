@@ -1,4 +1,4 @@
-"""What a trace can say: one frozen dataclass per fact.
+"""Events of a trace: one frozen dataclass per fact.
 
 An event holds ids, numbers and words from fixed lists, never a prompt, a document, a vector or an
 error's text, so a trace may leave the process without carrying any user's data.
@@ -23,7 +23,7 @@ Member = tuple[RequestId, str]
 
 Outcome = Literal["done", "failed", "cancelled", "deadline", "lost", "rejected", "closed"]
 Origin = Literal["graph", "program", "leaf"]
-"""How a request came: with its primitives, as a program that calls leaves, or as one leaf."""
+"""The form of a request: its primitives, a program that calls leaves, or one leaf."""
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -74,7 +74,7 @@ class RequestEnded(TraceEvent):
 class NodeDispatched(TraceEvent):
     """An engine took a node after it had been ready for ``waited_s`` seconds.
 
-    What is known of the node stands here: its primitive ``kind``, the nodes of its request it had
+    The event describes the node: its primitive ``kind``, the nodes of its request it had
     to come ``after`` (the condition that added it is one), its ``depth`` (longest remaining path,
     in nodes) and its ``size`` in items. A node whose step raised is taken again, and has then been
     ready all the time.

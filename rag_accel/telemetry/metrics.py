@@ -41,7 +41,7 @@ prompt are approximate, see ``PromptUse``.
 """
 
 HELD = "_bytes"
-"""What the names of counters end in that are held now: these may fall, too."""
+"""The suffix of counters of memory held now: these may fall, too."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -82,7 +82,7 @@ class Counter:
             self._value += amount
 
     def merge(self, other: Counter) -> None:
-        """Add what another has counted."""
+        """Add the count of another."""
         self.add(other.value)
 
     @property
@@ -166,7 +166,7 @@ class Histogram:
 
 
 class EngineMetrics:
-    """What is measured of one engine; times in seconds, sizes in items."""
+    """Measurements of one engine; times in seconds, sizes in items."""
 
     __slots__ = (
         "batch_size",
@@ -251,14 +251,14 @@ class Metrics:
             self.counter("engines", name, cell).add(counts[cell])
 
     def record_counts(self, name: str, changes: Iterable[tuple[str, int]]) -> None:
-        """Add what an engine has counted of its own to its counters, made on first use."""
+        """Add an engine's own counts to its counters, made on first use."""
         for cell, change in changes:
             self.counter("engines", name, cell).add(change)
 
     def retire_engine(self, name: str) -> None:
-        """Move what was measured of an engine that is gone to those of its kind that have left.
+        """Move the measurements of an engine that is gone to those of its kind that have left.
 
-        The kind is what stands in its name before ``#``; the cells of the engine are gone then.
+        The kind is the part of its name before ``#``; the engine's own cells are removed.
         """
         gone = self._engines.pop(name, None)
         if gone is None:
@@ -272,7 +272,7 @@ class Metrics:
             others = [path for path in self._cells if path[:2] == ("engines", name)]
             cells = [(path[2], self._cells.pop(path)) for path in others]
         for cell, count in cells:
-            # What an engine held is free once it has left.
+            # The memory of an engine is free once it has left.
             if isinstance(count, Counter) and not cell.endswith(HELD):
                 self.counter("engines", f"{name.partition('#')[0]}#left", cell).merge(count)
 

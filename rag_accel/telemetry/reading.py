@@ -1,4 +1,4 @@
-"""What a ``JsonLinesSink`` wrote, read back: ``read_json_lines(path) -> events``."""
+"""Events read back from the file of a ``JsonLinesSink``."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _one_of(words: Any) -> Callable[[Any], bool]:
     return lambda value: value in get_args(words)
 
 
-#: what may stand in a field, by how its type is written
+#: checks of a field's value, by its type as written
 _FITS: dict[str, Callable[[Any], bool]] = {
     "float": _is_number,
     "int": _is_whole,

@@ -1,4 +1,4 @@
-"""Where trace events go: into memory or into a file of JSON lines."""
+"""Sinks of trace events: memory, and a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush and free what the sink holds; called once."""
+        """Flush and free the sink; called once."""
         ...
 
 

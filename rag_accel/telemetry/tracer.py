@@ -1,4 +1,4 @@
-"""A record of what the scheduler did, which costs nothing while it is not read.
+"""A trace of the scheduler, which costs nothing while nobody reads it.
 
 A caller asks before it builds an event, so that an unwanted one is never made::
 
@@ -92,7 +92,7 @@ class Tracer:
         sinks: sinks that take every kind of event; the tracer closes them.
 
     Attributes:
-        wanted: the kinds of event that are looked at; empty when tracing costs nothing.
+        wanted: the kinds of event that are recorded; empty when tracing costs nothing.
 
     Raises:
         ConfigError: if ``capacity`` is negative.
@@ -129,7 +129,7 @@ class Tracer:
     def emit_later(self, make: Callable[[T], Iterable[TraceEvent]], fact: T) -> None:
         """Record the events that ``make(fact)`` gives, made when they are read.
 
-        For what happens often and is read seldom; ``make`` must not depend on when it is called.
+        For frequent facts that are seldom read; ``make`` must not depend on when it is called.
         """
         ring = self._ring
         if ring is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -36,10 +36,13 @@ class _Recorder:
     """A recorder of calls and of how many were under way at once; thread-safe.
 
     Args:
-        result: computes what the call returns, or raises what it raises.
+        result: computes the result of a call, or raises its error.
         duration_s: how long a call takes.
         context_var: variable whose value each call records.
+        wait: called with ``duration_s``; by default it really sleeps.
     """
+
+    _sleep: Callable[[float], Any]
 
     def __init__(
         self,
@@ -47,7 +50,9 @@ class _Recorder:
         *,
         duration_s: float = 0.0,
         context_var: ContextVar[Any] | None = None,
+        wait: Callable[[float], Any] | None = None,
     ) -> None:
+        self._wait = self._sleep if wait is None else wait
         self._result = result
         self._duration_s = duration_s
         self._context_var = context_var
@@ -90,19 +95,10 @@ class _Recorder:
 class FakeAsyncCall(_Recorder):
     """An async callable, as a user's, that records loop, thread, context and concurrency.
 
-    ``wait`` is awaited with ``duration_s``; the default really sleeps.
+    ``wait`` is awaited.
     """
 
-    def __init__(
-        self,
-        result: Callable[..., Any] = first_argument,
-        *,
-        duration_s: float = 0.0,
-        context_var: ContextVar[Any] | None = None,
-        wait: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        super().__init__(result, duration_s=duration_s, context_var=context_var)
-        self._wait = wait
+    _sleep = staticmethod(asyncio.sleep)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record the call, wait, and return the result."""
@@ -112,21 +108,9 @@ class FakeAsyncCall(_Recorder):
 
 
 class FakeSyncCall(_Recorder):
-    """A blocking callable, as a user's, that records loop, thread, context and concurrency.
+    """A blocking callable, as a user's, that records loop, thread, context and concurrency."""
 
-    ``wait`` is called with ``duration_s``; the default really sleeps.
-    """
-
-    def __init__(
-        self,
-        result: Callable[..., Any] = first_argument,
-        *,
-        duration_s: float = 0.0,
-        context_var: ContextVar[Any] | None = None,
-        wait: Callable[[float], object] = time.sleep,
-    ) -> None:
-        super().__init__(result, duration_s=duration_s, context_var=context_var)
-        self._wait = wait
+    _sleep = staticmethod(time.sleep)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record the call, wait, and return the result."""

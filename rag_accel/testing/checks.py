@@ -1,4 +1,4 @@
-"""Checks of an engine's outputs; what a contract finds broken is an AssertionError.
+"""Checks of an engine's outputs; a broken contract raises AssertionError.
 
 Explicit raises instead of ``assert``: a contract must not fall silent under ``python -O``.
 """

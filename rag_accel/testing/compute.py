@@ -64,12 +64,12 @@ def _(payload: SearchQuery) -> tuple[ScoredDocument, ...]:
 
 @compute.register
 def _(payload: RerankBatch) -> tuple[ScoredDocument, ...]:
-    asked = set(payload.query.lower().split())
+    words = set(payload.query.lower().split())
     scored = [
-        ScoredDocument(document, float(len(asked & set(document.text.lower().split()))))
+        ScoredDocument(document, float(len(words & set(document.text.lower().split()))))
         for document in payload.documents
     ]
-    scored.sort(key=lambda one: -one.score)
+    scored.sort(key=lambda hit: -hit.score)
     return tuple(scored[: payload.top_n])
 
 

@@ -1,4 +1,4 @@
-"""What every eviction policy has to keep to."""
+"""The contract of eviction policies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Sized:
 class EvictionPolicyContract:
     """Tests of an eviction policy; make them yours by inheriting and implementing ``policy``.
 
-    Each test ends with an AssertionError that says what was broken.
+    A broken rule raises an AssertionError that names it.
     """
 
     def policy(self) -> EvictionPolicy:
@@ -30,7 +30,7 @@ class EvictionPolicyContract:
         raise NotImplementedError
 
     def test_the_only_state_is_the_victim(self) -> None:
-        """Look whether what alone is kept is given up, used or not."""
+        """Check that a single state is the victim, used or not."""
         policy = self.policy()
         policy.added(b"a", 1)
         check(policy.victim() == b"a", "the only state was not the victim")
@@ -38,7 +38,7 @@ class EvictionPolicyContract:
         check(policy.victim() == b"a", "the only state was not the victim once it was used")
 
     def test_asking_for_a_victim_gives_nothing_up(self) -> None:
-        """Look whether asking twice gives the same answer."""
+        """Check that a second call gives the same victim."""
         policy = self.policy()
         for key in (b"a", b"b", b"c"):
             policy.added(key, 1)
@@ -46,7 +46,7 @@ class EvictionPolicyContract:
         check(policy.victim() == first, "asking for a victim changed it")
 
     def test_a_removed_state_is_no_victim(self) -> None:
-        """Look whether what is gone is never named, and may come back."""
+        """Check that a removed state is never the victim, and may come back."""
         policy = self.policy()
         policy.added(b"a", 1)
         policy.added(b"b", 1)
@@ -57,7 +57,7 @@ class EvictionPolicyContract:
         check(policy.victim() == b"a", "a state that came back was not the victim")
 
     def test_a_store_keeps_to_its_bytes(self) -> None:
-        """Look whether victims are kept ones whatever is added, used and given up."""
+        """Check that victims are kept states whatever is added, used and evicted."""
         chance = random.Random(0)
         store = HostStore(50, self.policy())
         for _ in range(500):

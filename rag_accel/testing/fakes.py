@@ -32,7 +32,7 @@ FAKE_PROFILE = EngineProfile(
     pure=True,
     capabilities=frozenset({Capability.STREAM, Capability.HINT}),
 )
-"""Executes every kind, as fast as it is asked to."""
+"""Executes every kind at once."""
 
 _INTERRUPT_POLL_S = 0.002
 
@@ -45,7 +45,7 @@ def no_wait(seconds: float) -> None:
 class EngineCall:
     """A record of one call of an engine's method, in the order the calls came.
 
-    ``ids`` are what it was called with: work ids, handles or documents; for ``step`` the work held
+    ``ids`` are its arguments: work ids, handles or documents; for ``step`` the work held
     when the step began. ``budget`` is the one granted to a step.
     """
 
@@ -65,14 +65,14 @@ class FakeEngine(EngineBase):
     """A deterministic engine for any primitive, with scripted latencies and faults.
 
     Args:
-        profile: what the engine says of itself; ``steps`` above one make it ``stepped``.
+        profile: of the engine; ``steps`` above one make it ``stepped``.
         steps: steps each piece of work takes. All but the last report ``progress`` with a new
             handle, from which later work of the same namespace resumes; with ``stream`` a text
             arrives in as many ``partial`` pieces.
         durations_s: seconds of the first steps with work; later ones follow ``profile.latency``.
         wait: called with a step's seconds: ``no_wait``, ``time.sleep`` or ``ManualClock.sleep``.
         compute: pure function from a payload to its result.
-        faults: what goes wrong.
+        faults: the script of faults.
 
     Attributes:
         calls: every call of every method, oldest first.
@@ -121,7 +121,7 @@ class FakeEngine(EngineBase):
 
     @property
     def thread_ids(self) -> set[int]:
-        """Return the threads that called what only a worker may call; the driver uses one."""
+        """Return the threads that called methods only a worker may call; the driver uses one."""
         anywhere = ("interrupt", "hint")
         return {call.thread_id for call in self.calls if call.method not in anywhere}
 
@@ -136,7 +136,7 @@ class FakeEngine(EngineBase):
         return frozenset(self._resumable)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; what it cannot execute ends with an error in the next step."""
+        """Take work; unexecutable work ends with an error in the next step."""
         self._record("submit", [request.id for request in work])
         if self.is_closed:
             raise ClosedError("the engine is closed", where="FakeEngine")

@@ -1,4 +1,4 @@
-"""Scripts of what goes wrong in a ``FakeEngine``."""
+"""Scripts of the faults of a ``FakeEngine``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rag_accel.engine_api import EngineOutput, EngineRequest, GenerationOutput, 
 from rag_accel.errors import EngineError, EngineLostError
 
 ItemFault = Literal["raise", "error", "nan", "short", "silent"] | Exception
-"""What happens to one item.
+"""The fault of one item.
 
 ``raise``: the whole step raises. ``error``: it ends with an error output; an exception instance
 does the same with exactly this exception. ``nan``: its numbers are NaN (a text stays as it is).
@@ -28,10 +28,10 @@ def no_fault(request: EngineRequest) -> ItemFault | None:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong, and when.
+    """A script of faults.
 
     Args:
-        item: tells for each piece of work what happens to it.
+        item: returns the fault of a piece of work, if any.
         submit_error: raised by every ``submit``.
         every_nth_step: each n-th step with work raises, and its members are forgotten.
         dies_at_step: from this step with work on (1 is the first), every ``step`` with work and
@@ -61,7 +61,7 @@ class Faults:
                 raise EngineError("a scripted fault in a step", where=str(request.id))
 
     def spoil(self, request: EngineRequest, final: EngineOutput) -> EngineOutput | None:
-        """Return what is reported in place of ``final``; None reports nothing."""
+        """Return the output to report in place of ``final``; None reports nothing."""
         fault = self.item(request)
         if fault == "silent":
             return None

@@ -1,4 +1,4 @@
-"""A member of a device group that computes nothing real and does what a test says."""
+"""A member of a device group that computes nothing real and follows a test's script."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def plain_vectors(texts: Sequence[str], role: str) -> Any:
 
 
 class FakeMember:
-    """A member that waits where a test wants it to, and raises what a test wants.
+    """A member that waits and raises as a test says.
 
     Args:
-        name: what it is called.
-        vectors: what it computes.
+        name: of the member.
+        vectors: computes the vectors of texts.
         max_texts: most texts of one call.
         max_tokens: most tokens of one call.
         max_threads: as of a member on the cores; 0 for one elsewhere.

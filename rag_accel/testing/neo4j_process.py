@@ -24,7 +24,7 @@ DIRECTORIES = ("data", "logs", "run", "plugins", "import")
 
 @dataclass(frozen=True, slots=True)
 class BoltServer:
-    """Where a server listens and how to log in."""
+    """The address of a server, and its login."""
 
     uri: str
     user: str

@@ -50,7 +50,7 @@ def started(history: bool, *others: str) -> tuple[RAGraph, str]:
 
     Args:
         history: whether there is one.
-        others: inputs beside ``input`` and ``history``.
+        others: inputs besides ``input`` and ``history``.
 
     Raises:
         ConfigError: if ``history`` is not a truth value.

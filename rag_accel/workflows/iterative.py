@@ -96,7 +96,7 @@ def irg(
 ) -> RAGraph:
     """Return iterative retrieval-generation (HedraRAG section 6, IRG; Iter-RetGen).
 
-    Each round searches with the question and the answer of the round before, and answers anew from
+    Each round searches with the question and the answer of the round before, and answers again from
     what it finds. The number of rounds is known, so the graph is a chain: no condition is waited
     for, and the scheduler knows from the start how far each request has to go. A Retrieval reads
     one value, so question and answer are joined by a Function.

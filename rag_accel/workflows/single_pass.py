@@ -100,7 +100,7 @@ def recomp(
     index: str = "index",
     embedder: str = "embedder",
 ) -> RAGraph:
-    """Return the workflow that compresses what it found (HedraRAG section 6, RECOMP).
+    """Return the workflow that compresses the documents it found (HedraRAG section 6, RECOMP).
 
     Args:
         compress_prompt: of ``docs`` and ``input``; writes the value ``summary``.

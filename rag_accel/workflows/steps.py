@@ -126,7 +126,7 @@ class MoreQuestions:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A condition: ``search`` or ``keep`` by what a judge has said."""
+    """A condition: ``search`` or ``keep`` by the verdict of a judge."""
 
     search: str
     keep: str
@@ -159,7 +159,7 @@ def paragraphs(one: str, other: str) -> str:
 
 
 def no_notes() -> tuple[str, ...]:
-    """Return what is known before anything was asked."""
+    """Return the notes before the first round."""
     return ()
 
 
@@ -192,8 +192,8 @@ class Merged(UnionFunction):
     def __call__(self, *found: Sequence[ScoredDocument | Document]) -> tuple[Any, ...]:
         """Return the documents."""
         kept: dict[str, Any] = {}
-        for one in (one for several in found for one in several):
-            kept.setdefault(one.document.id if isinstance(one, ScoredDocument) else one.id, one)
+        for hit in (hit for hits in found for hit in hits):
+            kept.setdefault(hit.document.id if isinstance(hit, ScoredDocument) else hit.id, hit)
         return tuple(kept.values())
 
 

@@ -18,7 +18,7 @@ SynthesisMode = Literal["stuff", "tree", "refine"]
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
-    """How an answer is made of the passages that were found.
+    """A method of making an answer of retrieved passages.
 
     ``stuff`` puts all of them into one prompt. ``tree`` answers from each passage on its own, all
     at once, and combines these answers: a tree of two levels, whatever the number of passages.
@@ -27,7 +27,7 @@ class Synthesis:
     option ``max_loops``.
 
     Args:
-        mode: which of them.
+        mode: one of these.
         stuff_prompt: of ``docs`` and ``input``; also for a tree of one passage or of none.
         passage_prompt: of ``passage`` and ``input``; each leaf of a tree, and the begin of refine.
         combine_prompt: of ``partials`` and ``input``.

@@ -71,7 +71,7 @@ def test_one_layer_is_the_choice_of_the_engine_at_that_layer(
         selector=QuestionGuided("question"),
     )
     engine = ForcedEngine(loaded(), options, threads=1)
-    _, theirs = engine.answer(PROMPT.asked(3), len(prompt.ids), [7, 8, 9])
+    _, theirs = engine.answer(PROMPT.generation_input(3), len(prompt.ids), [7, 8, 9])
     engine.close()
     states = chunk_reuse.encoded(runner, prompt)
     again = CriticalLayers([layer]).chosen(runner, prompt, states, SHARE)

@@ -83,7 +83,7 @@ def test_texts_are_encoded_behind_the_head_alone(runner: Any, prompt: SegmentedP
 def test_full_reuse_is_what_the_engine_does(runner: Any, prompt: SegmentedPrompt) -> None:
     engine = ForcedEngine(loaded(), LocalOptions(kv_reuse="full"), threads=1)
     answer = [7, 8, 9]
-    _, theirs = engine.answer(PROMPT.asked(4), len(prompt.ids), [*answer, 10])
+    _, theirs = engine.answer(PROMPT.generation_input(4), len(prompt.ids), [*answer, 10])
     engine.close()
     ours = reuse(runner, prompt, encoded(runner, prompt), answer)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

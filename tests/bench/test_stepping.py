@@ -25,7 +25,8 @@ from bench.search_arms import (
 )
 from bench.suites import ratio_definitions, stepping
 from bench.vectors import KINDS, IndexSize, build_index, make_mixture, stock_index
-from rag_accel.engines.retrieval.coded.codes import CodedSearches, CodedVectors
+from rag_accel.engines.retrieval.coded.codes import CodedVectors
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.errors import EngineError
 
 pytest.importorskip("faiss")

@@ -40,9 +40,9 @@ def test_what_was_used_longest_ago_goes_first() -> None:
 
 def test_a_key_is_known_from_its_second_request_on() -> None:
     sight = SecondHitAdmission()
-    sight.asked(b"a")
+    sight.count(b"a")
     assert not sight.is_known(b"a")
-    sight.asked(b"a")
+    sight.count(b"a")
     assert sight.is_known(b"a")
     assert not sight.is_known(b"b")
 
@@ -50,5 +50,5 @@ def test_a_key_is_known_from_its_second_request_on() -> None:
 def test_only_the_latest_keys_are_remembered() -> None:
     sight = SecondHitAdmission(most=2)
     for key in (b"a", b"a", b"b", b"c"):
-        sight.asked(key)
+        sight.count(key)
     assert not sight.is_known(b"a")

@@ -16,7 +16,7 @@ from langchain_rag_accel.components.store_search import Filter, Scored, StoreSea
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.hybrid_search import ahybrid_search, hybrid_search, variant_of
 from rag_accel.engine_api import HybridQuery
-from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
 from rag_accel.errors import ConfigError
 
 HYBRID = "hybrid"

@@ -22,8 +22,8 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.shared_index import SharedIndex
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engines.retrieval import DocumentIndex, Metric, load_index, read_header, save_index
-from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
-from rag_accel.engines.retrieval.vectors.spec import checked_ids
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
+from rag_accel.engines.retrieval.vectors.checks import checked_ids
 from rag_accel.errors import IndexFileError
 from rag_accel.interception.fallback import start_in_pool
 from rag_accel.interception.identity import identity_for

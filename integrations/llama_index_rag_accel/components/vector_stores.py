@@ -48,7 +48,7 @@ from rag_accel.engines.retrieval import (
     load_index,
     save_index,
 )
-from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
 from rag_accel.errors import ConfigError
 from rag_accel.interception.fallback import start_in_pool
 from rag_accel.interception.identity import identity_for

@@ -1,11 +1,11 @@
 """The switch for acceleration in an interpreter that starts: it waits for a framework's import.
 
-Python imports a module of this name before a program's first line; ``rag-accel run`` sees to it
-that it is this one. Interpreters that the program starts inherit it, as a server's workers do.
+Python imports a module of this name before a program's first line; ``rag-accel run`` puts this one
+first. Interpreters that the program starts, such as a server's workers, inherit it.
 
-Nothing is imported here that Python has not loaded by itself or built into itself. So an
-interpreter that uses no framework starts as fast as without this, and a program's own modules win
-over those that ours would need, as they do plainly. Interpreters of other environments and other
+Only modules that Python has loaded or built in are imported here. So an interpreter that uses no
+framework starts as fast as without this, and a program's own modules win over those of this
+package, as they would without it. Interpreters of other environments and other
 versions run this file too, so it needs no more than Python 3.6.
 """
 
@@ -22,11 +22,11 @@ VARIABLE = "_RAG_ACCEL_RUN"
 
 
 class FrameworkImports:
-    """A finder that has acceleration switched on as soon as a framework was imported.
+    """A finder that switches acceleration on as soon as a framework was imported.
 
-    It finds nothing itself: the finders beside it give the spec and the loader of a framework's
-    module, which stay what they are. Only the loader's next run of that module is followed by the
-    switch. The finder leaves once all that it waits for has come.
+    It finds nothing itself: the other finders give the spec and the loader of a framework's module,
+    unchanged but for the switch after the loader's next run of that module. The finder leaves once
+    all its modules were imported.
     """
 
     def __init__(self, names: "list[str]", is_program: bool) -> None:
@@ -35,7 +35,7 @@ class FrameworkImports:
         self._is_program = is_program
 
     def install(self) -> None:
-        """Wait for imports from now on; what has been imported already is switched on at once."""
+        """Wait for imports from now on; frameworks imported already are switched on at once."""
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
         for name in self._names:
             if name in sys.modules:
@@ -44,7 +44,7 @@ class FrameworkImports:
             atexit.register(self.report, os.getpid())
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Return what the other finders find; None for all modules that are not waited for."""
+        """Return the spec of the other finders; None for modules that are not waited for."""
         if name not in self._waiting:
             return None
         for finder in list(sys.meta_path):
@@ -56,7 +56,7 @@ class FrameworkImports:
         return None
 
     def _follow(self, name: str, loader: "Any") -> None:
-        """Have the loader's next run of a module followed by the switch."""
+        """Make the loader's next run of a module end with the switch."""
         run = getattr(loader, "exec_module", None)
         if run is None or isinstance(loader, type):  # classes load other modules meanwhile
             return
@@ -113,9 +113,9 @@ def _switch_on(name: str) -> None:
 
 
 def _load_ours() -> None:
-    """Import the package that this file is part of, whatever else of its name the program has.
+    """Import the package of this file, not another one of its name that the program has.
 
-    Only from where this interpreter looks for modules: other environments may not have it.
+    Only from this interpreter's module path: other environments may not have it.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     name, home = os.path.basename(package), os.path.realpath(os.path.dirname(package))

@@ -47,17 +47,17 @@ class EdgeRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """Where the edges of each entity stand, by relation: ``[n, m], int64`` each."""
+    """Ranges of the edges of each entity, by relation: ``[n, m], int64`` each."""
 
     starts: Ids
     counts: Ids
 
 
 class Patch(Protocol):
-    """Edges that are told otherwise than an adjacency has them."""
+    """Changes of edges since an adjacency was built."""
 
     def apply(
-        self, way: int, asked: Expansion, relations: Ids | None, found: Ranges, first: int
+        self, way: int, expansion: Expansion, relations: Ids | None, found: Ranges, first: int
     ) -> tuple[Ranges, EdgeRows]:
         """Return the ranges with those of changed edges, which count from ``first``, and these."""
         ...
@@ -90,8 +90,8 @@ class Adjacency:
         )
         #: where the edges of each entity begin, among all of both directions
         self.starts = tuple(
-            np.concatenate(([0], np.cumsum(np.bincount(one.ends, minlength=num_entities)))) + first
-            for one, first in zip(ways, (0, self.num_forward), strict=True)
+            np.concatenate(([0], np.cumsum(np.bincount(rows.ends, minlength=num_entities)))) + first
+            for rows, first in zip(ways, (0, self.num_forward), strict=True)
         )
 
     def __len__(self) -> int:
@@ -103,24 +103,26 @@ class Adjacency:
         """Return how many edges each entity has: ``[num_entities], int64``."""
         return np.diff(self.starts[OUT]) + np.diff(self.starts[IN])
 
-    def expand(self, asked: Expansion, relations: Ids | None, patch: Patch | None = None) -> Edges:
+    def expand(
+        self, expansion: Expansion, relations: Ids | None, patch: Patch | None = None
+    ) -> Edges:
         """Return the edges of one expansion.
 
         Args:
-            asked: the entities; their ids may be larger than those known here.
+            expansion: the entities; their ids may be larger than those known here.
             relations: ids of the relations it follows, in the order of their names.
-            patch: what has changed since.
+            patch: changes since it was built.
         """
-        if not len(asked.entities):
+        if not len(expansion.entities):
             return no_edges(0)
         ways: list[Ranges] = []
         others: list[tuple[EdgeRows, bool]] = []
         first = len(self)
         for way, name in enumerate(("out", "in")):
-            if asked.direction in (name, "both"):
-                found = self.bounded(way, asked.entities, relations, asked.fan_out)
+            if expansion.direction in (name, "both"):
+                found = self.bounded(way, expansion.entities, relations, expansion.fan_out)
                 if patch is not None:
-                    found, rows = patch.apply(way, asked, relations, found, first)
+                    found, rows = patch.apply(way, expansion, relations, found, first)
                     others.append((rows, way == OUT))
                     first += len(rows)
                 ways.append(found)
@@ -143,9 +145,9 @@ class Adjacency:
         forward = np.empty(len(places), np.bool_)
         found[:, ~is_other] = self.relations[own], self.others[own]
         forward[~is_other] = own < self.num_forward
-        found[0, is_other] = np.concatenate([one.relations for one, _ in others])[told]
-        found[1, is_other] = np.concatenate([one.others for one, _ in others])[told]
-        is_out = [np.full(len(one), way) for one, way in others]
+        found[0, is_other] = np.concatenate([rows.relations for rows, _ in others])[told]
+        found[1, is_other] = np.concatenate([rows.others for rows, _ in others])[told]
+        is_out = [np.full(len(rows), way) for rows, way in others]
         forward[is_other] = np.concatenate(is_out)[told]
         return Edges(offsets, found[0], found[1], forward)
 

@@ -13,8 +13,7 @@ from rag_accel.engines.knowledge.interned import InternedNames, Order, Triple
 from rag_accel.engines.knowledge.vectors import EntityVectors
 from rag_accel.engines.knowledge.words import NameWords
 
-#: Names that nothing bears any more are dropped once there are more of them than this and than
-#: names that are in use.
+#: Unused names are dropped once there are more of them than this and than names in use.
 _MOST_UNUSED = 1024
 
 
@@ -28,7 +27,7 @@ class GraphBase:
         adjacency: all edges but those of an entity to itself.
         loops: relations of an entity to itself, by its id.
         texts: by name; an entity may have a text and no triple.
-        is_told: ``[n], bool``, whether each entity has a text.
+        has_text: ``[n], bool``, whether each entity has a text.
         vectors: of entities that have one.
     """
 
@@ -37,9 +36,9 @@ class GraphBase:
     adjacency: Adjacency
     loops: Mapping[int, frozenset[int]]
     texts: Mapping[str, str]
-    is_told: NDArray[np.bool_]
+    has_text: NDArray[np.bool_]
     vectors: EntityVectors
-    #: kept once somebody asked by words; written under the lock of the names
+    #: built by the first search by words; written under the lock of the names
     words: NameWords | None = None
     uses: NDArray[np.int64] = field(init=False)
     num_entities: int = field(init=False)
@@ -47,9 +46,9 @@ class GraphBase:
 
     def __post_init__(self) -> None:
         self.uses = self.adjacency.degrees
-        for one, relations in self.loops.items():
-            self.uses[one] += len(relations)
-        self.uses += self.is_told
+        for entity, relations in self.loops.items():
+            self.uses[entity] += len(relations)
+        self.uses += self.has_text
         self.num_entities = int(np.count_nonzero(self.uses))
         self.num_triples = self.adjacency.num_forward + sum(map(len, self.loops.values()))
 
@@ -59,46 +58,46 @@ class GraphBase:
         return self.num_triples + len(self.texts) + len(self.vectors)
 
     def edges(self, name: str) -> Iterator[Triple]:
-        """Give the triples of an entity, one after the other."""
-        one = self.entities.table.ids.get(name, len(self.uses))
-        if one >= len(self.uses):
+        """Yield the triples of an entity."""
+        entity = self.entities.table.ids.get(name, len(self.uses))
+        if entity >= len(self.uses):
             return
         entities, relations = self.entities.table.names, self.relations.table.names
-        for relation in self.loops.get(one, ()):
+        for relation in self.loops.get(entity, ()):
             yield name, relations[relation], name
         for way in (OUT, IN):
             starts = self.adjacency.starts[way]
-            for place in range(int(starts[one]), int(starts[one + 1])):
+            for place in range(int(starts[entity]), int(starts[entity + 1])):
                 relation = relations[int(self.adjacency.relations[place])]
                 other = entities[int(self.adjacency.others[place])]
                 yield (name, relation, other) if way == OUT else (other, relation, name)
 
     def degree(self, name: str) -> int:
         """Return how many triples an entity has."""
-        one = self.entities.table.ids.get(name, len(self.uses))
-        return int(self.uses[one]) - (name in self.texts) if one < len(self.uses) else 0
+        entity = self.entities.table.ids.get(name, len(self.uses))
+        return int(self.uses[entity]) - (name in self.texts) if entity < len(self.uses) else 0
 
     def triples(self) -> Iterator[Triple]:
-        """Give all triples, in an order that depends on them alone."""
+        """Yield all triples, in an order that depends on them alone."""
         entities, relations = self.entities.table.names, self.relations.table.names
         ends = self.adjacency.starts[OUT]
-        for one in self.entities.ids.tolist():
-            edges = slice(int(ends[one]), int(ends[one + 1]))
+        for entity in self.entities.ids.tolist():
+            edges = slice(int(ends[entity]), int(ends[entity + 1]))
             others = self.adjacency.others[edges].tolist()
             found = zip(self.adjacency.relations[edges].tolist(), others, strict=True)
-            loops = ((relation, one) for relation in self.loops.get(one, ()))
+            loops = ((relation, entity) for relation in self.loops.get(entity, ()))
             for relation, other in (*sorted(loops, key=lambda own: relations[own[0]]), *found):
-                yield entities[one], relations[relation], entities[other]
+                yield entities[entity], relations[relation], entities[other]
 
     def vector(self, name: str) -> NDArray[np.float32] | None:
         """Return the vector of an entity: ``[dim], float32``."""
-        one = self.entities.table.ids.get(name, -1)
-        place = int(np.searchsorted(self.vectors.ids, one))
-        is_there = place < len(self.vectors) and self.vectors.ids[place] == one
+        entity = self.entities.table.ids.get(name, -1)
+        place = int(np.searchsorted(self.vectors.ids, entity))
+        is_there = place < len(self.vectors) and self.vectors.ids[place] == entity
         return self.vectors.rows[place] if is_there else None
 
     def compacted(self) -> GraphBase:
-        """Return the same graph without the names that nothing bears; itself if they are few."""
+        """Return the same graph without unused names; itself if they are few."""
         is_used = self.uses > 0
         is_named = np.zeros(len(self.relations), np.bool_)
         is_named[self.adjacency.relations] = True
@@ -108,12 +107,12 @@ class GraphBase:
         entities, relations = _kept(self.entities, is_used), _kept(self.relations, is_named)
         told, named = np.cumsum(is_used) - 1, np.cumsum(is_named) - 1
         loops = {
-            int(told[one]): frozenset(int(named[relation]) for relation in own)
-            for one, own in self.loops.items()
+            int(told[entity]): frozenset(int(named[relation]) for relation in own)
+            for entity, own in self.loops.items()
         }
         adjacency = self.adjacency.renamed(told, named, len(entities), relations)
-        vectors, is_told = self.vectors.renamed(told), self.is_told[is_used]
-        found = GraphBase(entities, relations, adjacency, loops, self.texts, is_told, vectors)
+        vectors, has_text = self.vectors.renamed(told), self.has_text[is_used]
+        found = GraphBase(entities, relations, adjacency, loops, self.texts, has_text, vectors)
         if self.words is not None:
             found.words = NameWords.of(entities.table.names, found.uses > 0)
         return found
@@ -138,5 +137,5 @@ def empty_base() -> GraphBase:
     """Return a graph of nothing."""
     entities, relations = Order.of(InternedNames()), Order.of(InternedNames())
     adjacency = Adjacency((no_rows(), no_rows()), 0, relations)
-    is_told = np.empty(0, np.bool_)
-    return GraphBase(entities, relations, adjacency, {}, {}, is_told, EntityVectors())
+    has_text = np.empty(0, np.bool_)
+    return GraphBase(entities, relations, adjacency, {}, {}, has_text, EntityVectors())

@@ -1,4 +1,4 @@
-"""What a graph is asked for many requests at once, and what each of them gets."""
+"""Calls of a graph for many requests at once, and the paths that each request gets of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def link(view: GraphView, work: Sequence[EngineRequest]) -> Sequence[Paths]:
 
 def hop(view: GraphView, work: Sequence[EngineRequest]) -> Sequence[Paths]:
     """Return the paths of each request with one hop more; one call of the graph."""
-    edges = view.expand([expansion(one) for one in work])
-    return [extended(one, own) for one, own in zip(work, edges, strict=True)]
+    edges = view.expand([expansion(request) for request in work])
+    return [extended(request, own) for request, own in zip(work, edges, strict=True)]
 
 
 def queries(work: Sequence[EngineRequest]) -> list[LinkQuery]:
-    """Return what each request of a search looks for."""
-    return [one.payload for one in work]
+    """Return the query of each request for a search."""
+    return [request.payload for request in work]
 
 
 def started(
@@ -30,21 +30,21 @@ def started(
 ) -> Sequence[Paths]:
     """Return the paths of no hops from the entities found for each request."""
     return [
-        start(view, ids[: query.k], one.namespace)
-        for one, query, ids in zip(work, queries(work), found, strict=True)
+        start(view, ids[: query.k], request.namespace)
+        for request, query, ids in zip(work, queries(work), found, strict=True)
     ]
 
 
 def expansion(request: EngineRequest) -> Expansion:
-    """Return the edges that a request of a hop wants to know of."""
+    """Return the expansion of a request for a hop."""
     batch: ExpandBatch = request.payload
     return Expansion(batch.paths.frontier, batch.relations, batch.direction, batch.fan_out)
 
 
 def question(request: EngineRequest) -> Hashable:
-    """Return what is equal for hops that need the same edges."""
-    asked = expansion(request)
-    return asked.entities.tobytes(), asked.relations, asked.direction, asked.fan_out
+    """Return a key that hops have in common which need the same edges."""
+    edges = expansion(request)
+    return edges.entities.tobytes(), edges.relations, edges.direction, edges.fan_out
 
 
 def extended(request: EngineRequest, edges: Edges) -> Paths:

@@ -27,14 +27,14 @@ _NUMBERS = ("k", "fan_out", "limit")
 
 
 def fault(request: EngineRequest) -> EngineError | None:
-    """Return what is wrong with work, if anything is."""
+    """Return the error of malformed work, if it is malformed."""
     payload = request.payload
     valid = _PAYLOADS.get(request.kind)
     if valid is None or not isinstance(payload, valid):
         return EngineError(
             "a knowledge engine got something that it cannot do",
             found=f"{request.kind} with {type(payload).__name__}",
-            valid=", ".join(f"{kind} with {one.__name__}" for kind, one in _PAYLOADS.items()),
+            valid=", ".join(f"{kind} with {kept.__name__}" for kind, kept in _PAYLOADS.items()),
         )
     for name in _NUMBERS:
         value = getattr(payload, name, 0)

@@ -1,4 +1,4 @@
-"""What was said of a graph since it was merged: the last word on each triple, text and vector."""
+"""Edits of a graph since its last merge: the latest state of each triple, text and vector."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class Edits:
-    """Edits, each of which may say what was so before.
+    """Edits by triple, text and vector; an edit may repeat the state that there was.
 
-    They name a state, not a way to it, so they mean the same over a graph that has some of them in
-    it already: a merge needs no lock, and one that fails has lost nothing.
+    Edits are idempotent: over a graph that has some of them already they mean the same. So a merge
+    needs no lock, and one that fails has lost nothing.
 
     Args:
         triples: whether each is there.
@@ -38,11 +38,11 @@ class Edits:
         return len(self.triples) + len(self.texts) + len(self.vectors)
 
     def copy(self) -> Edits:
-        """Return the same edits, which later ones leave alone."""
+        """Return a copy that later edits do not change."""
         return Edits(dict(self.triples), dict(self.texts), dict(self.vectors))
 
     def since(self, merged: Edits) -> Edits:
-        """Return those that differ from edits that were merged."""
+        """Return the edits that differ from merged ones."""
         return Edits(
             _since(self.triples, merged.triples),
             _since(self.texts, merged.texts),

@@ -1,4 +1,4 @@
-"""The engine of a knowledge graph: what all requests ask of it, in one call a step."""
+"""The engine of a knowledge graph: one call a step for the hops of all requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rag_accel.errors import EngineError
 _Call = Callable[[GraphView, Sequence[EngineRequest]], Sequence[Any]]
 _Groups = Sequence[tuple[GraphView, list[EngineRequest]]]
 
-#: What is nearest to a result goes first.
+#: Kinds of work nearest to a result go first.
 _ORDER = (
     PrimitiveKind.INGESTION,
     PrimitiveKind.PRUNING,
@@ -110,7 +110,7 @@ class KnowledgeEngine(EngineBase):
         return self._counts
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; what is malformed is reported by the next step."""
+        """Take work; the next step reports malformed work."""
         for request in work:
             error = fault(request)
             if error is None:
@@ -119,18 +119,18 @@ class KnowledgeEngine(EngineBase):
                 self._fail(request, error)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Answer what waits, kind by kind; what the time is too short for stays.
+        """Answer waiting work kind by kind, as long as the time lasts.
 
         If nothing can be answered here, wait for a server up to ``budget.time_s``, or until
         interrupted.
         """
         deadline = StepDeadline(self._clock, budget.time_s)
         for kind in _ORDER:
-            work = [one for one in self._waiting.values() if one.kind is kind]
+            work = [request for request in self._waiting.values() if request.kind is kind]
             if work and deadline.may_start():
                 self._answer(kind, work)
-                for one in work:
-                    self._waiting.pop(one.id, None)
+                for request in work:
+                    self._waiting.pop(request.id, None)
         outputs, self._outputs = self._outputs, []
         if self._remote is not None:
             outputs += self._remote.step(0.0 if outputs else budget.time_s)
@@ -161,28 +161,32 @@ class KnowledgeEngine(EngineBase):
         if kind is PrimitiveKind.SEARCHING:
             self._call("link", self._by_view(work, self._present), calls.link)
         elif kind is PrimitiveKind.EXPANDING:
-            self._call("hop", self._by_view(work, _own_view), calls.hop)
+            self._call(
+                "hop", self._by_view(work, lambda request: request.payload.paths.view), calls.hop
+            )
         else:
-            for one in work:
-                self._alone(one, _prune if kind is PrimitiveKind.PRUNING else self._ingest)
+            is_pruning = kind is PrimitiveKind.PRUNING
+            run = (lambda request: prune(request.payload)) if is_pruning else self._ingest
+            for request in work:
+                self._alone(request, run)
 
     def _by_view(
         self, work: Sequence[EngineRequest], view_of: Callable[[EngineRequest], GraphView]
     ) -> _Groups:
-        """Return the work of each view and tenant; what has no view fails.
+        """Return the work of each view and tenant; work without a view fails.
 
         Work of a graph on a server is handed on, and left out.
         """
         groups: dict[tuple[int, str], tuple[GraphView, list[EngineRequest]]] = {}
-        for one in work:
+        for request in work:
             try:
-                view = view_of(one)
-                is_handed_on = self._hand_on(one, view)
+                view = view_of(request)
+                is_handed_on = self._hand_on(request, view)
             except Exception as error:
-                self._fail(one, error)
+                self._fail(request, error)
                 continue
             if not is_handed_on:
-                groups.setdefault((id(view), one.namespace), (view, []))[1].append(one)
+                groups.setdefault((id(view), request.namespace), (view, []))[1].append(request)
         return list(groups.values())
 
     def _call(self, name: str, groups: _Groups, call: _Call) -> None:
@@ -196,10 +200,10 @@ class KnowledgeEngine(EngineBase):
                 if len(work) == 1:
                     self._fail(work[0], error)
                 else:
-                    self._call(name, [(view, [one]) for one in work], call)
+                    self._call(name, [(view, [request]) for request in work], call)
             else:
-                for one, value in zip(work, values, strict=True):
-                    self._outputs.append(EngineOutput(one.id, "final", value=value))
+                for request, value in zip(work, values, strict=True):
+                    self._outputs.append(EngineOutput(request.id, "final", value=value))
 
     def _alone(self, request: EngineRequest, run: Callable[[EngineRequest], object]) -> None:
         try:
@@ -258,11 +262,3 @@ class KnowledgeEngine(EngineBase):
 
     def _fail(self, request: EngineRequest, error: BaseException) -> None:
         self._outputs.append(EngineOutput(request.id, "error", error=error))
-
-
-def _own_view(request: EngineRequest) -> GraphView:
-    return request.payload.paths.view
-
-
-def _prune(request: EngineRequest) -> object:
-    return prune(request.payload)

@@ -36,7 +36,7 @@ _ERRORS = "surrogatepass"
 
 @dataclass(frozen=True, slots=True)
 class StoredGraph:
-    """What a file holds."""
+    """The triples and texts in a file."""
 
     triples: tuple[Triple, ...]
     texts: Mapping[str, str]
@@ -45,7 +45,7 @@ class StoredGraph:
 def write_graph(graph: StoredGraph, path: str | os.PathLike[str]) -> None:
     """Write a graph to ``path``, replacing what is there in one step, with mode 0600."""
     names = list(
-        dict.fromkeys((*(one for triple in graph.triples for one in triple), *graph.texts))
+        dict.fromkeys((*(name for triple in graph.triples for name in triple), *graph.texts))
     )
     ids = {name: place for place, name in enumerate(names)}
     encoded = [text.encode("utf-8", _ERRORS) for text in (*names, *graph.texts.values())]
@@ -53,7 +53,7 @@ def write_graph(graph: StoredGraph, path: str | os.PathLike[str]) -> None:
     numbers = np.array(
         [
             *map(len, encoded),
-            *(ids[one] for triple in graph.triples for one in triple),
+            *(ids[name] for triple in graph.triples for name in triple),
             *(ids[name] for name in graph.texts),
         ],
         _NUMBER,
@@ -113,7 +113,9 @@ def _parsed(body: bytes, header_bytes: int) -> StoredGraph:
     if len(of) != num_texts or (len(ids) and not 0 <= ids.min() <= ids.max() < num_names):
         raise ValueError("ids out of range")
     triples = _triples(names, ends.reshape(-1, 3).tolist())
-    return StoredGraph(tuple(triples), dict(zip((names[one] for one in of), told, strict=True)))
+    return StoredGraph(
+        tuple(triples), dict(zip((names[entity] for entity in of), told, strict=True))
+    )
 
 
 def _triples(names: Sequence[str], rows: Iterable[Sequence[int]]) -> Iterator[Triple]:

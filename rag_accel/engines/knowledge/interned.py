@@ -95,8 +95,8 @@ class Order:
         names, num, later = self.table.names, len(self.ids), self._later
         if not num:
             later += [0] * (len(names) - len(later))
-        for one in range(num + len(later), len(names)):
-            later.append(bisect_left(self.ids, names[one], key=names.__getitem__))
+        for place in range(num + len(later), len(names)):
+            later.append(bisect_left(self.ids, names[place], key=names.__getitem__))
         new = as_ids(sorted(range(num, len(names)), key=names.__getitem__))
         return Order(self.table, self.ids, self.ranks, new, as_ids(later)[new - num])
 

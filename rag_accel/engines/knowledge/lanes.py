@@ -1,10 +1,10 @@
-"""Queries to one graph on a server: what shares one, and which may be under way at once.
+"""Queries to one graph on a server: the requests that share one, and the queries under way at once.
 
 Nothing here waits, sends or looks at a clock. Requests of one kind, view and tenant share a query:
-those that came together, or while the lanes were taken. None waits for company: that was measured
-to cost more than the round trips it saves. A request that has to be asked alone, or that shared a
-query which failed, waits for a lane at the side. Neither kind may take all lanes, so quick requests
-never wait for slow ones, nor slow ones for quick ones without end.
+those that came together, or while the lanes were taken. No request is delayed to fill a query: that
+was measured to cost more than the round trips it saves. A request that needs a query alone, or that
+shared a query which failed, waits for a side lane. Neither kind may take all lanes, so quick
+requests never wait for slow ones, nor slow ones for quick ones without end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Query:
         view: of the graph.
         work: the requests.
         key: equal for requests that may share it.
-        at_side: whether it runs in a lane at the side.
+        at_side: whether it runs in a side lane.
         is_bounded: whether requests that need too many edges are given back.
         began: when it was sent.
         is_silent: whether it has been given up.
@@ -117,7 +117,7 @@ class QueryLanes:
         """Forget work that waits; a query under way goes on."""
         for waiting in (self._gathering, self._at_side):
             for key, query in list(waiting.items()):
-                query.work[:] = [one for one in query.work if one.id not in ids]
+                query.work[:] = [request for request in query.work if request.id not in ids]
                 if not query.work:
                     del waiting[key]
 

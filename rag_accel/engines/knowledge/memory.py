@@ -32,15 +32,15 @@ _SAME_MODEL = 0.05
 class MemoryGraph:
     """Triples ``(head, relation, tail)`` in memory, found through a compressed adjacency.
 
-    Every change makes a new version, which requests that begin later see; those under way keep
-    theirs. An edit takes no longer in a large graph: edits are kept over a sorted graph, and are
-    merged into a new one in a thread of its own while requests go on. Where that fails, it is
-    logged and tried again, until there are four times as many. Names may hold any character.
+    Every change makes a new version for requests that begin later; running ones keep theirs. An
+    edit takes no longer in a large graph: edits are kept over a sorted graph, and a background
+    thread merges them into a new one. A failed merge is logged and tried again, until there are
+    four times as many edits. Names may hold any character.
     Thread-safe. Give it as ``Accelerator(graph=...)``.
 
     Args:
         triples: the first ones; one that is there already is not stored twice.
-        texts: what is told of entities, by name.
+        texts: texts of entities, by name.
         merge_after: edits (triples, texts and vectors) that are kept before they are merged, 64
             times as many while nobody asks; None is 1024, or a 256th of the graph if that is more.
 
@@ -84,7 +84,7 @@ class MemoryGraph:
         return self._store.merges
 
     def triples(self) -> Iterator[Triple]:
-        """Give all triples of the present version, in the order of their names."""
+        """Yield all triples of the present version, in the order of their names."""
         return self.view().merged().triples()
 
     def add(
@@ -123,7 +123,7 @@ class MemoryGraph:
             if gone:
                 dropped |= dict.fromkeys(store.edges(gone), False)
             store.edits.triples.update(dropped)
-            store.edits.texts.update({one: None for one in gone if store.text(one) is not None})
+            store.edits.texts.update({name: None for name in gone if store.text(name) is not None})
             if store.has_vectors():
                 store.drop_vectors(store.absent({*gone, *_ends(dropped)}))
             store.merge_if_many()
@@ -174,8 +174,8 @@ class MemoryGraph:
 
         Args:
             embed: from texts to one vector each, such as ``SentenceTransformer.encode``.
-            model: names the model; vectors that another one made are made anew. Where none is
-                named, a text that was embedded before is embedded once more, and compared.
+            model: names the model; vectors of another one are replaced. Where none is named, a text
+                that was embedded before is embedded once more, and compared.
             batch: texts a call.
 
         Raises:
@@ -195,9 +195,9 @@ class MemoryGraph:
         waiting = iter(self.unembedded())
         num = 0
         while some := tuple(islice(waiting, batch)):
-            texts = [one.text for one in some]
+            texts = [document.text for document in some]
             rows = as_rows(embed(texts), len(some))
-            num += self._keep([one.id for one in some], rows, texts, model)
+            num += self._keep([document.id for document in some], rows, texts, model)
             self._sample = texts[0], unit(rows[:1])[0]
         return num
 
@@ -209,8 +209,8 @@ class MemoryGraph:
         Args:
             names: of the entities; one that is not there gets none.
             vectors: ``[len(names), dim], float32``.
-            texts: what each was made of, as ``unembedded`` told it; an entity that has got
-                another text since gets none. None does not look at texts.
+            texts: the text of each vector, as returned by ``unembedded``; an entity whose text has
+                changed since gets none. None skips this check.
 
         Raises:
             GraphLinkError: if they are no finite numbers, too few or many, of no component, or of
@@ -252,7 +252,7 @@ class MemoryGraph:
         self._store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what a copy is made of: everything but threads and versions."""
+        """Return the parts of a copy: everything but threads and versions."""
         base = self.view().merged()
         names = base.entities.table.of(base.vectors.ids)
         vectors = dict(zip(names, base.vectors.rows, strict=True))
@@ -332,5 +332,5 @@ def _require_same_model(sample: tuple[str, NDArray[np.float32]], vectors: Any) -
             where=f"the text {text[:60]!r}",
             found="another vector than before",
             valid="the model that embedded the others",
-            hint="MemoryGraph.embed(..., model='its name') makes all vectors anew",
+            hint="MemoryGraph.embed(..., model='its name') replaces all vectors",
         )

@@ -22,7 +22,7 @@ class MergedGraph(Protocol):
     """What an edit holds; a fork waits for it."""
 
     def next_merge(self) -> tuple[GraphVersion, Edits] | None:
-        """Return a version with the edits in it; None where there is nothing to do any more."""
+        """Return a version with the edits in it; None where there is nothing left to merge."""
         ...
 
     def install(self, version: GraphVersion, edits: Edits, base: GraphBase) -> None:
@@ -30,7 +30,7 @@ class MergedGraph(Protocol):
         ...
 
     def renew_after_fork(self) -> None:
-        """Make anew what other threads may have held in the parent."""
+        """Replace the locks that other threads may have held in the parent."""
         ...
 
 
@@ -48,7 +48,7 @@ class MergeThread:
         return self._thread is not None and self._thread.is_alive()
 
     def forget(self) -> None:
-        """Note that it has nothing to do any more."""
+        """Note that nothing is left to merge."""
         self._thread = None
 
     def start(self, graph: MergedGraph, num: int) -> None:

@@ -22,10 +22,10 @@ _ALL = 2**40
 
 @dataclass(eq=False)
 class Overlay:
-    """What edits change of a base.
+    """Edits resolved against a base.
 
     Args:
-        base: what they were made of.
+        base: the graph they apply to.
         entities, relations: the names of both; the new ones behind those of the base.
         added: edges of each direction, in order, with their places in the base.
         removed: places of edges of each direction, ascending.
@@ -66,11 +66,11 @@ class Overlay:
         now = np.count_nonzero(as_ids(list(self.uses.values())))
         return self.base.num_entities - int(was) + int(now)
 
-    def has_entity(self, one: int) -> bool:
+    def has_entity(self, entity: int) -> bool:
         """Tell whether an entity has a triple or a text."""
-        num = self.uses.get(one)
+        num = self.uses.get(entity)
         if num is None:
-            num = self.base.uses[one] if one < len(self.base.uses) else 0
+            num = self.base.uses[entity] if entity < len(self.base.uses) else 0
         return bool(num > 0)
 
     @cached_property
@@ -93,14 +93,14 @@ class Overlay:
         return out, into
 
     def apply(
-        self, way: int, asked: Expansion, relations: Ids | None, found: Ranges, first: int
+        self, way: int, expansion: Expansion, relations: Ids | None, found: Ranges, first: int
     ) -> tuple[Ranges, EdgeRows]:
         """Return the ranges with those of changed edges, which count from ``first``, and these."""
-        is_touched = _is_in(asked.entities, self._touched[way])
+        is_touched = _is_in(expansion.entities, self._touched[way])
         if not is_touched.any():
             return found, no_rows()
-        distinct, places = np.unique(asked.entities[is_touched], return_inverse=True)
-        rows = self._merged(way, distinct, relations, asked.fan_out)
+        distinct, places = np.unique(expansion.entities[is_touched], return_inverse=True)
+        rows = self._merged(way, distinct, relations, expansion.fan_out)
         starts = np.searchsorted(rows.ends, distinct, "left")
         counts = np.searchsorted(rows.ends, distinct, "right") - starts
         whole = np.zeros((2, len(is_touched), found.starts.shape[1] + 1), np.int64)
@@ -134,35 +134,35 @@ class Overlay:
         return rows.take(np.arange(len(rows)) - np.searchsorted(rows.ends, rows.ends) < most)
 
     def merged(self) -> GraphBase:
-        """Return base and overlay as one; this takes a time, and any thread may do it."""
+        """Return base and overlay as one; slow, and any thread may do it."""
         entities, relations = self.entities.merged(), self.relations.merged()
         base, num = self.base, len(self.entities)
         adjacency = base.adjacency
         if self.has_edges or len(self.relations.new) or num > adjacency.num_entities:
             adjacency = adjacency.edited(self.added, self.removed, num, relations)
-        texts, is_told = base.texts, base.is_told
-        if self.texts or num > len(is_told):
-            texts, is_told = self._told(num)
+        texts, has_text = base.texts, base.has_text
+        if self.texts or num > len(has_text):
+            texts, has_text = self._told(num)
         vectors = base.vectors.edited(self.hidden, self.vectors)
-        return GraphBase(entities, relations, adjacency, self.loops, texts, is_told, vectors)
+        return GraphBase(entities, relations, adjacency, self.loops, texts, has_text, vectors)
 
     def _told(self, num: int) -> tuple[Mapping[str, str], NDArray[np.bool_]]:
         texts: dict[str, str] = dict(self.base.texts)
-        is_told = np.zeros(num, np.bool_)
-        is_told[: len(self.base.is_told)] = self.base.is_told
+        has_text = np.zeros(num, np.bool_)
+        has_text[: len(self.base.has_text)] = self.base.has_text
         ids = self.entities.table.ids
         for name, text in self.texts.items():
             if text is not None:
                 texts[name] = text
-                is_told[ids[name]] = True
+                has_text[ids[name]] = True
             elif name in texts:
                 del texts[name]
-                is_told[ids[name]] = False
-        return texts, is_told
+                has_text[ids[name]] = False
+        return texts, has_text
 
 
 def resolved(base: GraphBase, edits: Edits) -> Overlay:
-    """Return what edits change of a base; new names get their ids, so one thread at a time."""
+    """Resolve edits against a base; new names get their ids, so one thread at a time."""
     new, old = _triples(base, edits)
     told = _told_ones(base, edits)
     orders = base.entities.extended(), base.relations.extended()
@@ -234,12 +234,12 @@ def _loops(base: GraphBase, added: Ids, removed: Ids) -> Mapping[int, frozenset[
     if not len(added) and not len(removed):
         return base.loops
     loops = dict(base.loops)
-    for one, relation, _ in added.tolist():
-        loops[one] = loops.get(one, frozenset()) | {relation}
-    for one, relation, _ in removed.tolist():
-        loops[one] = loops.get(one, frozenset()) - {relation}
-        if not loops[one]:
-            del loops[one]
+    for entity, relation, _ in added.tolist():
+        loops[entity] = loops.get(entity, frozenset()) | {relation}
+    for entity, relation, _ in removed.tolist():
+        loops[entity] = loops.get(entity, frozenset()) - {relation}
+        if not loops[entity]:
+            del loops[entity]
     return loops
 
 
@@ -250,7 +250,7 @@ def _loop_changes(
     if before is after:
         return []
     return [
-        (as_ids([one for one, own in loops.items() for _ in own]), by)
+        (as_ids([entity for entity, own in loops.items() for _ in own]), by)
         for loops, by in ((after, 1), (before, -1))
     ]
 
@@ -259,7 +259,7 @@ def _vectors(base: GraphBase, edits: Edits) -> tuple[Ids, EntityVectors]:
     """Return ids whose vectors are not those of the base, and the new ones."""
     ids = base.entities.table.ids
     known = {ids[name]: row for name, row in edits.vectors.items() if name in ids}
-    fresh = {one: row for one, row in sorted(known.items()) if row is not None}
+    fresh = {entity: row for entity, row in sorted(known.items()) if row is not None}
     if not fresh:
         return as_ids(sorted(known)), EntityVectors()
     return as_ids(sorted(known)), EntityVectors(as_ids(list(fresh)), np.stack([*fresh.values()]))

@@ -1,8 +1,8 @@
-"""What a knowledge graph gives, whatever stores it.
+"""The interface of a knowledge graph, whatever stores it.
 
-A store answers two questions about one version of its graph, both for many requests at once: which
-entities are meant (``find``), and which edges they have (``expand``). Paths are built from the
-answers by ``paths``, so graphs with the same triples give the same paths in the same order.
+A store answers two questions about one version of its graph, both for many requests at once: the
+entities that are meant (``find``), and the edges they have (``expand``). ``paths`` builds paths
+from the answers, so graphs with the same triples give the same paths in the same order.
 
 Names are interned: an entity and a relation are an ``int64`` each, valid in the view that gave it.
 """
@@ -23,7 +23,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expansion:
-    """The edges one request wants to know of.
+    """A request for the edges of entities.
 
     Args:
         entities: ``[n], int64``, from which to go; an entity may stand in it more than once.
@@ -40,7 +40,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
-    """The edges of the entities of one ``Expansion``, grouped by entity in the order asked.
+    """The edges of the entities of one ``Expansion``, grouped by entity in its order.
 
     Those of entity ``i`` are ``[offsets[i]:offsets[i + 1]]``: edges that leave it first, then edges
     that come in; each by relation name, then by the other end's name, by code points (as Python
@@ -73,7 +73,7 @@ class GraphView(Protocol):
         """Return a value that differs from that of every other version of this graph."""
         ...
 
-    def find(self, asked: Sequence[LinkQuery]) -> Sequence[Ids]:
+    def find(self, queries: Sequence[LinkQuery]) -> Sequence[Ids]:
         """Return the entities each query means, best first, at most its ``k``, each once.
 
         Equally good entities stand in the order of their names. Unknown names mean nothing: the
@@ -84,7 +84,7 @@ class GraphView(Protocol):
         """
         ...
 
-    def expand(self, asked: Sequence[Expansion]) -> Sequence[Edges]:
+    def expand(self, expansions: Sequence[Expansion]) -> Sequence[Edges]:
         """Return the edges of each expansion; a store makes one round trip for all of them."""
         ...
 
@@ -97,7 +97,7 @@ class GraphView(Protocol):
         ...
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
-        """Return what is told of entities, an empty text where nothing is."""
+        """Return the texts of entities, empty where there is none."""
         ...
 
 
@@ -105,25 +105,27 @@ class GraphView(Protocol):
 class RemoteView(GraphView, Protocol):
     """A view of a graph on a server, which can be slow and out of reach. Thread-safe.
 
-    ``time_s`` is how long the server may take, in seconds, where that is
-    less than the graph's own limit.
+    ``time_s`` is how long the server may take, in seconds, where that is less than the graph's own
+    limit.
     """
 
-    def find(self, asked: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]:
+    def find(self, queries: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]:
         """Return the entities each query means, as ``GraphView.find`` does."""
         ...
 
-    def expand(self, asked: Sequence[Expansion], time_s: float | None = None) -> Sequence[Edges]:
+    def expand(
+        self, expansions: Sequence[Expansion], time_s: float | None = None
+    ) -> Sequence[Edges]:
         """Return the edges of each expansion, however many the server has to read for them."""
         ...
 
     def expand_small(
-        self, asked: Sequence[Expansion], time_s: float | None = None
+        self, expansions: Sequence[Expansion], time_s: float | None = None
     ) -> Sequence[Edges | None]:
         """Return the edges of each expansion, ``None`` where the server would read too many."""
         ...
 
-    def is_large(self, asked: Expansion) -> bool:
+    def is_large(self, expansion: Expansion) -> bool:
         """Tell whether an earlier answer showed that ``expand_small`` would give ``None``."""
         ...
 
@@ -147,7 +149,7 @@ class KnowledgeGraph(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the graph holds; what was given to it stays the caller's."""
+        """Free the graph's memory; objects given to it stay the caller's."""
         ...
 
 

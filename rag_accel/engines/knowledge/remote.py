@@ -34,7 +34,7 @@ _MOST_WAIT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What one query gave: paths, ``None`` for a request with too many edges, or an error."""
+    """The result of a query: paths, ``None`` for a request with too many edges, or an error."""
 
     lanes: QueryLanes
     query: Query
@@ -56,7 +56,7 @@ class RemoteQueries:
     """The queries of one engine. All methods but ``interrupt`` run on the engine's worker thread.
 
     A thread is made for each query and ends with it: that costs a hundredth of a round trip, and
-    nothing stays behind. What a query gives is put into an outbox, and looked at in ``step``.
+    nothing stays behind. A query's result goes into an outbox, which ``step`` reads.
 
     Args:
         clock: is that of ``EngineRequest.deadline``.
@@ -137,7 +137,7 @@ class RemoteQueries:
     def _open(self, graph: RemoteGraph) -> _Opened:
         opened = self._opened.get(id(graph))
         if opened is None:
-            present = {id(one) for one in self._present()}
+            present = {id(graph) for graph in self._present()}
             for key, known in list(self._opened.items()):
                 if key not in present and known.lanes.is_idle:
                     del self._opened[key]
@@ -146,7 +146,7 @@ class RemoteQueries:
         return opened
 
     def _queue(self, lanes: QueryLanes, view: RemoteView, request: EngineRequest) -> None:
-        """Let a request share a query, or ask alone what is known to be large."""
+        """Let a request share a query, or give it one of its own if it is known to be large."""
         if request.kind is PrimitiveKind.SEARCHING:
             lanes.share("link", view, request)
         elif view.is_large(calls.expansion(request)):
@@ -155,7 +155,7 @@ class RemoteQueries:
             lanes.share("hop", view, request)
 
     def _start(self) -> None:
-        """Send what may be sent now."""
+        """Send the queries that may run now."""
         now = self._clock.now()
         for opened in self._opened.values():
             for query in opened.lanes.start(now):
@@ -174,7 +174,7 @@ class RemoteQueries:
                     self._threads[query] = thread
 
     def _ended(self, report: _Report) -> list[EngineOutput]:
-        """Return what the requests of a query got, and queue what they still need."""
+        """Return the outputs of a query's requests, and queue the queries they still need."""
         lanes, query = report.lanes, report.query
         lanes.end(query)
         self._threads.pop(query, None)
@@ -191,12 +191,15 @@ class RemoteQueries:
         return outputs
 
     def _failed(self, report: _Report, error: BaseException) -> list[EngineOutput]:
-        """End what an error meets for certain, and ask again for others in smaller parts."""
+        """End the requests that an error certainly meets, and retry others in smaller parts."""
         query = report.query
-        left = [one for one in report.work if self._live.get(one.id) is one]
+        left = [request for request in report.work if self._live.get(request.id) is request]
         is_same_question = not query.is_bounded
         if len(report.work) == 1 or is_same_question or query.view.is_down(error):
-            return [self._end(one, EngineOutput(one.id, "error", error=error)) for one in left]
+            return [
+                self._end(request, EngineOutput(request.id, "error", error=error))
+                for request in left
+            ]
         if left:
             report.lanes.split(query, left)
         return []
@@ -228,7 +231,7 @@ class RemoteQueries:
         return output
 
     def _wait_s(self, time_s: float | None) -> float:
-        """Return how long a step may wait before lanes are looked at again."""
+        """Return how long a step may wait before it checks the lanes again."""
         if not self._live:
             return 0.0
         now, times = self._clock.now(), [_MOST_WAIT_S if time_s is None else time_s]
@@ -250,7 +253,7 @@ def _run(
     time_s: float | None,
     reports: Outbox[_Report],
 ) -> None:
-    """Make one query and report what it gave, on its own thread."""
+    """Run one query and report its result, on its own thread."""
     try:
         report = _Report(lanes, query, work, _answer(query, work, time_s))
     except BaseException as error:  # whatever it is, somebody waits for it
@@ -264,11 +267,11 @@ def _answer(
     view = query.view
     if query.kind == "link":
         return calls.started(view, work, view.find(calls.queries(work), time_s))
-    asked = [calls.expansion(request) for request in work]
+    expansions = [calls.expansion(request) for request in work]
     ask = view.expand_small if query.is_bounded else view.expand
     return [
         None if edges is None else calls.extended(request, edges)
-        for request, edges in zip(work, ask(asked, time_s), strict=True)
+        for request, edges in zip(work, ask(expansions, time_s), strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""A base and the edits over it: what is there now, and the versions that requests see."""
+"""The state of a graph in memory: a base, the edits over it, and the versions that requests see."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from rag_accel.engines.knowledge.vectors import EntityVectors
 from rag_accel.engines.knowledge.version import GraphVersion
 from rag_accel.errors import ClosedError, GraphMergeError
 
-#: Edits are merged from this many on, or from this part of the graph if that is more.
+#: Edits that begin a merge, or the part of the graph that they must be if that is more.
 _MERGE_AFTER, _MERGE_PART = 1024, 256
-#: So many times more while nobody asks: a graph that is being filled is not merged all the time.
+#: Times as many while there are no requests: a graph that is being filled is not merged all the
+#: time.
 _UNASKED = 64
-#: So many times as many as began a merge that failed; then an edit merges them before it is made.
+#: Times as many as began a failed merge; from then on an edit merges them before it is made.
 _FAILED = 4
 #: Edits that are more than this part of the graph are merged at once, by the thread that asks.
 _AT_ONCE = 0.5
@@ -30,11 +31,12 @@ _AT_ONCE = 0.5
 class GraphStore:
     """The state of a graph in memory.
 
-    What reads or writes ``edits`` holds ``lock``, and holds it no longer than an edit is long.
-    A version is made under ``building``, which is taken before ``lock`` and never in it.
+    ``edits`` is read and written under ``lock``, which is held no longer than an edit takes: also
+    by the callers of the methods from ``change`` to ``merge_if_many``. A version is made under
+    ``building``, which is taken before ``lock`` and never in it, by any thread.
 
     Args:
-        edits: what there is at first.
+        edits: the first contents.
         merge_after: edits that are kept before they are merged, or None.
         at_once: the part of the graph that edits must be more than for the thread that asks to
             merge them.
@@ -105,10 +107,8 @@ class GraphStore:
                 hint="no edit is lost; one that comes later tries again",
             ) from error
 
-    # What follows is called under the lock.
-
     def change(self) -> None:
-        """Note that what is done next makes another version; first, so that nothing is missed."""
+        """Begin another version; called before the change, so that nothing is missed."""
         self.number += 1
         self._view = None
 
@@ -124,7 +124,7 @@ class GraphStore:
         return texts[name] if name in texts else self._base.texts.get(name)
 
     def edges(self, names: Collection[str]) -> Iterator[Triple]:
-        """Give all triples of entities; some that are not there any more among them."""
+        """Yield all triples of entities, with some that are not there any more."""
         for name in names:
             yield from self._base.edges(name)
         for triple in self.edits.triples:
@@ -180,10 +180,8 @@ class GraphStore:
         if self._are_many() and not self._merging.is_running:
             self._merging.start(self, len(self.edits))
 
-    # What follows is called by the thread that makes a version, or merges one.
-
     def next_merge(self) -> tuple[GraphVersion, Edits] | None:
-        """Return a version with the edits in it; None where there is nothing to do any more."""
+        """Return a version with the edits in it; None where there is nothing left to merge."""
         with self.lock:
             if self._is_closed or not self._are_many():
                 self._merging.forget()
@@ -208,7 +206,7 @@ class GraphStore:
             self._view = None
 
     def renew_after_fork(self) -> None:
-        """Make anew what other threads may have held in the parent."""
+        """Replace the locks that other threads may have held in the parent."""
         self._building = threading.Lock()
         self._base.entities.table.lock = threading.Lock()
         self._base.relations.table.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Vectors of entities, and those nearest to another one, whatever order they are kept in."""
+"""Vectors of entities, and exact search for the nearest, independent of their order."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def nearest(
     least = -np.inf if k >= len(ids) else np.partition(scores, len(ids) - k)[len(ids) - k]
     margin = 2 * len(vector) * float(np.finfo(np.float32).eps)
     near = np.flatnonzero((scores >= least - margin) & (scores > -np.inf))
-    exact = np.concatenate([_scores(one, vector) for one in _cut(parts, near)])
+    exact = np.concatenate([_scores(rows, vector) for rows in _cut(parts, near)])
     return best(ids[near], exact, k, rank)
 
 
@@ -123,5 +123,5 @@ def as_rows(vectors: Any, num: int) -> NDArray[np.float32]:
 
 
 def bad_vectors(found: str, valid: str) -> GraphLinkError:
-    """Return the error of what cannot be kept as vectors."""
+    """Return the error of values that cannot be vectors of entities."""
     return GraphLinkError("these cannot be the vectors of entities", found=found, valid=valid)

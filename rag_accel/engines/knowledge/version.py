@@ -22,15 +22,15 @@ from rag_accel.errors import GraphLinkError
 
 
 class GraphVersion:
-    """A ``GraphView`` of a base and of edits over it, which takes as long as the edits are many.
+    """A ``GraphView`` of a base and of edits over it; making it takes time by the number of edits.
 
-    What takes as long as the graph is large is made when it is first asked for: the sorted names,
-    and the words of the base for a search by words.
+    Parts that take time by the size of the graph are made at first use: the sorted names, and the
+    words of the base for a search by words.
 
     Args:
         version: its number.
         base: the graph as it was merged.
-        edits: what was said since; not changed any more. Their names are put into the tables of
+        edits: edits since the merge; not changed any more. Their names are put into the tables of
             the base, so one thread at a time makes versions of it.
     """
 
@@ -48,7 +48,7 @@ class GraphVersion:
 
     @property
     def base(self) -> GraphBase:
-        """Return what it was made over."""
+        """Return the merged graph below the edits."""
         return self._base
 
     @property
@@ -70,7 +70,7 @@ class GraphVersion:
         return list(sorted_names(self._entities, is_asked))
 
     def merged(self) -> GraphBase:
-        """Return all of it as a base, without names that nothing bears; from any thread."""
+        """Return all of it as a base, without unused names; from any thread."""
         if not self._is_edited:
             return self._base
         base = self._over.merged()
@@ -80,23 +80,25 @@ class GraphVersion:
             base.words = self._words.merged()
         return base.compacted()
 
-    def find(self, asked: Sequence[LinkQuery]) -> Sequence[Ids]:
+    def find(self, queries: Sequence[LinkQuery]) -> Sequence[Ids]:
         """Return the entities each query means; see ``GraphView``."""
-        return [self._find(one) for one in asked]
+        return [self._find(query) for query in queries]
 
-    def expand(self, asked: Sequence[Expansion]) -> Sequence[Edges]:
-        """Return the edges of each expansion; those that ask alike are looked up as one."""
+    def expand(self, expansions: Sequence[Expansion]) -> Sequence[Edges]:
+        """Return the edges of each expansion; equal ones are looked up as one."""
         groups: dict[Any, list[int]] = {}
-        for place, one in enumerate(asked):
-            groups.setdefault((one.relations, one.direction, one.fan_out), []).append(place)
+        for place, expansion in enumerate(expansions):
+            groups.setdefault(
+                (expansion.relations, expansion.direction, expansion.fan_out), []
+            ).append(place)
         found: dict[int, Edges] = {}
         patch = self._over if self._over.has_edges else None
         for (names, direction, fan_out), places in groups.items():
-            parts = [asked[place].entities for place in places]
+            parts = [expansions[place].entities for place in places]
             whole = Expansion(joined(parts), names, direction, fan_out)
             edges = self._base.adjacency.expand(whole, self._followed(names), patch)
             found |= zip(places, split(edges, list(map(len, parts))), strict=True)
-        return [found[place] for place in range(len(asked))]
+        return [found[place] for place in range(len(expansions))]
 
     def entity_names(self, ids: Ids) -> Sequence[str]:
         """Return the names of entities."""
@@ -107,11 +109,11 @@ class GraphVersion:
         return self._relations.table.of(ids)
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
-        """Return what is told of entities, an empty text where nothing is."""
+        """Return the texts of entities, empty where there is none."""
         return list(map(self.text, self._entities.table.of(ids)))
 
     def text(self, name: str) -> str:
-        """Return what is told of an entity, an empty text where nothing is."""
+        """Return the text of an entity, empty where there is none."""
         changed = self._over.texts
         return (changed[name] if name in changed else self._base.texts.get(name)) or ""
 
@@ -121,30 +123,30 @@ class GraphVersion:
         ids, num = self._relations.table.ids, len(self._relations)
         return as_ids([ids[name] for name in sorted(set(names)) if ids.get(name, num) < num])
 
-    def _find(self, asked: LinkQuery) -> Ids:
-        if asked.k <= 0 or not self._over.num_entities:
+    def _find(self, query: LinkQuery) -> Ids:
+        if query.k <= 0 or not self._over.num_entities:
             return np.empty(0, np.int64)
-        if asked.names is not None:
-            return self._named(asked.names, asked.k)
-        if asked.text is not None:
-            return self._words.find(asked.text, asked.k, self._entities.rank)
-        return self._nearest(asked.vector, asked.k)
+        if query.names is not None:
+            return self._named(query.names, query.k)
+        if query.text is not None:
+            return self._words.find(query.text, query.k, self._entities.rank)
+        return self._nearest(query.vector, query.k)
 
     def _named(self, names: Sequence[str], k: int) -> Ids:
         """Return entities of these names; a name of no entity means one that differs in case."""
         table = self._entities.table
         found: dict[int, None] = {}
         for name in names:
-            one = table.ids.get(name, -1)
-            if not self._has(one):
+            entity = table.ids.get(name, -1)
+            if not self._has(entity):
                 alike = filter(self._has, table.without_case(name))
-                one = min(alike, key=table.names.__getitem__, default=-1)
-            if one >= 0:
-                found[one] = None
+                entity = min(alike, key=table.names.__getitem__, default=-1)
+            if entity >= 0:
+                found[entity] = None
         return as_ids(list(found)[:k])
 
-    def _has(self, one: int) -> bool:
-        return 0 <= one < len(self._entities) and self._over.has_entity(one)
+    def _has(self, entity: int) -> bool:
+        return 0 <= entity < len(self._entities) and self._over.has_entity(entity)
 
     @cached_property
     def _words(self) -> NameWords:
@@ -165,19 +167,19 @@ class GraphVersion:
         hidden = self._over.hidden
         if len(hidden) and np.isin(held.ids, hidden).all():
             held, hidden = fresh, hidden[:0]
-        parts = [one for one in ((held, fresh) if held is not fresh else (held,)) if len(one)]
+        parts = [part for part in ((held, fresh) if held is not fresh else (held,)) if len(part)]
         if not parts:
             raise GraphLinkError(
                 "the entities of a knowledge graph have no vectors",
                 found=f"{self._over.num_entities} entities",
                 hint="MemoryGraph.embed(...) or an ingestion makes them; link='words' needs none",
             )
-        asked: NDArray[np.float32] = np.asarray(vector, dtype=np.float32).reshape(-1)
-        if len(asked) != parts[0].rows.shape[1]:
+        query: NDArray[np.float32] = np.asarray(vector, dtype=np.float32).reshape(-1)
+        if len(query) != parts[0].rows.shape[1]:
             raise GraphLinkError(
                 "a query's vector has another dimension than those of the entities",
-                found=str(len(asked)),
+                found=str(len(query)),
                 valid=str(parts[0].rows.shape[1]),
                 hint="embed entities and queries with one model",
             )
-        return nearest(parts, hidden, unit(asked[None, :])[0], k, self._entities.rank)
+        return nearest(parts, hidden, unit(query[None, :])[0], k, self._entities.rank)

@@ -143,7 +143,7 @@ class NameWords:
         return NameWords(self._ids, parts, is_there, having, num)
 
     def merged(self) -> NameWords:
-        """Return the same words in one; this takes a time, and any thread may do it."""
+        """Return the same words in one part; slow, and any thread may do it."""
         rows = self._rows[0] if len(self._rows) == 1 else self._rows[0].joined(self._rows[1])
         return NameWords(self._ids, (rows,), self._is_there, self._having, self._num)
 
@@ -151,7 +151,7 @@ class NameWords:
         """Return the ``k`` entities whose names share most with a text; without a word, none.
 
         Args:
-            text: what is asked.
+            text: the query.
             k: most entities.
             rank: gives numbers of ids in the order of their names.
         """
@@ -175,7 +175,7 @@ class NameWords:
     def _totals(self, names: Ids) -> NDArray[np.float64]:
         """Return the weight of all words of each name, summed in their order; ids ascend.
 
-        They are made for all names once half as many names were looked at as there are.
+        They are made for all names once the totals of half the names were requested.
         """
         if self._all_totals is None:
             self._num_looked += len(names)
@@ -184,7 +184,7 @@ class NameWords:
                     rows.of_names(names[(names >= rows.first) & (names < rows.first + len(rows))])
                     for rows in self._rows
                 ]
-                words, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
+                words, sizes = (np.concatenate(part) for part in zip(*parts, strict=True))
                 return self._sums(words, sizes)
             words = np.concatenate([rows.words for rows in self._rows])
             sizes = np.concatenate([rows.sizes for rows in self._rows])

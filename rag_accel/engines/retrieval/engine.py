@@ -1,32 +1,27 @@
-"""A document index, stepped: the searches of all requests in shared calls."""
+"""An engine that searches and fills a document index, its searches in shared calls."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
     LatencyModel,
     PrimitiveKind,
-    ScoredDocument,
     StepBudget,
     WorkId,
 )
 from rag_accel.engines.retrieval.index.store import DocumentIndex
+from rag_accel.engines.retrieval.pending_requests import PendingRequests
 from rag_accel.engines.retrieval.search_request import (
     VALID_WORK,
     Search,
     checked_search,
-    grouped,
     ingested,
 )
 from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchPlanner
@@ -34,6 +29,7 @@ from rag_accel.engines.retrieval.stepped.pool import SteppedSearches
 from rag_accel.engines.retrieval.stepped.scan import ScanCost, ScanCosts
 from rag_accel.engines.retrieval.vectors.spec import IndexKind
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
+from rag_accel.engines.retrieval.whole_searches import WholeSearches
 from rag_accel.system.processor import usable_cores
 
 # Measured for 5,000 vectors of 384 dimensions, flat, one thread; the scheduler refines it.
@@ -56,38 +52,39 @@ class _Ingestion:
     turn: int
 
 
-class RetrievalEngine(EngineBase):
+class RetrievalEngine(PendingRequests):
     """An engine for SEARCHING (``SearchQuery``) and INGESTION (``IngestBatch``) on one index.
 
     Each result is what the query would find alone, in ids, order and scores. Nothing is cached.
 
     Searches that are predicted to be short, and all on an index without clusters, end in the step
-    that takes them: those with equal ``where`` and ``nprobe`` and a ``k`` of similar size share one
-    call. Longer ones are *stepped*, see ``stepped/pool.py``: their state stays here under their
+    that takes them: searches with equal ``where`` and ``nprobe`` and a ``k`` of similar size share
+    one call. Longer ones are *stepped*, see ``stepped/pool.py``: their state stays here under their
     work id, and newcomers join at the next step. A search that spans steps answers from the index
     as it is when it ends.
 
-    A large index with clusters keeps codes beside its vectors (``coded/kept_codes.py``): 8-bit
+    A large index with clusters also keeps codes of its vectors (``coded/kept_codes.py``): 8-bit
     lists that FAISS scans. The first crowds of each size are searched with them and without in
     turn, later ones the faster way.
 
     An ingestion waits for the searches that were submitted before it or together with it: they see
-    the index without it, and a search submitted after it has ended sees what was ingested.
+    the index without it, and a search submitted after its end sees the new documents.
 
     Final values: ``tuple[ScoredDocument, ...]`` of a search, best first; the ``tuple[str, ...]`` of
     its documents' ids of an ingestion, which is taken whole or not at all. Work ends in ``error``
     with what ``DocumentIndex.search`` or ``add`` raises for it alone; other work is not touched.
 
     Args:
-        index: what to search; may also be used and changed from other threads.
+        index: the index to search; may also be used and changed from other threads.
         max_batch: queries worth putting into one step.
         max_threads: most threads of a step; by default the cores this process may use.
         latency: first guess of a step's time.
         sliced_from_s: searches that together take less are never cut; a newcomer waits no longer
-            than this for them. By default none is cut; 0.008 is a sensible value to try.
+            than this for them, in seconds. By default none is cut; 0.008 is a sensible value to
+            try.
         max_code_bytes: most memory for codes, which need ``dimension + 24`` bytes for each vector;
             an index that needs more gets none.
-        clock: measures ``StepBudget.time_s`` and what reading clusters costs.
+        clock: measures ``StepBudget.time_s`` and the cost of reading clusters.
     """
 
     def __init__(
@@ -101,15 +98,17 @@ class RetrievalEngine(EngineBase):
         max_code_bytes: int = MAX_CODE_BYTES,
         clock: Clock | None = None,
     ) -> None:
-        self._index = index
-        self._profile = EngineProfile(
-            kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
-            max_batch=max_batch,
-            latency=latency,
-            max_threads=usable_cores() if max_threads is None else max_threads,
-            stepped=index.spec.kind is IndexKind.IVF,
-            pure=True,
+        super().__init__(
+            EngineProfile(
+                kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
+                max_batch=max_batch,
+                latency=latency,
+                max_threads=usable_cores() if max_threads is None else max_threads,
+                stepped=index.spec.kind is IndexKind.IVF,
+                pure=True,
+            )
         )
+        self._index = index
         self._sliced_from_s = sliced_from_s
         self._clock = clock or MonotonicClock()
         self._costs = ScanCosts(_FIRST_PER_NUMBER_S * index.spec.dimension)
@@ -118,14 +117,8 @@ class RetrievalEngine(EngineBase):
         self._stepped = SteppedSearches(
             index, self._clock, self._piece_cost, self._ways.coded.kept.codes
         )
-        self._pending: dict[WorkId, EngineRequest] = {}
         self._ingestions: dict[WorkId, _Ingestion] = {}
         self._turn = 0
-
-    @property
-    def profile(self) -> EngineProfile:
-        """Return what this engine does."""
-        return self._profile
 
     @property
     def index(self) -> DocumentIndex:
@@ -144,27 +137,22 @@ class RetrievalEngine(EngineBase):
         with self._index.reading():
             return self._ways.coded.kept.codes(self._index.view()) is not None
 
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; it is looked at in the next step."""
-        for request in work:
-            self._pending[request.id] = request
-
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work, half-done searches included."""
+        super().cancel(ids)
         for work in ids:
-            self._pending.pop(work, None)
             self._ingestions.pop(work, None)
         self._stepped.cancel(ids)
 
     def close(self) -> None:
         """Forget all work; the index stays the caller's."""
-        self._pending.clear()
+        super().close()
         self._ingestions.clear()
         self._stepped.clear()
         self._ways.close()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Search and ingest on ``budget.threads`` threads; return what has ended.
+        """Search and ingest on ``budget.threads`` threads; return the outputs of ended work.
 
         Without half-done searches everything submitted ends, unless its searches are predicted to
         take longer than ``budget.time_s`` and than ``sliced_from_s``. Then they are read piece by
@@ -188,11 +176,10 @@ class RetrievalEngine(EngineBase):
 
     def _take_pending(self) -> tuple[list[EngineOutput], list[Search]]:
         """Set ingestions aside and return the errors of bad searches, and the good ones."""
-        work, self._pending = list(self._pending.values()), {}
         self._turn += 1
         outputs: list[EngineOutput] = []
         searches: list[Search] = []
-        for request in work:
+        for request in self._taken():
             if request.kind is PrimitiveKind.INGESTION:
                 self._ingestions[request.id] = _Ingestion(request, self._turn)
                 continue
@@ -213,7 +200,7 @@ class RetrievalEngine(EngineBase):
         return self._costs.of(("piece", threads, has_filter, is_coded), _FIRST_BASE_S)
 
     def _ingest(self) -> list[EngineOutput]:
-        """Ingest what no older search waits for; what came in their own turn goes before them."""
+        """Ingest the batches that are older than every waiting search."""
         oldest = self._stepped.oldest_turn
         ripe = [
             ingestion.request
@@ -223,108 +210,3 @@ class RetrievalEngine(EngineBase):
         for request in ripe:
             del self._ingestions[request.id]
         return [ingested(self._index, request, VALID_WORK) for request in ripe]
-
-
-# Search for all that were submitted in one go, those that can together.
-
-_logger = logging.getLogger(__name__)
-
-
-class WholeSearches:
-    """Searches that are not cut. Used on one thread; the index may change.
-
-    Args:
-        index: what to search.
-        clock: measures what searches cost.
-        ways: by codes.
-        costs: are told what searches cost.
-    """
-
-    def __init__(
-        self, index: DocumentIndex, clock: Clock, ways: SearchPlanner, costs: ScanCosts
-    ) -> None:
-        self._index = index
-        self._clock = clock
-        self._ways = ways
-        self._costs = costs
-
-    def predict_s(self, searches: Sequence[Search], threads: int) -> float:
-        """Return how long these searches will take together, in seconds."""
-        return self._cost(threads).predict_s(self._compared_by(searches))
-
-    def see(self, searches: Sequence[Search]) -> None:
-        """Take note of searches that go another way, for which codes may be of use too."""
-        for crowd in grouped(searches, Search.condition):
-            if self._ways.pays(len(crowd), self._compared_by(crowd)):
-                self._ways.see(crowd)
-
-    def search(self, searches: Sequence[Search], threads: int) -> list[EngineOutput]:
-        """Return the outputs of all searches; a search that raises fails alone."""
-        crowds = grouped(searches, Search.condition)
-        return [output for crowd in crowds for output in self._crowd(crowd, threads)]
-
-    def _crowd(self, crowd: list[Search], threads: int) -> list[EngineOutput]:
-        """Search for those with equal filters by codes where that pays and there are some."""
-        if not self._index.is_trained:
-            return self._each(crowd, threads)
-        compared = self._compared_by(crowd)
-        if not self._ways.pays(len(crowd), compared):
-            return self._each(crowd, threads)
-        started = self._clock.now()
-        outputs = self._by_codes(crowd)
-        if outputs is None:
-            outputs = self._each(crowd, threads)
-        else:
-            self._cost(threads).observe(compared, self._clock.now() - started, 0.0)
-        self._ways.see(crowd)  # last: making codes takes cores from the search
-        return outputs
-
-    def _by_codes(self, crowd: list[Search]) -> list[EngineOutput] | None:
-        """Search by codes; None if that is not possible, or fails: then each is searched."""
-        try:
-            found = self._ways.search(crowd)
-        except Exception:
-            # Searched apart, a bad search fails alone and says why.
-            _logger.warning("a search by codes failed; its searches go on apart", exc_info=True)
-            return None
-        return None if found is None else _final(crowd, found)
-
-    def _each(self, searches: list[Search], threads: int) -> list[EngineOutput]:
-        outputs: list[EngineOutput] = []
-        for group in grouped(searches, Search.group_key):
-            started = self._clock.now()
-            outputs += self._group(group)
-            if self._index.is_trained:
-                taken_s = self._clock.now() - started
-                self._cost(threads).observe(self._compared_by(group), taken_s, 0.0)
-        return outputs
-
-    def _group(self, group: list[Search]) -> list[EngineOutput]:
-        try:
-            found = self._found(group)
-        except Exception as error:
-            if len(group) == 1:
-                return [EngineOutput(group[0].id, "error", error=error)]
-            return [output for search in group for output in self._group([search])]
-        return _final(group, found)
-
-    def _found(self, group: list[Search]) -> list[list[ScoredDocument]]:
-        queries = np.stack([search.vector for search in group])
-        counts = [search.query.k for search in group]
-        query = group[0].query
-        return self._index.search_checked(queries, counts, query.where, query.nprobe)
-
-    def _compared_by(self, searches: Sequence[Search]) -> int:
-        """Return with how many vectors these searches are compared."""
-        queries = (search.query for search in searches)
-        return sum(self._index.num_compared(query.where, query.nprobe) for query in queries)
-
-    def _cost(self, threads: int) -> ScanCost:
-        return self._costs.of(("whole", threads), 0.0)
-
-
-def _final(
-    searches: Sequence[Search], found: Sequence[Sequence[ScoredDocument]]
-) -> list[EngineOutput]:
-    pairs = zip(searches, found, strict=True)
-    return [EngineOutput(search.id, "final", value=tuple(hits)) for search, hits in pairs]

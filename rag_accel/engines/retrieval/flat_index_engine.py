@@ -1,4 +1,4 @@
-"""A flat FAISS index owned elsewhere: the searches of many callers in one call."""
+"""An engine over a flat FAISS index of the program: the searches of many callers in one call."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import numpy as np
 
 from rag_accel.engine_api import (
     Document,
-    EngineBase,
     EngineOutput,
     EngineProfile,
-    EngineRequest,
     LatencyModel,
     PrimitiveKind,
     ScoredDocument,
     StepBudget,
-    WorkId,
 )
 from rag_accel.engines.retrieval.flat_products import (
     MARGIN,
@@ -27,6 +24,7 @@ from rag_accel.engines.retrieval.flat_products import (
     fetch_together,
     settled,
 )
+from rag_accel.engines.retrieval.pending_requests import PendingRequests
 from rag_accel.engines.retrieval.search_request import Search, checked_search, grouped
 from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
 from rag_accel.engines.retrieval.vectors.spec import Vectors
@@ -45,7 +43,7 @@ CALLERS_CORES = 1
 _FIRST_GUESS = LatencyModel(base_s=0.0005, per_item_s=0.001)
 
 
-class FlatIndexEngine(EngineBase):
+class FlatIndexEngine(PendingRequests):
     """An engine for SEARCHING (``SearchQuery``) on a FAISS ``IndexFlat`` of L2 or inner products.
 
     Each result is what ``index.search`` returns for the query alone on one thread, bit for bit.
@@ -55,10 +53,10 @@ class FlatIndexEngine(EngineBase):
     as FAISS measures them in a scan. A query whose order that leaves open, because of ties or of
     rounding at the cut, is scanned for.
 
-    Nothing is copied or kept: the next search finds what was added. As with ``index.search``,
+    Nothing is copied or kept: the next search finds added vectors. As with ``index.search``,
     the index must not change meanwhile.
 
-    Final value: ``tuple[ScoredDocument, ...]``, best first, as many as there are up to ``k``. The
+    Final value: ``tuple[ScoredDocument, ...]``, best first, ``k`` of them at most. The
     ``id`` of a document is its place in the index; a score is the inner product, or the negated
     squared L2 distance. ``where`` and ``nprobe`` must be None.
 
@@ -69,34 +67,16 @@ class FlatIndexEngine(EngineBase):
 
     def __init__(self, index: Any, *, max_batch: int = 64) -> None:
         self._index = index
-        self._profile = EngineProfile(
-            kinds=frozenset({PrimitiveKind.SEARCHING}),
-            max_batch=max_batch,
-            latency=_FIRST_GUESS,
-            max_threads=usable_cores(),
-            pure=True,
+        super().__init__(
+            EngineProfile(
+                kinds=frozenset({PrimitiveKind.SEARCHING}),
+                max_batch=max_batch,
+                latency=_FIRST_GUESS,
+                max_threads=usable_cores(),
+                pure=True,
+            )
         )
-        self._pending: dict[WorkId, EngineRequest] = {}
         self._scan_threads, self._product_threads = SearchThreads(), SearchThreads()
-
-    @property
-    def profile(self) -> EngineProfile:
-        """Return what this engine does."""
-        return self._profile
-
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; it is looked at in the next step."""
-        for request in work:
-            self._pending[request.id] = request
-
-    def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work."""
-        for work in ids:
-            self._pending.pop(work, None)
-
-    def close(self) -> None:
-        """Forget all work; the index stays the caller's."""
-        self._pending.clear()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """End everything that was submitted.
@@ -104,10 +84,9 @@ class FlatIndexEngine(EngineBase):
         A scan runs on the threads that FAISS is set to or on one, whichever was measured to be
         faster; so does a product, which leaves a core to the callers.
         """
-        work, self._pending = list(self._pending.values()), {}
         outputs, searches = list[EngineOutput](), list[Search]()
         view = FlatView.of(self._index)
-        for request in work:
+        for request in self._taken():
             try:
                 searches.append(checked_search(request, view.dimension))
             except Exception as error:
@@ -166,9 +145,9 @@ class FlatIndexEngine(EngineBase):
 
 
 def measured_scan(index: Any, queries: Vectors, k: int, learned: SearchThreads) -> tuple[Any, Any]:
-    """Return what ``index.search`` does, on the number of threads with which it takes least.
+    """Search an index on the number of threads that takes least.
 
-    The calling thread's own number is the most, and has not changed afterwards.
+    The calling thread's own number is the most, and is unchanged afterwards.
     """
     most = max(1, load_faiss().omp_get_max_threads())
     numbers = len(queries) * index.ntotal * index.d

@@ -12,30 +12,28 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engines.retrieval.vectors.spec import Vectors
-from rag_accel.engines.retrieval.vectors.vectors import load_faiss
+from rag_accel.engines.retrieval.vectors.vectors import UNIT_ROUNDOFF, load_faiss
 
 #: scores that are held at a time
 BLOCK_SCORES = 1 << 22
-#: rows of which only the maximum is looked at first
+#: rows of which only the maximum is compared first
 GROUP = 64
 #: fetched beyond ``k``, so that rounding at the cut seldom matters
 MARGIN = 8
-#: relative rounding of one operation in float32
-UNIT_ROUNDING = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
 class FlatView:
-    """A flat index with what a step asks of it more than once.
+    """A flat index with its properties, read once a step.
 
-    FAISS lets another thread have the interpreter whenever it is asked for anything, and to get it
-    back from a crowd of callers takes longer than most answers.
+    Each call of FAISS releases the interpreter's lock, and getting it back from a crowd of callers
+    takes longer than most calls.
 
     Args:
         index: the index.
         size: how many vectors it holds.
         dimension: of each.
-        sign: what FAISS's numbers are multiplied with to be scores; 1 of inner products.
+        sign: the factor that turns FAISS's numbers into scores; 1 of inner products.
     """
 
     index: Any
@@ -45,7 +43,7 @@ class FlatView:
 
     @classmethod
     def of(cls, index: Any) -> FlatView:
-        """Look at an index, which must not change while the view is used."""
+        """Return a view of an index, which must not change while the view is used."""
         return cls(index, index.ntotal, index.d, sign(index))
 
     @property
@@ -60,7 +58,7 @@ class FlatView:
 
 
 def sign(index: Any) -> int:
-    """Return what FAISS's numbers are multiplied with to be scores."""
+    """Return the factor that turns FAISS's numbers into scores."""
     return 1 if index.metric_type == load_faiss().METRIC_INNER_PRODUCT else -1
 
 
@@ -139,10 +137,10 @@ def _best(ranks: Any, count: int) -> tuple[Any, Any]:
 def settled(
     view: FlatView, queries: Vectors, counts: Any, scores: Any, places: Any
 ) -> tuple[Any, Any, Any]:
-    """Return what a product fetched as single searches would, and for which queries that holds.
+    """Return the hits of a product rounded as in single searches, and the queries that they settle.
 
-    It does not if rounding may have kept a vector from being fetched that is nearer than the last
-    of ``counts [n]``, or if there are ties.
+    A query is not settled if rounding may have kept a vector from being fetched that is nearer than
+    the last of ``counts [n]``, or if there are ties.
 
     Returns:
         Scores and places ``[n, m]``, best first, and whether they are settled, ``[n]``.
@@ -180,7 +178,7 @@ def _rounding(view: FlatView, queries: Vectors, kth: Any) -> Any:
     than the ``k``-th is no longer than the query and that distance together.
     """
     lengths = np.linalg.norm(queries, axis=1)
-    per_length = 2 * (view.dimension + 4) * UNIT_ROUNDING
+    per_length = 2 * (view.dimension + 4) * UNIT_ROUNDOFF
     if view.sign > 0:
         return per_length * lengths * _longest(view)
     return per_length * (2 * lengths + np.sqrt(np.abs(kth))) ** 2

@@ -15,12 +15,8 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval.index.store import DocumentIndex
-from rag_accel.engines.retrieval.vectors.spec import (
-    Vectors,
-    check_count,
-    check_filter,
-    checked_query,
-)
+from rag_accel.engines.retrieval.vectors.checks import check_count, check_filter, checked_query
+from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.errors import ConfigError
 
 SearchT = TypeVar("SearchT")

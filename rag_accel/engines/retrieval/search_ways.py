@@ -1,7 +1,7 @@
-"""Which searches of a large index with clusters go by codes: those that read enough.
+"""A planner that sends searches of a large clustered index that read enough through its codes.
 
-Both ways return the same. Codes are made in the background once searches have shown that they would
-be of use.
+Results are the same with codes and without. Codes are made in the background once enough searches
+would have used them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import ScoredDocument
-from rag_accel.engines.retrieval.coded.codes import CodedSearches
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.search_request import Search
 
@@ -27,13 +27,13 @@ MAX_CODE_BYTES = 4 << 30
 class SearchPlanner:
     """Searches by codes where that pays. Used on one thread; the index may change.
 
-    A crowd is searches with equal filters; ``k`` and ``nprobe`` may differ. Nothing is held before
-    ``MIN_SEARCHES`` on an index with clusters and at least ``MIN_NUMBERS`` numbers, of which each
-    read ``MIN_READ`` and its crowd ``MIN_CROWD_READ``.
+    A crowd is searches with equal filters; ``k`` and ``nprobe`` may differ. No codes are made
+    before ``MIN_SEARCHES`` on an index with clusters and at least ``MIN_NUMBERS`` numbers, of which
+    each read ``MIN_READ`` and its crowd ``MIN_CROWD_READ``.
 
     Args:
-        index: what to search.
-        clock: measures what making the codes takes.
+        index: the index to search.
+        clock: measures the time that encoding takes.
         max_code_bytes: most memory for the codes.
     """
 
@@ -52,7 +52,7 @@ class SearchPlanner:
         return is_large and compared * dimension >= max(MIN_READ * num_searches, MIN_CROWD_READ)
 
     def see(self, crowd: Sequence[Search]) -> None:
-        """Take note of a crowd that ``pays``; asks for codes where they would be of use by now."""
+        """Count a crowd that ``pays``; request codes once enough of them have come."""
         self._seen = min(self._seen + len(crowd), MIN_SEARCHES)
         if self._seen < MIN_SEARCHES:
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rag_accel.engine_api import GenerationOutput
-from rag_accel.testing.emulated.table import DeviceTable, max_decode_tokens_per_s, step_time_s
+from rag_accel.testing.emulated.table import DeviceTable, step_time_s
 from rag_accel.testing.emulated.text import Script
 
 
@@ -30,7 +30,7 @@ class DeviceSequence:
     """One prompt on the device. Equal only to itself.
 
     Args:
-        script: what it will write; empty pieces and ``prefill_only`` read the prompt and end.
+        script: its completion; empty pieces and ``prefill_only`` read the prompt and end.
         sink: told of it.
         prefill_left: prompt tokens not read yet.
         stream: whether every token is reported, or only the end.
@@ -78,7 +78,7 @@ class DeviceStep:
 
 @dataclass(slots=True)
 class BatchCounters:
-    """Counts of what the device did since the counters were made."""
+    """Counts of the device's work since they were last reset."""
 
     steps: int = 0
     prefill_tokens: int = 0
@@ -209,53 +209,3 @@ class ContinuousBatch:
         done = sequence.prefill_only or sequence.emitted >= len(script.pieces)
         if done or sequence.stream:
             updates.append(Update(sequence, delta, script.output() if done else None))
-
-
-# Say how much an emulated device did, against the most its table allows.
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStats:
-    """Counters of one window.
-
-    ``busy_s`` is near ``window_s`` whenever one sequence runs, at any load, so it says little.
-    ``utilisation`` is what to read: the least seconds in which full batches of the same mean
-    context could have done the same tokens, over ``window_s``.
-    """
-
-    table: str
-    label: str
-    steps: int
-    prefill_tokens: int
-    decode_tokens: int
-    running: int
-    waiting: int
-    busy_s: float
-    window_s: float
-    decode_tokens_per_s: float
-    max_decode_tokens_per_s: float
-    utilisation: float
-
-
-def summarise(table: DeviceTable, batch: ContinuousBatch, window_s: float) -> DeviceStats:
-    """Relate the batch's counters to a window of ``window_s`` seconds."""
-    counters = batch.counters
-    mean_context = counters.context_tokens / max(1, counters.decode_tokens)
-    best_rate = max_decode_tokens_per_s(table, mean_context)
-    least_s = (
-        counters.decode_tokens / best_rate + counters.prefill_tokens / table.prefill_tokens_per_s
-    )
-    return DeviceStats(
-        table=table.name,
-        label=table.label,
-        steps=counters.steps,
-        prefill_tokens=counters.prefill_tokens,
-        decode_tokens=counters.decode_tokens,
-        running=batch.num_running,
-        waiting=batch.num_waiting,
-        busy_s=counters.busy_s,
-        window_s=window_s,
-        decode_tokens_per_s=counters.decode_tokens / window_s if window_s > 0 else 0.0,
-        max_decode_tokens_per_s=best_rate,
-        utilisation=least_s / window_s if window_s > 0 else 0.0,
-    )

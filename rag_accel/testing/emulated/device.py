@@ -1,6 +1,6 @@
 """An emulated accelerator that runs an LLM: modelled step times, continuous batching.
 
-What is slept here is modelled, not measured: results that used it must say so. The device keeps
+Times here are modelled, not measured: results that used them must say so. The device keeps
 *absolute* times: a step ends where the one before ended plus its modelled time, so a neighbour
 that keeps the CPU busy delays a report but never the device. Waiting uses no CPU.
 
@@ -22,15 +22,15 @@ from rag_accel.errors import ClosedError, EngineLostError
 from rag_accel.testing.emulated.batch import (
     ContinuousBatch,
     DeviceSequence,
-    DeviceStats,
     DeviceStep,
     TokenSink,
     Update,
-    summarise,
 )
+from rag_accel.testing.emulated.sinks import LoopSink, ThreadSink
+from rag_accel.testing.emulated.stats import DeviceStats, summarise
 from rag_accel.testing.emulated.table import DeviceTable, find_table
 from rag_accel.testing.emulated.text import DEFAULT_MAX_TOKENS, Respond, Script, write_script
-from rag_accel.testing.emulated.waiting import ClockWaiter, LoopSink, ThreadSink, Waiter
+from rag_accel.testing.emulated.waiting import ClockWaiter, Waiter
 
 
 class EmulatedDevice:

@@ -31,9 +31,9 @@ class EmulatedMember:
         vectors: ``[dim]`` of each text that will come, those of
             ``rag_accel.engines.devices.fidelity.probe_texts()`` included; or a function from texts
             to ``[len(texts), dim]``, which should be quick: its time comes on top.
-        seconds_per_text: what each text adds to a step.
-        fixed_s: what a step takes besides.
-        name: what it is called; ``emulated-`` is put before a name that does not say so.
+        seconds_per_text: seconds that each text adds to a step.
+        fixed_s: seconds of a step without texts.
+        name: of the member; ``emulated-`` is put before a name that does not say so.
         max_texts: most texts of one call.
         max_tokens: about the most tokens of one call.
         tokens_per_text: a text of so many tokens takes ``seconds_per_text``, a longer one

@@ -28,7 +28,7 @@ class DeviceTable:
         prefill_tokens_per_s: rate at which prompt tokens are read.
         chunk_tokens: most prompt tokens one step reads (chunked prefill).
         max_sequences: most sequences that are prefilled or decoded at once.
-        label: how the figures came about; printed beside every result.
+        label: origin of the figures; printed with every result.
         sources: where each coefficient comes from, by field name.
     """
 

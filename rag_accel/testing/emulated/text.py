@@ -1,4 +1,4 @@
-"""What the emulated accelerator writes: a pure function of the prompt and the options.
+"""Completions of the emulated accelerator: a pure function of the prompt and the options.
 
 Tokens are counted by one simple rule: a token is one whitespace-separated word of the message
 contents; roles cost nothing. No tokenizer is involved.
@@ -95,7 +95,7 @@ def count_tokens(messages: Sequence[Message]) -> int:
 
 
 def shared_prefix_tokens(cached: Sequence[Message], messages: Sequence[Message]) -> int:
-    """Count the leading tokens two prompts have in common: what a prefix cache would save."""
+    """Count the leading tokens two prompts have in common, which a prefix cache would save."""
     shared = 0
     for old, new in zip(cached, messages, strict=False):
         if old.role != new.role:

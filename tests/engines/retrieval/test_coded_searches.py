@@ -26,15 +26,13 @@ from hypothesis import given, settings
 
 from rag_accel.engine_api import SearchQuery, StepBudget
 from rag_accel.engines.retrieval import DocumentIndex, Metric, search_ways
-from rag_accel.engines.retrieval.coded.codes import (
-    BYTES_BESIDE_CODES,
-    CodedSearches,
-    CodedVectors,
-    CodedVectorsEncoder,
-)
-from rag_accel.engines.retrieval.coded.kept_codes import QUIET
-from rag_accel.engines.retrieval.vectors.ivf import MOST_LABELS, IvfVectors
+from rag_accel.engines.retrieval.coded.codes import CodedVectors
+from rag_accel.engines.retrieval.coded.encoder import CodedVectorsEncoder
+from rag_accel.engines.retrieval.coded.kept_codes import LABEL_BYTES, QUIET
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import exact_scores, prove_nearest
+from rag_accel.engines.retrieval.vectors.row_places import MOST_LABELS
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope, thread_count
 from rag_accel.errors import ConfigError
@@ -225,7 +223,7 @@ def test_outdated_codes_leave_the_memory(metric: Metric) -> None:
 
 @pytest.mark.parametrize("is_enough", [False, True])
 def test_no_more_memory_is_taken_than_allowed(metric: Metric, is_enough: bool) -> None:
-    bound = 100 * (DIMENSION + BYTES_BESIDE_CODES)
+    bound = 100 * (DIMENSION + LABEL_BYTES)
     index = make_index(metric, 100)
     with coded(index, max_code_bytes=bound if is_enough else bound - 1) as (engine, sizes):
         prepare(engine, sizes)
@@ -239,7 +237,7 @@ def test_codes_take_no_more_memory_than_is_said(metric: Metric) -> None:
     per_vector = index.invlists.code_size + np.dtype(np.int64).itemsize
     assert held._places is not None
     assert held._places.num_bytes == 8 * 100
-    assert per_vector + 8 * MOST_LABELS == DIMENSION + BYTES_BESIDE_CODES
+    assert per_vector + 8 * MOST_LABELS == DIMENSION + LABEL_BYTES
 
 
 def test_after_a_search_that_fails_each_goes_on_alone(

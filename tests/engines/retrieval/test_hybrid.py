@@ -25,12 +25,10 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, RetrievalEngine
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
-from rag_accel.engines.retrieval.hybrid.fusion import (
-    HybridSpec,
-    reciprocal_rank_fusion,
-)
+from rag_accel.engines.retrieval.hybrid.fusion import reciprocal_rank_fusion
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
-from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec
+from rag_accel.engines.retrieval.hybrid.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
 from rag_accel.errors import ConfigError
 
 Maker = Callable[..., Any]

@@ -24,9 +24,10 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
-from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
-from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, TermScores
+from rag_accel.engines.retrieval.hybrid.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
+from rag_accel.engines.retrieval.hybrid.terms import TermScores
 from rag_accel.errors import ConfigError, EngineOutputError
 from rag_accel.testing import EngineContract
 

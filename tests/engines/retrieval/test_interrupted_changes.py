@@ -33,7 +33,7 @@ from interrupting import Interrupt, interrupted, points, request_interrupt
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import Document, SearchQuery, WorkId
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, load_index, save_index
-from rag_accel.engines.retrieval.coded.codes import CodedSearches
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
 from rag_accel.engines.retrieval.search_request import Search
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors

@@ -100,7 +100,7 @@ def test_files_that_only_look_alike_stay(tmp_path: Path) -> None:
 def test_a_file_taken_for_a_left_one_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, taken = files._lock, []
+    lock, taken = files.lock_file, []
 
     def lock_late(descriptor: int) -> None:
         if not taken:  # another saver comes in between
@@ -109,7 +109,7 @@ def test_a_file_taken_for_a_left_one_before_it_was_locked_is_made_again(
             assert os.listdir(tmp_path) == []
         lock(descriptor)
 
-    monkeypatch.setattr(files, "_lock", lock_late)
+    monkeypatch.setattr(files, "lock_file", lock_late)
     save_index(_index(), tmp_path / "index", "")
     assert taken
     assert os.listdir(tmp_path) == ["index"]

@@ -18,7 +18,8 @@ from hypothesis import given
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
-from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, TermScores
+from rag_accel.engines.retrieval.hybrid.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.hybrid.terms import TermScores
 from rag_accel.errors import ConfigError
 
 Make = Callable[..., LexicalIndex]

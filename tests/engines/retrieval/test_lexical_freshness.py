@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
-from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, TermScores
+from rag_accel.engines.retrieval.hybrid.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.hybrid.terms import TermScores
 
 WAIT_S = 60.0
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_accel.engines.retrieval.coded.codes import CodedVectorsEncoder
-from rag_accel.engines.retrieval.vectors.ivf import MOST_LABELS, IvfVectors, RowPlaces
+from rag_accel.engines.retrieval.coded.encoder import CodedVectorsEncoder
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.row_places import MOST_LABELS, RowPlaces
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Metric, Vectors
 from rag_accel.engines.retrieval.vectors.vectors import Rows
 

@@ -95,7 +95,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
         monkeypatch.setattr(cls, name, call)
 
     told(DiskStore, "find", "looked")
-    told(HostStore, "put_beside", "read ahead")
+    told(HostStore, "put_prefetched", "read ahead")
     told(LocalLLMEngine, "submit", "submitted", is_before=True)
     return made
 

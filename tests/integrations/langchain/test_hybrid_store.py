@@ -22,7 +22,7 @@ from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import current_request
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
-from rag_accel.engines.retrieval.hybrid.fusion import HybridSpec
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
 
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
 TEXTS = [f"{one} {other}" for one in WORDS for other in WORDS]

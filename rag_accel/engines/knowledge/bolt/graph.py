@@ -24,11 +24,11 @@ _FIRST_GUESS = LatencyModel(base_s=0.006, per_item_s=0.0005)
 class BoltGraph:
     """The entities and relations of a Neo4j, or of another server that speaks Bolt.
 
-    The entities are the nodes with one label; their names, and the types of the relationships
-    between them, are those of the triples. It is read in transactions of its own; nothing is
-    written and nothing cached, so every hop sees what is committed when it is made. All that wait
-    for a hop share a query, except those of different tenants; graphs never share one, so requests
-    with other credentials, databases or bookmarks are those of another ``BoltGraph``. Give it as
+    The entities are the nodes with one label; their names and the types of the relationships
+    between them make the triples. The graph is read in transactions of its own; nothing is written
+    or cached, so every hop sees the data committed by then. Requests of one tenant that wait for a
+    hop share a query; graphs never share one, so other credentials, databases or bookmarks need
+    another ``BoltGraph``. Give it as
     ``Accelerator(graph=...)``, or several by ``namespace`` as ``KnowledgeEngine(graphs)``.
 
     It may be given to several accelerators and asked from any thread: each engine has queries and
@@ -53,13 +53,13 @@ class BoltGraph:
         driver: from ``neo4j.GraphDatabase.driver``; it stays the caller's, who closes it.
         database: its name; ``None`` for the home database of the user.
         auth: other credentials than the driver's, as ``neo4j.basic_auth`` returns them.
-        impersonated_user: whose rights apply instead.
+        impersonated_user: the user whose rights apply instead.
         bookmarks: what must have been written before a query reads, as ``neo4j.Bookmarks``; by
             default what the driver's ``execute_query`` has written.
         timeout_s: longest time of a query on the server; ``None`` leaves it to the server.
         label: the label of entities.
         name: the property with an entity's name.
-        text: the property with what is told of an entity, if there is one.
+        text: the property with the text of an entity, if there is one.
         text_index: the full-text index for links by words, if there is one.
         vector_index: the vector index for links by vector, if there is one.
         max_names: names kept before requests that begin later get a new view with none.

@@ -37,4 +37,4 @@ class SharedNames:
 
     def names(self, ids: Ids) -> list[str]:
         """Return the names of ids."""
-        return [self._names[one] for one in ids.tolist()]
+        return [self._names[place] for place in ids.tolist()]

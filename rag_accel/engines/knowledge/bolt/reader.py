@@ -1,4 +1,4 @@
-"""Reading over a driver of the official ``neo4j`` package: whose access it is, one query a call."""
+"""Queries that only read, over a driver of the official ``neo4j`` package, and their access."""
 
 from __future__ import annotations
 
@@ -16,15 +16,9 @@ _NOTE = "while a knowledge graph was read from its database"
 
 @dataclass(frozen=True, slots=True)
 class BoltAccess:
-    """Whose view of which database queries see. Only queries with equal access ever share a call.
+    """The database and rights of queries. Only queries with equal access ever share a call.
 
-    Args:
-        database: its name; ``None`` for the home database of the user.
-        auth: other credentials than the driver's, as ``neo4j.basic_auth`` returns them.
-        impersonated_user: whose rights apply instead.
-        bookmarks: what must have been written before a query reads, as ``neo4j.Bookmarks``; by
-            default what the driver's own ``execute_query`` has written.
-        timeout_s: longest time of a query on the server; ``None`` leaves it to the server.
+    The fields are those arguments of ``BoltGraph``.
     """
 
     database: str | None = None
@@ -50,7 +44,7 @@ class BoltReader:
 
     Args:
         driver: a ``neo4j.Driver``, which stays the caller's.
-        access: whose view of which database.
+        access: the database and rights.
     """
 
     def __init__(self, driver: Any, access: BoltAccess) -> None:
@@ -126,7 +120,7 @@ class BoltReader:
             if (value := getattr(access, name)) is not None:
                 settings[name] = value
         if access.bookmarks is None:
-            # So that a program reads what it has written with execute_query, as it does plainly.
+            # So that a program reads what it has written with execute_query.
             settings["bookmark_manager"] = self._driver.execute_query_bookmark_manager
         return settings
 

@@ -14,13 +14,13 @@ MAX_WORDS = 512
 
 @dataclass(frozen=True, slots=True)
 class GraphSchema:
-    """Which nodes are entities, and where their names and texts stand.
+    """The label of entities, and the properties with their names and texts.
 
     Args:
         label: the label of entities; other nodes and their edges are not seen.
         name: the property with an entity's name; a node without it, or whose value is no text, is
             no entity, and nodes of one name are one entity.
-        text: the property with what is told of an entity, if there is one.
+        text: the property with the text of an entity, if there is one.
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""What one request sees of a graph in a database: its links, its edges, and names by id."""
+"""A view of a graph in a database: its links, its edges, and names by id."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _Edge = tuple[int, int]
 
 @dataclass(slots=True)
 class _Bounds:
-    """How many edges of a question are wanted, and of how many the server may choose them."""
+    """Bounds of a question: the edges to return, and the most that the server may choose from."""
 
     limit: int = 0
     most: int = 0
 
 
 class BoltView:
-    """A graph in a database as it is when it is read, and the ids of the names met so far.
+    """A graph in a database as each query finds it, and the ids of the names met so far.
 
     Thread-safe; each call is a query of its own.
 
@@ -79,7 +79,7 @@ class BoltView:
         """Return how many names have ids."""
         return len(self._entities) + len(self._relations)
 
-    def find(self, asked: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]:
+    def find(self, queries: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]:
         """Return the entities each query means, best first; one round trip for all.
 
         By words and by vector the order is that of the index's scores, then of names; which of
@@ -88,9 +88,9 @@ class BoltView:
         Raises:
             GraphLinkError: for a search by words or by vector without such an index.
         """
-        parameters = self._sought(asked)
+        parameters = self._sought(queries)
         if not parameters:
-            return [as_ids([]) for _ in asked]
+            return [as_ids([]) for _ in queries]
         statement = statements.link(self._schema, list(parameters))
         found = self._reader.rows(statement, {**parameters, **self._indexes}, time_s)
         known = {name for kind, _, name, _ in found if kind == "names"}
@@ -105,18 +105,18 @@ class BoltView:
                 else (name for _, name in sorted(best.get(place, ()))),
                 query.k,
             )
-            for place, query in enumerate(asked)
+            for place, query in enumerate(queries)
         ]
 
     def is_down(self, error: BaseException) -> bool:
         """Tell whether the server is out of reach, or refuses the login, for every request."""
         return is_down(error)
 
-    def _sought(self, asked: Sequence[LinkQuery]) -> dict[str, list[Any]]:
+    def _sought(self, queries: Sequence[LinkQuery]) -> dict[str, list[Any]]:
         """Return the parameters of a search, without those that are empty."""
         names: dict[str, None] = {}
         rows: dict[str, list[Any]] = {"texts": [], "vectors": []}
-        for place, query in enumerate(asked):
+        for place, query in enumerate(queries):
             if query.k <= 0:
                 continue
             if query.names is not None:
@@ -147,36 +147,38 @@ class BoltView:
         first = itertools.islice(dict.fromkeys(names), max(k, 0))
         return as_ids([self._entities.id(name) for name in first])
 
-    def expand(self, asked: Sequence[Expansion], time_s: float | None = None) -> Sequence[Edges]:
+    def expand(
+        self, expansions: Sequence[Expansion], time_s: float | None = None
+    ) -> Sequence[Edges]:
         """Return the edges of each expansion; one round trip for all, and none for no entity."""
-        answers = self._answers(_bounds(asked, [_ALL] * len(asked)), time_s)
-        return [_grouped(expansion, answers) for expansion in asked]
+        answers = self._answers(_bounds(expansions, [_ALL] * len(expansions)), time_s)
+        return [_grouped(expansion, answers) for expansion in expansions]
 
     def expand_small(
-        self, asked: Sequence[Expansion], time_s: float | None = None
+        self, expansions: Sequence[Expansion], time_s: float | None = None
     ) -> Sequence[Edges | None]:
         """Return the edges of each expansion, ``None`` where an entity has too many of them.
 
         One round trip for all. The server counts before it reads, so that none waits for the edges
         of another's hub. A Neo4j before 5.6 reads all of them, and what it has read is returned.
         """
-        bounds = _bounds(asked, [self._most(expansion) for expansion in asked])
+        bounds = _bounds(expansions, [self._most(expansion) for expansion in expansions])
         answers = self._answers(bounds, time_s)
         return [
             None
             if any(answers.get(question, ()) is None for question in _questions(expansion))
             else _grouped(expansion, answers)
-            for expansion in asked
+            for expansion in expansions
         ]
 
-    def is_large(self, asked: Expansion) -> bool:
+    def is_large(self, expansion: Expansion) -> bool:
         """Tell whether one of the entities had too many edges when it was last read."""
         if not self._degrees:
             return False
-        most = self._most(asked)
+        most = self._most(expansion)
         return any(
             self._degrees.get((entity, forward), 0) > most
-            for entity, _, forward in _questions(asked)
+            for entity, _, forward in _questions(expansion)
         )
 
     def _most(self, expansion: Expansion) -> int:
@@ -248,13 +250,13 @@ class BoltView:
         return self._relations.names(ids)
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
-        """Return what is told of entities; one round trip, and none without such a property."""
+        """Return the texts of entities; one round trip, and none without such a property."""
         names = self._entities.names(ids)
         if self._schema.text is None or not names:
             return [""] * len(names)
-        asked = {"names": list(dict.fromkeys(names))}
-        told = dict(self._reader.rows(statements.texts(self._schema), asked))
-        return [told.get(name, "") for name in names]
+        parameters = {"names": list(dict.fromkeys(names))}
+        texts = dict(self._reader.rows(statements.texts(self._schema), parameters))
+        return [texts.get(name, "") for name in names]
 
 
 def _questions(expansion: Expansion) -> Iterable[_Question]:
@@ -265,10 +267,10 @@ def _questions(expansion: Expansion) -> Iterable[_Question]:
             yield entity, expansion.relations, forward
 
 
-def _bounds(asked: Sequence[Expansion], most: Sequence[int]) -> dict[_Question, _Bounds]:
+def _bounds(expansions: Sequence[Expansion], most: Sequence[int]) -> dict[_Question, _Bounds]:
     """Return each question once, with the widest bounds of those that ask it."""
     bounds: dict[_Question, _Bounds] = {}
-    for expansion, own in zip(asked, most, strict=True):
+    for expansion, own in zip(expansions, most, strict=True):
         for question in _questions(expansion):
             bound = bounds.setdefault(question, _Bounds())
             bound.limit = max(bound.limit, expansion.fan_out)

@@ -1,55 +1,27 @@
-"""Codes kept beside an index, made in the background and again after it has changed."""
+"""Codes of an index, made in the background and again after it has changed."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 from rag_accel.clock import Clock
+from rag_accel.engines.retrieval.coded.codes import CodedVectors
+from rag_accel.engines.retrieval.coded.encoder import CodedVectorsEncoder
 from rag_accel.engines.retrieval.index.contents import IndexView
 from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.row_places import MOST_LABELS
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 
 ENCODED_AT_ONCE = 1 << 19  # numbers for which a change of the index may have to wait: about 5 ms
-REST = 3.0  # times what a look took: searches and other work go on meanwhile
-QUIET = 1.0  # times what making the codes took, rests included: so long the index is left alone
+REST = 3.0  # pause after each read, in times its length: searches and other work go on meanwhile
+QUIET = 1.0  # times the whole encoding took: how long an index must not change before the next
 
 _logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class CodeEncoder(Protocol[T_co]):
-    """A maker of codes of one state of an index, a few clusters at a time."""
-
-    @property
-    def is_done(self) -> bool:
-        """Tell whether all is encoded."""
-        ...
-
-    def take(self, count: int) -> None:
-        """Encode further, until ``count`` vectors were looked at; the index is held still."""
-        ...
-
-    def codes(self) -> T_co:
-        """Return the codes, once ``is_done``."""
-        ...
-
-
-class CodeKind(Protocol[T_co]):
-    """A kind of codes."""
-
-    def nbytes(self, vectors: IvfVectors) -> float:
-        """Return the memory that codes of an index need; infinity where it can have none."""
-        ...
-
-    def encoder(self, vectors: IvfVectors) -> CodeEncoder[T_co]:
-        """Return an encoder; the index is held still."""
-        ...
+LABEL_BYTES = 8 * (1 + MOST_LABELS)  # of each vector: its label and its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +35,25 @@ class _State:
         return self.version == view.version and self.vectors is view.vectors
 
 
-class KeptCodes(Generic[T]):
-    """The codes of one kind of the present state of an index, or none.
+class KeptCodes:
+    """The codes of the present state of an index, or none.
 
-    ``codes`` and ``want`` are called on one thread. The codes are made by a thread of this object,
-    which reads the index in short looks on one core and rests three times as long as it works, so
-    that searches and changes go on beside it. If the index changes meanwhile it gives up. Codes are
-    made again only after the index has been left alone for as long as making them takes, so that an
-    index which changes all the time costs nothing.
+    ``codes`` and ``want`` are called on one thread. A background thread encodes the index in short
+    reads on one core and rests three times as long as it works, so that searches and changes go
+    on. It gives up if the index changes. The next encoding begins once the index has not changed
+    for as long as encoding takes, so an index that changes all the time costs nothing.
 
     Args:
-        index: whose codes to keep.
-        clock: measures how long making them takes and how long the index has rested.
+        index: the index to encode.
+        clock: measures encoding, and the time since the last change.
         max_bytes: an index whose codes would need more gets none.
-        kind: what is kept.
     """
 
-    def __init__(
-        self, index: DocumentIndex, clock: Clock, max_bytes: int, kind: CodeKind[T]
-    ) -> None:
+    def __init__(self, index: DocumentIndex, clock: Clock, max_bytes: int) -> None:
         self._index = index
         self._clock = clock
         self._max_bytes = max_bytes
-        self._kind = kind
-        self._kept: tuple[_State, T] | None = None
+        self._kept: tuple[_State, CodedVectors] | None = None
         self._latest: _State | None = None
         self._latest_since_s = 0.0
         self._took_s = 0.0
@@ -94,8 +61,8 @@ class KeptCodes(Generic[T]):
         self._worker: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def codes(self, view: IndexView) -> T | None:
-        """Return the codes of what is viewed; None if there are none of exactly that state."""
+    def codes(self, view: IndexView) -> CodedVectors | None:
+        """Return the codes of exactly this state of the index, None if there are none."""
         kept = self._kept
         if kept is None:
             return None
@@ -105,11 +72,11 @@ class KeptCodes(Generic[T]):
         return None
 
     def want(self, view: IndexView) -> None:
-        """Say that codes would be of use; they are made in the background when it is time."""
+        """Request codes; the background thread makes them when it is time."""
         vectors = view.vectors
         if self._is_broken or self._closing.is_set() or not isinstance(vectors, IvfVectors):
             return
-        if self._kind.nbytes(vectors) > self._max_bytes:
+        if len(vectors) * (vectors.dimension + LABEL_BYTES) > self._max_bytes:
             return
         now = self._clock.now()
         if self._latest is None or not self._latest.is_of(view):
@@ -147,16 +114,16 @@ class KeptCodes(Generic[T]):
         if codes is not None and not self._closing.is_set():
             self._kept = state, codes
 
-    def _encoded(self, state: _State) -> T | None:
+    def _encoded(self, state: _State) -> CodedVectors | None:
         """Return the codes; None if the index has changed meanwhile."""
-        encoder: CodeEncoder[T] | None = None
+        encoder: CodedVectorsEncoder | None = None
         count = max(1, ENCODED_AT_ONCE // self._index.spec.dimension)
         while not (encoder and encoder.is_done):
             started = self._clock.now()
             with self._index.reading():
                 if not state.is_of(self._index.view()):
                     return None
-                encoder = encoder or self._kind.encoder(state.vectors)
+                encoder = encoder or CodedVectorsEncoder(state.vectors)
                 encoder.take(count)
             if self._closing.wait(REST * (self._clock.now() - started)):
                 return None

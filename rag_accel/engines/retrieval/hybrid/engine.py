@@ -9,7 +9,6 @@ import numpy as np
 
 from rag_accel.engine_api import (
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -20,24 +19,23 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.retrieval.hybrid.fusion import (
-    HybridSpec,
-    fuse_rankings,
-)
 from rag_accel.engines.retrieval.hybrid.lexical import (
     LexicalIndex,
     LexicalSnapshot,
     check_text,
     living,
 )
+from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec, fuse_rankings
 from rag_accel.engines.retrieval.index.store import DocumentIndex
+from rag_accel.engines.retrieval.pending_requests import PendingRequests
 from rag_accel.engines.retrieval.search_request import (
     filter_condition,
     grouped,
     ingested,
     wrong_payload,
 )
-from rag_accel.engines.retrieval.vectors.spec import Vectors, check_filter, checked_query
+from rag_accel.engines.retrieval.vectors.checks import check_filter, checked_query
+from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
@@ -48,7 +46,7 @@ VALID_WORK = "SEARCHING with HybridQuery, or INGESTION with IngestBatch"
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0005)
 
 
-class HybridEngine(EngineBase):
+class HybridEngine(PendingRequests):
     """An engine for SEARCHING (``HybridQuery``) and INGESTION (``IngestBatch``) on one index.
 
     The searches of a step are ranked by words one by one, and by vector in one call for all with
@@ -56,9 +54,9 @@ class HybridEngine(EngineBase):
     (Cormack et al., SIGIR 2009). Each result is what the query would find alone. A query without
     words that documents know is ranked by vector alone, still with scores of the fusion.
 
-    A step first runs its searches, then its ingestions. Documents changed through this engine or
-    beside it are found by the next step, in both rankings: the first step after a change builds
-    the lexical ranking anew, once, see ``lexical.py`` for what that costs. A document deleted
+    A step first runs its searches, then its ingestions. Changed documents are found by the next
+    step, in both rankings: the first step after a change rebuilds the lexical ranking, see
+    ``lexical.py`` for the cost. A document deleted
     while a step runs is left out when the rankings are fused.
 
     Final values: ``tuple[ScoredDocument, ...]`` of a search, best first: ``min(k, matching
@@ -68,7 +66,7 @@ class HybridEngine(EngineBase):
     filter or vector; EngineOutputError for a vector with NaN.
 
     Args:
-        index: what to search; may also be used and changed from other threads.
+        index: the index to search; may also be used and changed from other threads.
         spec: depths, weights and tokenising; a query may have weights and depths of its own.
         lexical: the ranking by words of the same index, to share it; by default one is made.
         max_batch: queries worth putting into one step.
@@ -91,15 +89,16 @@ class HybridEngine(EngineBase):
         self._index = index
         self._lexical = LexicalIndex(index, self._spec.lexical) if lexical is None else lexical
         self._check_lexical()
-        self._profile = EngineProfile(
-            kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
-            max_batch=max_batch,
-            latency=latency,
-            max_threads=usable_cores() if max_threads is None else max_threads,
-            pure=True,
-            capabilities=frozenset({Capability.READS_TEXT}),
+        super().__init__(
+            EngineProfile(
+                kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
+                max_batch=max_batch,
+                latency=latency,
+                max_threads=usable_cores() if max_threads is None else max_threads,
+                pure=True,
+                capabilities=frozenset({Capability.READS_TEXT}),
+            )
         )
-        self._pending: dict[WorkId, EngineRequest] = {}
 
     def _check_lexical(self) -> None:
         if self._lexical.index is not self._index or self._lexical.spec != self._spec.lexical:
@@ -111,11 +110,6 @@ class HybridEngine(EngineBase):
             )
 
     @property
-    def profile(self) -> EngineProfile:
-        """Return what this engine does."""
-        return self._profile
-
-    @property
     def index(self) -> DocumentIndex:
         """Return the index that is searched."""
         return self._index
@@ -125,22 +119,9 @@ class HybridEngine(EngineBase):
         """Return the ranking by words, to be used from any thread."""
         return self._lexical
 
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; it is looked at in the next step."""
-        self._pending.update((request.id, request) for request in work)
-
-    def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work that no step has taken yet."""
-        for work in ids:
-            self._pending.pop(work, None)
-
-    def close(self) -> None:
-        """Forget all work; the index stays the caller's."""
-        self._pending.clear()
-
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """End everything submitted; searching by vector uses ``budget.threads`` threads."""
-        work, self._pending = list(self._pending.values()), {}
+        work = self._taken()
         if not work:
             return []
         with thread_count(min(budget.threads, self._profile.max_threads)):
@@ -215,7 +196,7 @@ class HybridEngine(EngineBase):
 
 @dataclass(slots=True)
 class _Search:
-    """One valid search: ``vector: [dim], float32``, and what it has found by words."""
+    """One valid search: ``vector: [dim], float32``, and its ranking by words."""
 
     id: WorkId
     query: HybridQuery

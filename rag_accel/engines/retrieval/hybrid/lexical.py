@@ -1,12 +1,11 @@
-"""BM25 beside the vectors: the documents of an index ranked by the words of a query.
+"""A lexical index: the documents of a vector index ranked by the words of a query (BM25).
 
 A ranking is always that of a fresh index over the documents as they are: every document counts in
-the statistics of all, so that any change of the documents makes the next search build anew. That
-costs about 50 us of processor time for a document of 100 words (0.5 s for 10,000), half of it for
-cutting texts into terms. It happens in a search, without holding up changes or searches by vector,
-and never more than once in one, however often the documents change meanwhile; searches that wait
-for the same state share one build. A loop that adds one document between any two searches
-therefore pays for all documents each time: add in batches.
+the statistics of all, so that any change of the documents makes the next search build it again.
+That costs about 50 us of processor time for a document of 100 words (0.5 s for 10,000), half of it
+for cutting texts into terms. It happens in a search, at most once, and holds up neither changes nor
+searches by vector; searches that wait for the same state share one build. A loop that adds one
+document between any two searches pays for all documents each time: add in batches.
 
 Every (term, document) score is kept, 12 bytes for each term of each document, and a query adds up
 those of its terms in float64, see ``hybrid/terms.py``. Texts that were deleted stay in memory,
@@ -22,23 +21,22 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engine_api import ScoredDocument
-from rag_accel.engines.retrieval.hybrid.terms import LexicalSpec, Scores, TermScores, terms_of
+from rag_accel.engines.retrieval.hybrid.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.hybrid.terms import Scores, TermScores, terms_of
 from rag_accel.engines.retrieval.index.documents import DocumentTable, Labels
 from rag_accel.engines.retrieval.index.store import DocumentIndex
-from rag_accel.engines.retrieval.vectors.spec import check_count, check_filter, copy_document
+from rag_accel.engines.retrieval.vectors.checks import check_count, check_filter, copy_document
 from rag_accel.errors import ConfigError
 from rag_accel.system.locks import RenewedLock
 
-GROWTH = 4  # how many times more hits the next look takes when some were deleted meanwhile
+GROWTH = 4  # how many times more hits are ranked next when some were deleted meanwhile
 
 
 class LexicalIndex:
-    """A lexical search over the documents of an index. Thread-safe.
-
-    Nothing has to be told to it: it compares ``index.version`` before each search.
+    """A lexical search over the documents of an index, which follows its changes. Thread-safe.
 
     Args:
-        index: whose documents to search; changed through any path.
+        index: holds the documents; changed through any path.
         spec: how to tokenise and score.
     """
 

@@ -1,1 +1,1 @@
-"""What an index holds, how it is changed, and how it is kept in a file."""
+"""A document index: its contents, their changes, and its file."""

@@ -1,6 +1,6 @@
 """Documents and vectors that change together: all of a change or nothing, even if interrupted.
 
-What can take long or fail is done before: checking, copying, finding clusters. Then come two parts:
+Steps that take long or can fail come first: checking, copying, finding clusters. Then two parts:
 
 1. New vectors are added, under labels that were never used before, and memory for others is taken.
    If this is broken off, by an interrupt or for want of memory, they are removed again: nothing has
@@ -8,10 +8,9 @@ What can take long or fail is done before: checking, copying, finding clusters. 
 2. Vectors are replaced or removed, and the documents follow. Each of these steps may be done again,
    so if this is broken off, it is done again from its beginning: all has happened.
 
-How far a change has come is written down before each part, by one assignment. The next caller sees
-there that something was broken off, and settles it before looking. Vectors change where they lie
-in FAISS's memory: a copy for each change would make a loop of one-document adds cost the square of
-the index.
+One assignment before each part records the progress of a change. The next caller sees there that a
+change was broken off, and settles it before reading. Vectors change in place, in FAISS's memory: a
+copy for each change would make a loop of one-document adds cost the square of the index.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ NO_LABELS: Labels = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an index holds.
+    """One state of an index: vectors and documents under the same labels.
 
     Args:
         vectors: under labels.
@@ -159,9 +158,6 @@ class Contents:
         self._finishing = None
 
 
-# Look at one state of an index, for as long as its lock is held.
-
-
 @dataclass(frozen=True, slots=True)
 class IndexView:
     """Vectors and documents that belong together.
@@ -180,7 +176,7 @@ class IndexView:
     documents: DocumentTable
 
     def scope(self, where: Mapping[str, Any] | None, nprobe: int | None) -> SearchScope:
-        """Return what a search with this filter may look at."""
+        """Return the scope of a search with this filter."""
         allowed = self.documents.matching(where)
         return SearchScope(
             len(self.documents) if allowed is None else len(allowed), allowed, nprobe
@@ -191,6 +187,8 @@ class IndexView:
         found: list[ScoredDocument] = []
         at = self.documents.by_label
         for label, score in zip(hits.labels.tolist(), hits.scores.tolist(), strict=True):
-            one = at[label]
-            found.append(ScoredDocument(Document(one.id, one.text, dict(one.metadata)), score))
+            document = at[label]
+            found.append(
+                ScoredDocument(Document(document.id, document.text, dict(document.metadata)), score)
+            )
         return found

@@ -1,7 +1,7 @@
-"""Documents beside their vectors, found by metadata that equals a filter.
+"""Documents by id and label, found by metadata that equals a filter.
 
 A document gets a *label*, an increasing integer, when its id is first seen and keeps it until it
-is deleted; labels are what the vector side knows. Their order is the order of insertion.
+is deleted; vectors are stored under labels. Their order is the order of insertion.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class DocumentTable:
                 del self.by_label[label]
 
     def forget_filters(self) -> None:
-        """Forget what was prepared for filters; the next ones prepare it anew."""
+        """Forget the postings of filters; the next filters rebuild them."""
         self._postings = {}
 
     def matching(self, where: Mapping[str, Any] | None) -> Labels | None:

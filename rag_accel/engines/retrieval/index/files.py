@@ -25,7 +25,8 @@ from rag_accel.engines.retrieval.index.file_format import (
     write_parts,
 )
 from rag_accel.engines.retrieval.index.store import DocumentIndex, IndexSnapshot, TrainedClusters
-from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, checked_vectors
+from rag_accel.engines.retrieval.vectors.checks import checked_vectors
+from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors
 from rag_accel.errors import ConfigError, DocumentError, EngineOutputError, IndexFileError
 from rag_accel.system.files import replaced_file
 
@@ -40,7 +41,7 @@ class IndexHeader:
         spec: dimension, metric and kind.
         count: number of documents.
         num_clusters: trained clusters; 0 where searches are flat.
-        fingerprint: what the saver said about the embedder.
+        fingerprint: the name of the embedder, as given to ``save_index``.
     """
 
     spec: IndexSpec
@@ -52,9 +53,9 @@ class IndexHeader:
 def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: str) -> None:
     """Write the index to ``path``, replacing what is there in one step, with mode 0600.
 
-    The file is written beside the target, flushed to disk and renamed; until then the old file is
+    The file is written next to the target, flushed to disk and renamed; until then the old file is
     untouched, and of several savers the last one wins. A link is followed, not replaced. A
-    process killed meanwhile leaves a hidden ``.NAME.*.tmp`` beside the target, which the next save
+    process killed meanwhile leaves a hidden ``.NAME.*.tmp`` next to the target, which the next save
     removes.
 
     Args:
@@ -99,8 +100,7 @@ def load_index(
     with source.open("rb") as file:
         footer = read_footer(file, source)
         header = _header(footer, source)
-        _check_expected(header, source, fingerprint, dimension)
-        _check_metric(header, source, metric)
+        _check_expected(header, source, fingerprint, dimension, metric)
         parts = read_parts(file, source, footer)
     return DocumentIndex.from_snapshot(_snapshot(header, parts, source))
 
@@ -177,35 +177,33 @@ def _header(footer: Mapping[str, Any], path: Path) -> IndexHeader:
 
 
 def _check_expected(
-    header: IndexHeader, path: Path, fingerprint: str | None, dimension: int | None
+    header: IndexHeader,
+    path: Path,
+    fingerprint: str | None,
+    dimension: int | None,
+    metric: Metric | None,
 ) -> None:
-    if dimension is not None and header.spec.dimension != dimension:
-        raise IndexFileError(
-            "a stored index of another dimension",
-            where=str(path),
-            found=f"dimension {header.spec.dimension}, embedder {header.fingerprint!r}",
-            valid=f"dimension {dimension}",
-            hint="use the embedder the index was made with, or build the index again",
-        )
+    """Raise IndexFileError where a stored index is not the expected one."""
+    spec, embedder = header.spec, f"embedder {header.fingerprint!r}"
+    source = "use the embedder the index was made with"
+    if dimension is not None and spec.dimension != dimension:
+        found = f"dimension {spec.dimension}, {embedder}"
+        raise _unexpected("dimension", path, found, f"dimension {dimension}", source)
     if fingerprint is not None and header.fingerprint != fingerprint:
-        raise IndexFileError(
-            "a stored index of another embedder",
-            where=str(path),
-            found=f"embedder {header.fingerprint!r}",
-            valid=f"embedder {fingerprint!r}",
-            hint="use the embedder the index was made with, or build the index again",
-        )
+        raise _unexpected("embedder", path, embedder, f"embedder {fingerprint!r}", source)
+    if metric is not None and spec.metric is not metric:
+        source = "ask for the metric the index was made with"
+        raise _unexpected("metric", path, f"metric {spec.metric}", f"metric {metric}", source)
 
 
-def _check_metric(header: IndexHeader, path: Path, metric: Metric | None) -> None:
-    if metric is not None and header.spec.metric is not metric:
-        raise IndexFileError(
-            "a stored index of another metric",
-            where=str(path),
-            found=f"metric {header.spec.metric}",
-            valid=f"metric {metric}",
-            hint="ask for the metric the index was made with, or build the index again",
-        )
+def _unexpected(what: str, path: Path, found: str, valid: str, source: str) -> IndexFileError:
+    return IndexFileError(
+        f"a stored index of another {what}",
+        where=str(path),
+        found=found,
+        valid=valid,
+        hint=f"{source}, or build the index again",
+    )
 
 
 def _snapshot(header: IndexHeader, parts: Mapping[str, bytearray], path: Path) -> IndexSnapshot:

@@ -33,20 +33,20 @@ class IndexLock(ForkedAnew):
     """A lock for many readers or one writer; a waiting writer goes before new readers.
 
     Three locks, in the order in which a thread may take them: ``changing``, held for the whole of a
-    change by its thread, beside readers; ``reading``, or ``writing``, which excludes each other;
-    and ``touching``, for as long as data is in between two states. Up to ``MAX_READERS`` threads
-    read at once; the others wait, as more than cores would.
+    change by its thread, while readers go on; ``reading``, or ``writing``, which excludes each
+    other; and ``touching``, for as long as data is in between two states. Up to ``MAX_READERS``
+    threads read at once; the others wait, as more than cores would.
     """
 
     def renew(self) -> None:
-        """Make all locks anew."""
+        """Make new locks."""
         self._change: _RLock = threading.RLock()
         self._gate: _RLock = threading.RLock()
         self._places: tuple[_RLock, ...] = tuple(threading.RLock() for _ in range(MAX_READERS))
         self.touching: _RLock = threading.RLock()
 
     def changing(self) -> AbstractContextManager[object]:
-        """Return what one thread at a time holds to change something.
+        """Return the lock that one thread at a time holds to change something.
 
         Raises:
             ConfigError: this thread changes or reads already.
@@ -56,7 +56,7 @@ class IndexLock(ForkedAnew):
         return self._change
 
     def reading(self) -> AbstractContextManager[object]:
-        """Wait for writers, then return what to hold by ``with`` while reading. Reentrant.
+        """Wait for writers, then return the lock to hold by ``with`` while reading. Reentrant.
 
         Raises:
             ConfigError: this thread is writing.

@@ -1,9 +1,8 @@
-"""The document index: FAISS vectors with the documents beside them.
+"""The document index: FAISS vectors and their documents.
 
-A search holds the read side of a lock from its first look at the vectors to the last document it
-takes, so that it sees the index either before or after a change. A change is made whole or not at
-all, see ``contents.py``. It is short: training clusters, and finding those of new vectors, is done
-beside the searches.
+A search holds the read side of a lock from its first read of the vectors to its last document, so
+that it sees the index either before or after a change. A change is made whole or not at all, see
+``contents.py``. It is short: searches go on while clusters are trained or assigned.
 """
 
 from __future__ import annotations
@@ -20,13 +19,7 @@ from rag_accel.engine_api import Document, Engine, ScoredDocument
 from rag_accel.engines.retrieval.index.contents import ContentChange, Contents, IndexView
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.locks import IndexLock
-from rag_accel.engines.retrieval.vectors.flat import FlatVectors
-from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
-from rag_accel.engines.retrieval.vectors.nearest import nearest
-from rag_accel.engines.retrieval.vectors.spec import (
-    IndexKind,
-    IndexSpec,
-    Vectors,
+from rag_accel.engines.retrieval.vectors.checks import (
     check_count,
     check_filter,
     checked_documents,
@@ -34,13 +27,17 @@ from rag_accel.engines.retrieval.vectors.spec import (
     checked_vectors,
     copy_document,
 )
+from rag_accel.engines.retrieval.vectors.flat import FlatVectors
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.nearest import nearest
+from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Vectors
 from rag_accel.errors import ConfigError
 from rag_accel.registry import engine_registry
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedClusters:
-    """What training found: ``centroids: [clusters, dim]`` and each vector's cluster."""
+    """Clusters found by training: ``centroids: [clusters, dim]`` and each vector's cluster."""
 
     centroids: Vectors
     assignments: Labels
@@ -111,7 +108,7 @@ class DocumentIndex:
         return self._contents.state.count
 
     def as_engine(self) -> Engine:
-        """Return a new engine that searches this index: what is registered as ``retrieval``."""
+        """Return a new engine over this index, of the class registered as ``retrieval``."""
         return engine_registry().get("retrieval")(self)
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
@@ -199,7 +196,7 @@ class DocumentIndex:
             ConfigError: wrong shape, ``k``, ``where`` or ``nprobe``.
             EngineOutputError: a query holds NaN or an infinity.
         """
-        queries = checked_vectors(vectors, self._spec.dimension, _query_name)
+        queries = checked_vectors(vectors, self._spec.dimension, lambda row: f"query {row}")
         check_filter(where, nprobe)
         return self.search_checked(queries, _counts(k, len(queries)), where, nprobe)
 
@@ -217,7 +214,7 @@ class DocumentIndex:
             return [view.scored(found) for found in hits]
 
     def reading(self) -> AbstractContextManager[object]:
-        """Return what holds off changes, beside other readers: ``with index.reading(): ...``.
+        """Return the shared read lock, which holds off changes: ``with index.reading(): ...``.
 
         Inside the block the index may be read, and not be changed.
 
@@ -251,9 +248,8 @@ class DocumentIndex:
                 clusters = TrainedClusters(held.centroids, held.assignments()[1])
             return IndexSnapshot(self._spec, view.documents.in_order(), vectors, clusters)
 
-    # The rest is called by the thread that holds ``changing``.
-
     def _change(self, prepare: Callable[[], ContentChange]) -> ContentChange:
+        # This and the methods below are called by the thread that holds ``changing``.
         self._settled()
         change = prepare()
         if change.is_empty:
@@ -278,10 +274,6 @@ class DocumentIndex:
         labels = view.documents.labels()
         trained = IvfVectors.train(self._spec, labels, view.vectors.gather(labels))
         self._contents.exchange(trained)
-
-
-def _query_name(row: int) -> str:
-    return f"query {row}"
 
 
 def _counts(k: int | Sequence[int], num_queries: int) -> list[int]:

@@ -1,1 +1,1 @@
-"""Searches in steps that end in time."""
+"""Searches over clusters in steps of bounded time."""

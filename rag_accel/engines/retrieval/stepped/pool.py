@@ -67,11 +67,11 @@ class SteppedSearches:
     Used on one thread; the index may change.
 
     Args:
-        index: what to search; trained before the first search is added.
+        index: the index to search; trained before the first search is added.
         clock: measures the steps.
-        cost_of: returns what pieces cost on a number of threads, with or without a filter, by
-            codes or not; it is told what they really cost.
-        codes_of: returns the codes of what is viewed, if there are any.
+        cost_of: returns the learned cost of pieces for a number of threads, with or without a
+            filter, by codes or not.
+        codes_of: returns the codes of a view, if there are any.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SteppedSearches:
         # Oldest first; every waiting search is younger than every running one.
         self._running: dict[WorkId, _Running] = {}
         self._waiting: dict[WorkId, _Waiting] = {}
-        self._scan_s = 0.0  # what FAISS has taken of the present piece
+        self._scan_s = 0.0  # seconds of the present piece spent in FAISS
 
     def __len__(self) -> int:
         return len(self._running) + len(self._waiting)
@@ -120,7 +120,7 @@ class SteppedSearches:
         self._waiting.clear()
 
     def advance(self, time_s: float | None, threads: int) -> list[EngineOutput]:
-        """Read for ``time_s`` seconds, or until something has ended; return what has ended.
+        """Read for ``time_s`` seconds, or until a search ends; return the outputs.
 
         At least one piece is read, and a piece is at least one cluster for all that want it.
         """
@@ -146,7 +146,7 @@ class SteppedSearches:
 
     def _has_filter(self) -> bool:
         held = (*self._running.values(), *self._waiting.values())
-        return any(one.search.query.where for one in held)
+        return any(member.search.query.where for member in held)
 
     def _has_codes(self) -> bool:
         with self._index.reading():
@@ -156,7 +156,7 @@ class SteppedSearches:
         return np.inf if len(self) < 2 else MAX_SHARED_BYTES / (4 * self._index.spec.dimension)
 
     def _piece(self, cost: ScanCost, limits: PieceLimits) -> tuple[list[EngineOutput], bool]:
-        """Read one piece; return what has ended, and False if no cluster fitted into the limits."""
+        """Read one piece; return outputs, and False if no cluster fitted into the limits."""
         has_read = False
         with self._index.reading():
             view = self._index.view()
@@ -173,14 +173,14 @@ class SteppedSearches:
         return outputs, has_read
 
     def _begin(self, view: IndexView) -> list[EngineOutput]:
-        """Begin what waits, and begin again what the index has changed under."""
+        """Begin waiting searches, and restart those whose index has changed."""
         outputs: list[EngineOutput] = []
         for running in list(self._running.values()):
             if not running.scan.is_of(view):
                 outputs += self._place(view, running.search, running.turn, running.restarts + 1)
         waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
-            outputs += self._place(view, one.search, one.turn, 0)
+        for search in waiting.values():
+            outputs += self._place(view, search.search, search.turn, 0)
         return outputs
 
     def _place(
@@ -209,12 +209,14 @@ class SteppedSearches:
         return ScanFilter.of(view, condition, search.query.where)
 
     def _read(self, cost: ScanCost, limits: PieceLimits) -> list[EngineOutput] | None:
-        """Read the next clusters; return searches that failed at it, None if no cluster fits."""
+        """Read the next clusters; return the failed searches' outputs, None if no cluster fits."""
         started = self._clock.now()
         running = list(self._running.values())
-        wanted = np.asarray([one.scan.wanted for one in running])
+        wanted = np.asarray([member.scan.wanted for member in running])
         sizes, demand = running[0].scan.vectors.cluster_sizes(), np.count_nonzero(wanted, axis=0)
-        clusters = choose_clusters((one.scan.rest() for one in running), sizes, demand, limits)
+        clusters = choose_clusters(
+            (member.scan.rest() for member in running), sizes, demand, limits
+        )
         if not len(clusters):
             return None
         failed: list[EngineOutput] = []
@@ -241,8 +243,8 @@ class SteppedSearches:
             if len(members) == 1:
                 return [self._fail(members[0].search.id, error)]
             alone = [
-                self._scan([one], clusters, wanted[row : row + 1])
-                for row, one in enumerate(members)
+                self._scan([member], clusters, wanted[row : row + 1])
+                for row, member in enumerate(members)
             ]
             return [output for outputs in alone for output in outputs]
         take([member.scan for member in members], clusters, *found)
@@ -251,9 +253,9 @@ class SteppedSearches:
     def _end(self, view: IndexView) -> list[EngineOutput]:
         """End the searches that have read everything, or let them go on if that was too little."""
         done: dict[tuple[int, bool], list[_Running]] = {}
-        for one in self._running.values():
-            if one.scan.is_done:
-                done.setdefault((one.scan.width, one.scan.codes is None), []).append(one)
+        for member in self._running.values():
+            if member.scan.is_done:
+                done.setdefault((member.scan.width, member.scan.codes is None), []).append(member)
         return [output for members in done.values() for output in self._settle(view, members)]
 
     def _settle(self, view: IndexView, members: list[_Running]) -> list[EngineOutput]:
@@ -264,15 +266,15 @@ class SteppedSearches:
                 return [self._fail(members[0].search.id, error)]
             return [output for member in members for output in self._settle(view, [member])]
         outputs: list[EngineOutput] = []
-        for one, hits in zip(members, settled, strict=True):
+        for member, hits in zip(members, settled, strict=True):
             if hits is None:
-                one.scan.widen()
-            elif len(hits.labels) < one.scan.limit and one.scan.visit_all():
+                member.scan.widen()
+            elif len(hits.labels) < member.scan.limit and member.scan.visit_all():
                 continue
             else:
-                del self._running[one.search.id]
+                del self._running[member.search.id]
                 value = tuple(view.scored(hits))
-                outputs.append(EngineOutput(one.search.id, "final", value=value))
+                outputs.append(EngineOutput(member.search.id, "final", value=value))
         return outputs
 
     def _fail(self, work: WorkId, error: Exception) -> EngineOutput:
@@ -281,7 +283,7 @@ class SteppedSearches:
 
 
 def _groups(running: list[_Running], wanted: npt.NDArray[np.bool_]) -> list[list[int]]:
-    """Return the rows that want something, those together that one call can serve."""
+    """Return the rows that want a cluster, grouped by the call that can serve them."""
     groups: dict[tuple[int, bool, object], list[int]] = {}
     for row in np.flatnonzero(wanted.any(axis=1)).tolist():
         scan = running[row].scan

@@ -1,4 +1,7 @@
-"""The clusters of many searches, read piece by piece as long as a step may take."""
+"""Scans of clusters piece by piece: their learned cost, the choice of a piece, their progress.
+
+The oldest search decides which clusters are read next, within bounds of size and demand.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,6 @@ from rag_accel.engines.retrieval.vectors.nearest import (
 from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores, SearchScope
 
-# Learn what reading clusters costs while it happens: seconds as a line over vectors compared.
-
 _WINDOW = 32  # observations kept
 _MIN_PER_VECTOR_S = 1e-12
 
@@ -33,13 +34,13 @@ _MIN_PER_VECTOR_S = 1e-12
 class ScanCost:
     """The cost ``base_s + per_vector_s * vectors`` (HedraRAG 4.2: clusters differ in size).
 
-    Both are medians over the latest observations, so that scans which were held up by another
-    process bend nothing. They are observed apart, as a line through scans of about one size, which
-    is what a time budget leads to, would say little about either.
+    Both are medians over the latest observations, so that scans delayed by another process count
+    little. They are observed apart: a time budget leads to scans of about one size, and a line
+    through those would say little about either.
 
     Args:
-        base_s: first guess of what a scan costs besides its vectors.
-        per_vector_s: first guess of what one vector adds.
+        base_s: first guess of the cost of a scan without vectors, in seconds.
+        per_vector_s: first guess of the seconds that one vector adds.
     """
 
     def __init__(self, base_s: float, per_vector_s: float) -> None:
@@ -85,9 +86,6 @@ class ScanCosts:
         if kind not in self._costs:
             self._costs[kind] = ScanCost(base_s, self._per_vector_s)
         return self._costs[kind]
-
-
-# Choose which clusters are read next: the oldest search decides, sizes and riders bound it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ScanFilter:
-    """What the scans of equal filters share.
+    """A metadata filter in the form that scans with equal filters share.
 
     Args:
         condition: equal for equal filters.
@@ -172,21 +170,19 @@ class ScanFilter:
 
 
 class ClusterScan:
-    """How far one search over clusters has come (HedraRAG 4.2: a retrieval in sub-stages).
+    """The progress of one search over clusters (HedraRAG 4.2: a retrieval in sub-stages).
 
-    It knows the clusters still to be read, and the best vectors of those that were.
-
-    The best are the ``width`` candidates of highest FAISS score so far. What is not among them has
-    no higher score than the last of them, so that ``nearest.prove_nearest`` can prove the result.
-    Scores come from codes where there are some, and from the vectors where codes do not suffice.
-    Valid for one state of the index only.
+    It holds the clusters still to be read and the ``width`` candidates of highest FAISS score so
+    far. No vector outside them has a higher score than the last of them, so that
+    ``nearest.prove_nearest`` can prove the result. Scores come from codes where there are some,
+    from the vectors where codes do not suffice. Valid for one state of the index.
 
     Args:
         view: the index, held still.
         query: ``[dim], float32``.
         nprobe: clusters to visit, as in ``SearchScope``.
-        limit: how many documents are wanted and there; at least 1.
-        filter: what may be found.
+        limit: how many of the matching documents are wanted; at least 1.
+        filter: the documents that may be found.
         codes: of this state of the index, if there are any.
     """
 
@@ -226,7 +222,7 @@ class ClusterScan:
 
     @property
     def lists(self) -> IvfVectors | CodedVectors:
-        """Return what is scanned."""
+        """Return the lists that are scanned."""
         return self.vectors if self.codes is None else self.codes
 
     def is_of(self, view: IndexView) -> bool:
@@ -238,7 +234,7 @@ class ClusterScan:
         return self.order[self.wanted[self.order]]
 
     def widen(self) -> None:
-        """Begin again and keep more: what was kept did not suffice to tell the nearest."""
+        """Begin again with more candidates: those kept did not suffice to prove the nearest."""
         if self.codes is not None and self._starts == SOURCE_FETCHES:
             self.codes = None
             self._start(_power_of_two(self._source.first_count(self.limit)))
@@ -266,7 +262,7 @@ class ClusterScan:
 
 
 def take(scans: list[ClusterScan], clusters: Labels, scores: Scores, labels: Labels) -> None:
-    """Note that scans of one width have read ``clusters`` and found this, ``[n, width]`` each."""
+    """Merge the hits of ``clusters``, ``[n, width]`` each, into scans of one width."""
     if len(scans) == 1:  # the usual case, for which stacking takes longer than sorting
         scan = scans[0]
         all_scores = np.concatenate([scan.scores, scores[0]])

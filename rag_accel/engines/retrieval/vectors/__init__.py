@@ -1,1 +1,1 @@
-"""Vectors by themselves: flat or in clusters, and the nearest of them, exactly."""
+"""Vectors without documents: flat or in clusters, and exact searches for the nearest."""

@@ -55,7 +55,7 @@ class ClusterLists:
             queries: ``[n, dim]``.
             count: how many to find; a row that runs out ends with ``NO_LABEL``.
             clusters: ``[n, m]``, where -1 stands for none.
-            selector: FAISS's; what it does not select is skipped.
+            selector: FAISS's; other vectors are skipped.
             sizes: vectors in each cluster.
             coarse: ``[n, m]``, scores of the centroids; where they are not part of a score, none.
         """
@@ -93,7 +93,7 @@ def made_aligned(make: Callable[[], Any]) -> Any:
     """
     index, tried = make(), list[tuple[Any, Any]]()
     while int(index.sq.trained.data()) % _CACHE_LINE and len(tried) < _MOST_TRIED:
-        # What is tried stays for so long, and beside it a gap that differs, so that others come.
+        # Tried indexes stay alive meanwhile, each with another gap, so that new addresses come.
         gap = load_faiss().Float32Vector()
         gap.resize(4 * (1 + len(tried)))
         tried.append((index, gap))

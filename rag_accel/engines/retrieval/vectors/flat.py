@@ -76,10 +76,8 @@ class FlatVectors:
         scores, labels = self._index.search(queries, count, params=params)
         return higher_is_nearer(self.metric, scores), labels
 
-    # The two views below point into FAISS's own memory: use them at once, and never keep them
-    # over a change.
-
     def _matrix(self) -> Vectors:
+        # Views into FAISS's own memory, here and below: used at once, never kept over a change.
         view = self._faiss.rev_swig_ptr(self._flat.get_xb(), len(self) * self._dimension)
         return view.reshape(len(self), self._dimension)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists
 from rag_accel.engines.retrieval.vectors.nearest_clusters import NearestClusters, Visits
+from rag_accel.engines.retrieval.vectors.row_places import RowPlaces
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
     Rows,
@@ -81,7 +81,7 @@ class IvfVectors:
         return int(self._index.ntotal)
 
     def rows(self, labels: Labels, vectors: Vectors) -> Rows:
-        """Say where vectors are to lie: each in the cluster nearest to it."""
+        """Assign each vector to the cluster nearest to it."""
         if not len(labels):
             return Rows(labels, vectors, np.empty(0, dtype=np.int64))
         return Rows(labels, vectors, self._quantizer.search(vectors, 1)[1][:, 0])
@@ -141,7 +141,7 @@ class IvfVectors:
         return self._index.reconstruct_batch(wanted) if found is None else found
 
     def new_places(self) -> RowPlaces:
-        """Return what is to be told where the vectors lie; it is used until a change begins."""
+        """Return an empty table of places to fill; it is used until a change begins."""
         self._places = RowPlaces(self.dimension)
         return self._places
 
@@ -200,7 +200,7 @@ class IvfVectors:
     def centroid_scores(self, queries: Vectors, clusters: Labels) -> Scores:
         """Return FAISS's numbers for the centroids of ``clusters: [n, m]``; any number for -1.
 
-        By FAISS: the threads of NumPy's own products go on spinning beside those of the next scan.
+        By FAISS: the threads of NumPy's own products would go on spinning during the next scan.
         """
         scores = np.empty(clusters.shape, dtype=np.float32)
         arrays = map(self._faiss.swig_ptr, (scores, clusters))
@@ -237,7 +237,7 @@ def own_num_clusters(count: int) -> int:
 def _empty_index(
     faiss: Any, spec: IndexSpec, centroids: Vectors, quantizer: Any
 ) -> Callable[[], Any]:
-    """Return what makes indexes over one quantizer of these centroids."""
+    """Return a factory of indexes over one quantizer of these centroids."""
     metric = faiss_metric(faiss, spec.metric)
 
     def make() -> Any:
@@ -261,88 +261,3 @@ def _train_centroids(spec: IndexSpec, vectors: Vectors) -> Vectors:
     )
     kmeans.train(vectors)
     return np.ascontiguousarray(kmeans.centroids, dtype=np.float32)
-
-
-# Copy vectors from where FAISS's lists hold them, found by a table instead of FAISS's hash map.
-#
-# What a search has just scanned are codes, so its candidates' vectors are in no cache, and neither
-# is the hash map, which costs two more reads for each. The suite ``ablation`` measures what the
-# table saves (``candidates_in_place``).
-
-MOST_LABELS = 2  # to a vector; where more were given and removed again, the table would not pay
-_NUMBER = np.dtype(np.float32)
-_NOWHERE = -1
-
-
-class RowPlaces:
-    """The place of each vector, while none of them moves. Reading is safe from any thread.
-
-    Made in two looks at every list: ``see`` each, then ``enter`` each. Nothing is known before all
-    have been entered.
-
-    Args:
-        dimension: numbers of a vector.
-    """
-
-    def __init__(self, dimension: int) -> None:
-        self._dimension = dimension
-        self._low, self._end = 1 << 63, 0  # addresses
-        self._last_label = -1
-        self._count = self._entered = 0
-        self._table: Labels | None = None
-        self._memory: Vectors | None = None
-
-    def __reduce__(self) -> tuple[type[RowPlaces], tuple[int]]:
-        """Let a copy know nothing: its vectors lie elsewhere."""
-        return RowPlaces, (self._dimension,)
-
-    @property
-    def num_bytes(self) -> int:
-        """Return what the table takes."""
-        return 0 if self._table is None else self._table.nbytes
-
-    def see(self, labels: Labels, rows: Vectors) -> None:
-        """Take note of where a list lies: FAISS's own ``[n]`` and ``[n, dim]``."""
-        self._low = min(self._low, rows.ctypes.data)
-        self._end = max(self._end, rows.ctypes.data + rows.nbytes)
-        self._last_label = max(self._last_label, int(labels.max()))
-        self._count += len(labels)
-
-    def enter(self, labels: Labels, rows: Vectors) -> None:
-        """Enter a list that was seen, once all were."""
-        if self._last_label >= MOST_LABELS * self._count:
-            return
-        if self._table is None:
-            self._table = np.full(self._last_label + 1, _NOWHERE, dtype=np.int64)
-            self._memory = self._everything()
-        first, rest = divmod(rows.ctypes.data - self._low, _NUMBER.itemsize)
-        assert not rest, "FAISS holds numbers at odd addresses"
-        self._table[labels] = first + self._dimension * np.arange(len(labels))
-        self._entered += len(labels)
-
-    def rows(self, labels: Labels) -> Vectors | None:
-        """Return copies of the vectors of ``labels: [n]``; None where it does not know one."""
-        if self._table is None or self._memory is None or self._entered < self._count:
-            return None
-        if not len(labels) or labels.min() < 0 or labels.max() >= len(self._table):
-            return None
-        places = self._table[labels]
-        # ``take`` would copy all that lies between the lists first.
-        return None if places.min() < 0 else self._memory[places]
-
-    def _everything(self) -> Vectors:
-        """Return the memory from the first list to the last, as a row beginning at each number.
-
-        Most of it belongs to others and is never looked at.
-        """
-        numbers = (self._end - self._low) // _NUMBER.itemsize
-        memory = SimpleNamespace(
-            __array_interface__={
-                "version": 3,
-                "typestr": _NUMBER.str,
-                "data": (self._low, True),
-                "shape": (numbers - self._dimension + 1, self._dimension),
-                "strides": (_NUMBER.itemsize, _NUMBER.itemsize),
-            }
-        )
-        return np.asarray(memory)

@@ -1,12 +1,12 @@
 """The exact top k of what FAISS fetched, the same for a query alone and in any batch.
 
 FAISS may sum in another order when the batch is large (it then calls BLAS), so its float32 scores
-of one pair differ in the last bits from batch to batch, and its order among equal scores is that
-of its heap. Here every fetched candidate is scored again in float64, one row at a time, and sorted
-by (score, label). That settles the order; what is left is whether a vector *not* fetched belongs
-in. It cannot if FAISS's last fetched score lies below the k-th exact score by more than float32
-summation can be wrong; otherwise more is fetched. So there is no tolerance to state: ids, order
-and scores are those of float64, whatever the batch.
+of one pair differ in the last bits from batch to batch, and its order among equal scores is that of
+its heap. Here every fetched candidate is scored again in float64, one row at a time, and sorted by
+(score, label). That settles the order, but not whether a vector *not* fetched belongs in. It cannot
+if FAISS's last fetched score lies below the k-th exact score by more than float32 summation can be
+wrong; otherwise more is fetched. So there is no tolerance to state: ids, order and scores are those
+of float64, whatever the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ import numpy.typing as npt
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors, norms
-from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores, SearchScope, VectorIndex
+from rag_accel.engines.retrieval.vectors.vectors import (
+    NO_LABEL,
+    SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
+    Scores,
+    SearchScope,
+    VectorIndex,
+)
 
 ExactScores = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -33,8 +40,6 @@ GROWTH = 4  # how many times more the next fetch takes
 HEAD = 10
 MAX_GATHERED = 1 << 20  # numbers; FAISS gathers on several threads from 1000 vectors on
 MAX_RESCORED = 1 << 16  # float64 numbers held at once while rescoring; 512 KiB stay in the cache
-UNIT_ROUNDOFF = 2.0**-24
-SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ _NONE = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What was fetched, and how near it and the rest can be at best.
+    """Fetched vectors, with bounds on the scores of these and of all others.
 
     Args:
         labels: ``[n, m]``, best first, ``NO_LABEL`` at the end of rows that hold fewer.
@@ -65,7 +70,7 @@ class Candidates:
 
 
 class Source(Protocol):
-    """A source of candidates beside an index: the same vectors by other, approximate scores."""
+    """Another source of candidates than the index: the same vectors by approximate scores."""
 
     def first_count(self, limit: int) -> int:
         """Return how many to fetch at first where ``limit`` are wanted."""
@@ -76,7 +81,7 @@ class Source(Protocol):
         ...
 
     def candidates(self, queries: Vectors, scores: Scores, labels: Labels) -> Candidates:
-        """Return what the scores that ``fetch`` returned say of the exact ones."""
+        """Return the candidates, with the bounds that the scores of ``fetch`` set to exact ones."""
         ...
 
 
@@ -120,7 +125,7 @@ class IndexSource:
         return limit + MARGIN
 
     def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
-        """Return what the index fetches."""
+        """Return the scores and labels of the index."""
         return self.index.fetch(queries, count, scope)
 
     def candidates(self, queries: Vectors, scores: Scores, labels: Labels) -> Candidates:
@@ -151,16 +156,16 @@ def _search(
     number = 0
     while len(rows) and number != fetches:
         count = min(count, scope.size)
-        asked, wanted = queries[rows], limits[rows]
-        scores, labels = source.fetch(asked, count, scope)
+        open_queries, wanted = queries[rows], limits[rows]
+        scores, labels = source.fetch(open_queries, count, scope)
         is_all = (labels[:, -1] == NO_LABEL) | (count == scope.size)
-        found = source.candidates(asked, scores, labels)
+        found = source.candidates(open_queries, scores, labels)
         bounds = np.where(is_all, -np.inf, found.bounds)
-        settled = prove_nearest(index, asked, wanted, replace(found, bounds=bounds))
-        for row, one in zip(rows, settled, strict=True):
-            if one is not None:
-                hits[row] = one
-        rows = rows[[one is None for one in settled]]
+        settled = prove_nearest(index, open_queries, wanted, replace(found, bounds=bounds))
+        for row, found_hits in zip(rows, settled, strict=True):
+            if found_hits is not None:
+                hits[row] = found_hits
+        rows = rows[[found_hits is None for found_hits in settled]]
         count *= GROWTH
         number += 1
     return rows
@@ -194,9 +199,8 @@ def _rescored(
 ) -> tuple[ExactScores, Labels]:
     """Return exact scores and labels, ``[n, m]`` each, sorted by score, then by label.
 
-    Those that come first are looked at first; of the others only those that can be nearer than the
-    last one kept, or as near. Who was not looked at, and ``NO_LABEL``, comes last, with a score of
-    minus infinity.
+    The first candidates are scored first; of the others only those that can be as near as the last
+    one kept. Those not scored, and ``NO_LABEL``, come last, with a score of minus infinity.
     """
     exact = np.full(found.labels.shape, -np.inf)
     if found.highest is None:
@@ -228,8 +232,8 @@ def _rescore(index: VectorIndex, queries: Vectors, labels: Labels, exact: ExactS
         vectors = index.gather(part.ravel()).reshape(*part.shape, dimension)
         for start in range(0, len(part), step):
             rows = slice(first + start, min(first + start + step, first + at_once))
-            asked, rest = queries[rows, None, :], vectors[start : start + step]
-            exact[rows, :width] = exact_scores(index.metric, asked, rest)
+            block = vectors[start : start + step]
+            exact[rows, :width] = exact_scores(index.metric, queries[rows, None, :], block)
 
 
 def _rescore_pairs(

@@ -2,7 +2,7 @@
 
 FAISS compares few queries with the centroids one by one, and many by a matrix product, which sums
 in another order: a query near the border of two clusters would visit different ones in a batch than
-alone. What counts here is the comparison one by one. A product is used where it is the faster, and
+alone. The comparison one by one decides. A product is used where it is the faster, and
 believed only where the last cluster chosen and the first one left out differ by more than two sums
 in float32 can; the others of its queries are compared one by one.
 """
@@ -16,14 +16,18 @@ import numpy as np
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors, norms
-from rag_accel.engines.retrieval.vectors.vectors import Scores, faiss_metric, load_faiss
+from rag_accel.engines.retrieval.vectors.vectors import (
+    SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
+    Scores,
+    faiss_metric,
+    load_faiss,
+)
 
 MIN_QUERIES = 16  # below, comparing one by one was as fast (4000 centroids of 256 numbers)
 MIN_NUMBERS = 1 << 18  # of the centroids, for the same reason
 MAX_HEAPED = 64  # clusters to find from which on picking them takes as long as comparing
 MAX_PRODUCTS = 1 << 20  # numbers held at once
-UNIT_ROUNDOFF = 2.0**-24
-SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""How many threads FAISS gets for a scan, by what scans of that size took.
+"""The number of FAISS threads for a scan, learned from the times of earlier scans of its size.
 
-To wake a second core costs FAISS more than a short scan takes: one query over 20,000 vectors was
-measured at 1.1 ms on one thread and 4.4 ms on two. Where that turns depends on the machine, its
-load and the size, so both numbers of threads are measured in the searches that callers make.
+Waking a second core costs FAISS more than a short scan takes: one query over 20,000 vectors was
+measured at 1.1 ms on one thread and 4.4 ms on two. The break-even depends on the machine, its load
+and the size, so both numbers of threads are measured in the searches that callers make.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Width = Literal["one", "most"]
 
 #: a scan shorter than this on one thread stays there, in seconds
 WORTH_WAKING_S = 0.002
-#: measurements kept of each size and number of threads; the least of them counts, since other work
-#: of the machine only ever adds
+#: measurements kept for each size and number of threads; the least counts, since other work of the
+#: machine only ever adds
 KEPT = 32
 #: measurements on most threads before they are compared: the first one starts the threads
 LEAST_TRIED = 3
 #: most of the time on one thread that most threads may take: they are taken from other callers
 WORTH_SHARE = 0.7
-#: how many searches of a size apart most threads are measured again where one is faster, and one
-#: where most are: what is wrong while the machine is busy costs more on most
+#: searches of a size between measurements of the slower number of threads: of all threads, and of
+#: one; a wrong choice on a busy machine costs more on all
 TRY_MOST, TRY_ONE = 64, 8
 
 

@@ -1,10 +1,10 @@
-"""How vectors are held and fetched; FAISS is imported when it is first needed.
+"""The interface of vector indexes, and the access to FAISS, which is imported when first needed.
 
-What is fetched is a first guess: FAISS computes in float32, in an order of summation that may
+Fetched candidates are a first guess: FAISS computes in float32, in an order of summation that may
 change with the batch, and breaks ties by heap position. ``nearest.py`` makes it exact.
 
-Vectors are really removed, no tombstones are kept: a search never pays for what was deleted, and
-one without a filter never needs a selector. A flat index closes the gaps (memory moves once for
+Vectors are really removed, without tombstones: a search never pays for deleted ones, and one
+without a filter never needs a selector. A flat index closes the gaps (memory moves once for
 each call, not for each vector); an IVF index moves the last vector of the cluster into the gap,
 found through a hash table, in constant time.
 
@@ -30,14 +30,16 @@ from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
 Scores = npt.NDArray[np.float32]
 
 NO_LABEL = -1
+UNIT_ROUNDOFF = 2.0**-24  # of float32
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """What one search may look at.
+    """The vectors that one search may return, and the clusters it visits.
 
     Args:
-        size: how many vectors it may look at, all clusters taken together.
+        size: how many vectors are in scope, all clusters taken together.
         allowed: labels it may return; None allows all.
         nprobe: clusters to visit; None takes the index's own number, or every cluster when
             ``allowed`` is given. A flat index ignores it.
@@ -78,7 +80,7 @@ class VectorIndex(Protocol):
 
     @property
     def metric(self) -> Metric:
-        """Return how vectors are compared."""
+        """Return the metric."""
         ...
 
     @property

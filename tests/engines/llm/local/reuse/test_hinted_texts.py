@@ -49,7 +49,7 @@ class Reads:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    made, find, put = Reads(), DiskStore.find, HostStore.put_beside
+    made, find, put = Reads(), DiskStore.find, HostStore.put_prefetched
 
     def noted(self: DiskStore, key: bytes) -> Any:
         found = find(self, key)
@@ -62,7 +62,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
         return is_kept
 
     monkeypatch.setattr(DiskStore, "find", noted)
-    monkeypatch.setattr(HostStore, "put_beside", noted_put)
+    monkeypatch.setattr(HostStore, "put_prefetched", noted_put)
     return made
 
 

@@ -1,0 +1,41 @@
+"""The part that all retrieval engines share: requests held from ``submit`` to the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rag_accel.engine_api import EngineBase, EngineProfile, EngineRequest, WorkId
+
+
+class PendingRequests(EngineBase):
+    """A base of engines whose step takes everything submitted. Used by one thread.
+
+    Args:
+        profile: of the engine; constant.
+    """
+
+    def __init__(self, profile: EngineProfile) -> None:
+        self._profile = profile
+        self._pending: dict[WorkId, EngineRequest] = {}
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Return what this engine does."""
+        return self._profile
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        """Take work for the next step."""
+        self._pending.update((request.id, request) for request in work)
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Forget work that no step has taken yet."""
+        for work in ids:
+            self._pending.pop(work, None)
+
+    def close(self) -> None:
+        """Forget all work; the index stays the caller's."""
+        self._pending.clear()
+
+    def _taken(self) -> list[EngineRequest]:
+        work, self._pending = list(self._pending.values()), {}
+        return work
