@@ -29,7 +29,8 @@ from rag_accel.passes import manager
 from rag_accel.scheduler import dispatch
 from rag_accel.scheduler.driver import Driver, handling
 from rag_accel.scheduler.driver.handling import LoopWakeups
-from rag_accel.scheduler.driver.turns import Mailbox, Turns
+from rag_accel.scheduler.driver.mailbox import Mailbox
+from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.state import CoreOptions
 
 Switch = Callable[[], AbstractContextManager[None]]

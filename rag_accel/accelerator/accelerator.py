@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -16,8 +14,10 @@ from typing import Any
 from rag_accel.accelerator.embedder_lists import ListedEmbedders
 from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.found_devices import is_auto
+from rag_accel.accelerator.live import live
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
+from rag_accel.accelerator.program_requests import ProgramRequests
 from rag_accel.config import Options
 from rag_accel.engine_api import (
     ROLES,
@@ -29,7 +29,6 @@ from rag_accel.engine_api import (
 )
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.leaves.call_pool import CallPool
-from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes.explanation import PlanStage, explain_graph
 from rag_accel.passes.manager import passes_named
@@ -40,46 +39,18 @@ from rag_accel.requests.kinds import check_output
 from rag_accel.requests.plan import USER_CODE
 from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.driver import Driver
-from rag_accel.scheduler.driver.ending import end_daemons_quietly
-from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
+from rag_accel.scheduler.messages import EngineName
 from rag_accel.scheduler.state import CoreOptions
 from rag_accel.system.forks import forks
 from rag_accel.system.processor import usable_cores
 from rag_accel.telemetry import Metrics, Tracer
-
-_live: weakref.WeakSet[Accelerator] = weakref.WeakSet()
-
-
-@atexit.register
-def close_all() -> None:
-    """Close every accelerator still open; runs at interpreter exit."""
-    end_daemons_quietly()
-    for accelerator in list(_live):
-        accelerator.close()
-
-
-def forget_program(program: str) -> None:
-    """Forget what any accelerator has learned of a program whose object is gone."""
-    for accelerator in list(_live):
-        accelerator.forget_program(program)
-
-
-def keeping_texts(namespace: str | None) -> list[Accelerator]:
-    """Return the accelerators whose engines keep what they have computed of documents.
-
-    Args:
-        namespace: tenant; None for all.
-    """
-    return [
-        one for one in list(_live) if one.keeps_texts and namespace in (None, one.options.namespace)
-    ]
 
 
 def _count_failed_hint(metrics: Metrics, engine: EngineName | None) -> None:
     metrics.counter("hints_failed", engine or "documents").add()
 
 
-class Accelerator:
+class Accelerator(ProgramRequests):
     """A scheduler of the work of many requests over shared engines.
 
     Args:
@@ -153,7 +124,7 @@ class Accelerator:
         except BaseException:
             self.close()
             raise
-        _live.add(self)
+        live.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What arrives elsewhere has the options, and threads and engines of its own.
@@ -335,56 +306,6 @@ class Accelerator:
         """Return the borrowed engine of this name, joined on first use."""
         return self._table.borrow(name, kind, max_concurrency)
 
-    def open_request(self, program: str, deadline_s: float | None = None) -> RequestIdentity:
-        """Start a run of an intercepted program; ``close_request`` must follow."""
-        now = self._driver.now()
-        limit = self.options.deadline_s if deadline_s is None else deadline_s
-        deadline = None if limit is None else now + limit
-        request = self._driver.new_request()
-        identity = RequestIdentity(self, request, now, deadline, program)
-        if self.options.on_full == "raise":  # one that has begun is not to be refused later on
-            self._driver.note(RequestOpened(request, program, now, deadline))
-        elif self._driver.begin_program(request, program, now, deadline):
-            identity.begin_quietly()
-        return identity
-
-    def open_late(self, identity: RequestIdentity) -> None:
-        """Have the scheduler know of a run that it need not know of until now."""
-        begun = identity.last_call
-        opened = RequestOpened(
-            *(identity.request, identity.program, identity.arrived_at, identity.deadline),
-            last_call=begun and begun.ended,
-            was_reported=True,
-        )
-        self._driver.open_program(opened)
-
-    def close_request(self, identity: RequestIdentity) -> None:
-        """End a run of an intercepted program."""
-        if identity.end():
-            self._driver.end_program(identity.request)
-        else:
-            self._driver.note(RequestClosed(identity.request, self._driver.now()))
-
-    def forget_program(self, program: str) -> None:
-        """Forget what was learned of a program whose object is gone; from any thread."""
-        self._driver.note(ProgramLeft(program))
-
-    @contextmanager
-    def request(self, program: str) -> Iterator[RequestIdentity]:
-        """Run a block as one request."""
-        identity = self.open_request(program)
-        try:
-            yield identity
-        finally:
-            self.close_request(identity)
-
-    def anonymous(self, program: str = "") -> RequestIdentity:
-        """Return an identity for a run that is not opened, such as a single call's."""
-        now = self._driver.now()
-        limit = self.options.deadline_s
-        deadline = None if limit is None else now + limit
-        return RequestIdentity(self, self._driver.new_request(), now, deadline, program)
-
     @property
     def takes_hints(self) -> bool:
         """Tell whether an engine here reads ahead for documents that a search has found."""
@@ -403,13 +324,13 @@ class Accelerator:
         """Have engines remove what they keep of documents of this namespace; from any thread.
 
         Stores of rag_accel do it for what is deleted from them. Texts are compared as they stand
-        in prompts, and with each of their paragraphs, lines and sentences. It happens soon, beside
-        other work; a prompt under way with such a text ends as it began.
+        in prompts, and with each of their paragraphs, lines and sentences. It happens soon;
+        a prompt under way with such a text ends as it began.
         """
         self._driver.hinted.forget(texts, self.options.namespace)
 
     def count_bypass(self, where: str, reason: str) -> None:
-        """Count a leaf that ran plainly because of an error of ours."""
+        """Count a leaf that ran without acceleration because of an internal error."""
         self._metrics.counter("bypassed", where, reason).add()
         with self._lock:
             self._bypassed[where, reason] += 1
@@ -456,7 +377,7 @@ class Accelerator:
 
     @property
     def bypassed(self) -> dict[tuple[str, str], int]:
-        """Return how many leaves ran plainly, by place and reason."""
+        """Return how many leaves ran without acceleration, by place and reason."""
         with self._lock:
             return dict(self._bypassed)
 

@@ -72,12 +72,12 @@ def listed_members(
     require_apart(name, given)
     members: list[Member] = []
     try:
-        for one in given:
-            copied = None if model is None else model.member(one)
-            members.append(copied or _member(name, one, given, options))
+        for entry in given:
+            copied = None if model is None else model.member(entry)
+            members.append(copied or _member(name, entry, given, options))
     except BaseException:
-        for member, one in zip(members, given, strict=False):
-            if member is not one and getattr(member, "engine", None) is not one:
+        for member, entry in zip(members, given, strict=False):
+            if member is not entry and getattr(member, "engine", None) is not entry:
                 member.close()
         raise
     _name_apart(members)
@@ -116,20 +116,20 @@ def require_apart(name: str, given: Sequence[Any]) -> None:
         ConfigError: something is listed twice.
     """
     seen: dict[object, Any] = {}
-    for one in given:
-        for key in _own_things(one):
+    for entry in given:
+        for key in _own_things(entry):
             if key in seen:
                 raise ConfigError(
                     "an embedder was listed twice",
                     where=f"{name}=",
-                    found=key if isinstance(key, str) else type(one).__qualname__,
+                    found=key if isinstance(key, str) else type(entry).__qualname__,
                     valid="a device, an engine and a model object of its own for each member",
                 )
-            seen[key] = one
+            seen[key] = entry
 
 
 def _own_things(given: Any) -> list[object]:
-    """Return what stands for the things that only one member may have."""
+    """Return keys of the things that only one member may have."""
     if isinstance(given, str):
         return [device_name(given)] if is_device(given) else []
     model = getattr(given, "model", None)

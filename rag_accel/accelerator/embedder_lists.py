@@ -1,4 +1,4 @@
-"""Embedders given as lists of devices, or as ``"auto"``: what is made at once, and what later."""
+"""Embedders given as lists of devices, or as ``"auto"``, created at once or on first use."""
 
 from __future__ import annotations
 

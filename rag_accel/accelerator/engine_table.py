@@ -1,4 +1,4 @@
-"""Which object is which engine: owned ones by identity, borrowed ones by name."""
+"""Engines by the objects they came from: owned ones by identity, borrowed ones by name."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def is_auto(given: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FoundDevices:
-    """Which devices compute, and which of them come first.
+    """The devices that compute, in order of preference.
 
     Args:
         main: a queue each; they are given texts first.
@@ -56,7 +56,7 @@ def choose_devices(
     Args:
         accelerators: in order of preference.
         processors: of them one computes, with all its cores: a machine has one instance there.
-        uses_both: whether the processor computes beside accelerators; without any it always does.
+        uses_both: whether the processor computes as well as accelerators; it always does alone.
 
     Raises:
         ConfigError: nothing was found.

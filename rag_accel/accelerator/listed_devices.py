@@ -65,7 +65,7 @@ def engine_on(device: str, others: Sequence[Any], runtime: EmbeddingRuntime) -> 
 
 def take_any_model(given: Sequence[Any]) -> bool:
     """Tell whether all that is listed computes whichever model it is given: it names none."""
-    return bool(given) and all(is_device(one) or _is_process(one) for one in given)
+    return bool(given) and all(is_device(entry) or _is_process(entry) for entry in given)
 
 
 def _is_process(given: Any) -> bool:

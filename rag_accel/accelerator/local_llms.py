@@ -1,4 +1,4 @@
-"""The local language models of one accelerator: what each is run with, and which are one."""
+"""The local language models of one accelerator, with their options; equals share an engine."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LocalLLMs:
         """
         from rag_accel.engines.llm.local.options import LocalOptions
 
-        given = next((one for one in self._given if one.model is model), None)
+        given = next((llm for llm in self._given if llm.model is model), None)
         if given is not None:
             return LocalOptions.of(**{**self._own, **given.named})
         if self._usual is None:
@@ -90,5 +90,5 @@ class LocalLLMs:
         return self._usual
 
     def _defaults(self, llm: LocalLLM) -> dict[str, Any]:
-        given = next((one for one in self._given if one.is_same_model(llm)), None)
+        given = next((other for other in self._given if other.is_same_model(llm)), None)
         return self._own if given is None else {**self._own, **given.named}

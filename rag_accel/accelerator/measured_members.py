@@ -1,4 +1,4 @@
-"""What each embedder of a list costs on its own, and what those after the first one save."""
+"""Measured costs of each embedder of a list, and the savings of those after the first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NUM_WORDS = 72  # about 75 tokens of most models, the length that WindVE was me
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMember:
-    """What one member costs while the others are idle.
+    """The measured cost of one member while the others are idle.
 
     Args:
         name: what it is called.
@@ -60,7 +60,7 @@ class MeasuredMember:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMembers:
-    """What all members of a list cost and save (WindVE 3.1 and 3.2, Equations 1 to 11).
+    """The costs and savings of all members of a list (WindVE 3.1 and 3.2, Equations 1 to 11).
 
     Args:
         slo_s: by when a batch has to end, in seconds.
@@ -175,22 +175,22 @@ def measure_members(
             reproducible=options.reproducible,
             threads=cores,
         )
-        for one in joining.joined:
-            closing.callback(close, one.member)
+        for each in joining.joined:
+            closing.callback(close, each.member)
         wait_until_compiled(COMPILE_S)  # what runs from then on is what counts
         known = texts or [_default_text()]
         distinct = _distinct(known)
-        here = next((one.spec.name for one in joining.joined if one.spec.max_threads), None)
+        here = next((each.spec.name for each in joining.joined if each.spec.max_threads), None)
         found = [
-            _measured(one, _points(one, known, distinct, cores, clock), slo_s, here)
-            for one in joining.joined
+            _measured(each, _points(each, known, distinct, cores, clock), slo_s, here)
+            for each in joining.joined
         ]
     return MeasuredMembers(
         slo_s,
         sum(map(len, known)) / len(known),
         tuple(found),
         dict(joining.excluded),
-        savings_of([one.latency for one in found if not one.shares], slo_s),
+        savings_of([each.latency for each in found if not each.shares], slo_s),
         demand,
     )
 
@@ -233,7 +233,7 @@ def _points(
 
 
 def _distinct(texts: Sequence[str]) -> Callable[[int], list[str]]:
-    """Return what gives so many texts, none of them twice: members may keep vectors."""
+    """Return a source of so many texts, none of them twice: members may cache vectors."""
     source = cycle(texts)
     numbers = count()
 

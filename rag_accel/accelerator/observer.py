@@ -1,11 +1,17 @@
-"""Metrics and trace events, made of what the driver sees."""
+"""Metrics and trace events of the driver's events and commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from rag_accel.accelerator.call_events import (
+    begin_events,
+    call_events,
+    end_events,
+    lone_call_events,
+)
 from rag_accel.scheduler.commands import (
     Command,
     DropEngine,
@@ -24,7 +30,6 @@ from rag_accel.scheduler.messages import (
     NodeKey,
     OwnedEngineAdded,
     ProgramBegan,
-    ProgramEnded,
     Reported,
     RequestArrived,
     RequestClosed,
@@ -68,7 +73,7 @@ class SchedulerObserver:
     def observe(
         self, event: Event, commands: list[Command], now: float, state: SchedulerState
     ) -> None:
-        """Record one event and what it led to."""
+        """Record one event and its commands."""
         note = _NOTE.get(type(event))
         if note is not None:
             note(self, event, now, state)
@@ -76,8 +81,6 @@ class SchedulerObserver:
             record = _RECORD.get(type(command))
             if record is not None:
                 record(self, command, now, state)
-
-    # Events ------------------------------------------------------------------------------------
 
     def _engine_joined(
         self, event: OwnedEngineAdded | BorrowedEngineAdded, now: float, state: SchedulerState
@@ -108,13 +111,13 @@ class SchedulerObserver:
             if isinstance(fact, CallMade):
                 calls.setdefault(fact.engine, []).append(fact)
                 is_alone = not self._is_in_request(fact, state)
-                self._trace(_lone_call_events if is_alone else _call_events, fact)
+                self._trace(lone_call_events if is_alone else call_events, fact)
             elif isinstance(fact, ProgramBegan):
                 self._programs.add(fact.request)
-                self._trace(_begin_events, fact)
+                self._trace(begin_events, fact)
             else:
                 self._programs.discard(fact.request)
-                self._trace(_end_events, fact)
+                self._trace(end_events, fact)
         for engine, made in calls.items():
             cells = self._cells.get(engine) or self._find_cells(engine)
             durations = [call.ended_at - call.began_at for call in made]
@@ -198,8 +201,6 @@ class SchedulerObserver:
         if started is None:
             return
         self._metrics.engine(event.engine).record_step(1, now - started, event.ok)
-
-    # Commands ----------------------------------------------------------------------------------
 
     def _step_started(self, command: StartStep, now: float, state: SchedulerState) -> None:
         engine = state.engines[command.engine]
@@ -311,26 +312,6 @@ class SchedulerObserver:
         if trace.RequestEnded in self._tracer.wanted:
             node = command.node.node if command.node else None
             self._tracer.emit(trace.RequestEnded(now, command.request, command.outcome, node))
-
-
-def _begin_events(program: ProgramBegan) -> Iterator[trace.TraceEvent]:
-    yield trace.RequestStarted(program.arrived_at, program.request, "program")
-
-
-def _end_events(program: ProgramEnded) -> Iterator[trace.TraceEvent]:
-    yield trace.RequestEnded(program.closed_at, program.request, "done")
-
-
-def _call_events(call: CallMade) -> Iterator[trace.TraceEvent]:
-    node = (call.request, call.name, call.engine)
-    yield trace.NodeDispatched(call.began_at, *node, 0.0, call.kind)
-    outcome = "done" if call.ok else "failed"
-    yield trace.NodeFinished(call.ended_at, *node, outcome, call.ended_at - call.began_at)
-
-
-def _lone_call_events(call: CallMade) -> Iterator[trace.TraceEvent]:
-    yield trace.RequestStarted(call.arrived_at, call.request, "leaf")
-    yield from _call_events(call)
 
 
 def _is_joining_of(event: trace.TraceEvent, engine: str) -> bool:

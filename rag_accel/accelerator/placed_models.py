@@ -23,7 +23,7 @@ Vectors: TypeAlias = "Mapping[Role, Vector]"
 
 @dataclass(frozen=True, slots=True)
 class PlacedModel:
-    """Where a program's model is computed on several devices.
+    """The placement of a program's model on several devices.
 
     Args:
         engine: the group's name.
@@ -107,7 +107,7 @@ def other_vectors(own: Vectors, expected: Vectors, tolerance: float | None) -> s
 
 
 def other_model(encoding: ModelEncoding, group: DeviceGroup) -> str | None:
-    """Return in what a program's model differs from the first member's, as far as it is here."""
+    """Return the known differences of a program's model from the first member's."""
     from rag_accel.engines.embedding.same_model import difference
 
     theirs = group.reference_model

@@ -72,12 +72,12 @@ class _Placing:
 
     @property
     def variant(self) -> str:
-        """Return what tells its engine from others of the model."""
+        """Return the variant of its engine among those of the model."""
         return f"devices {id(self.devices)} {self.encoding.variant}"
 
 
 class ProgramEmbedders:
-    """Which engine on several devices embeds for the model of a program. Thread-safe.
+    """The multi-device engines that embed for the models of programs. Thread-safe.
 
     Args:
         options: as of ``device_group``.
@@ -140,7 +140,7 @@ class ProgramEmbedders:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until each model that is being placed is, or is known to stay out."""
         waiting = list(self._placings.values())
-        return all(one.is_over.wait(timeout_s) for one in waiting)
+        return all(placing.is_over.wait(timeout_s) for placing in waiting)
 
     def describe(self, encoding: ModelEncoding, devices: Devices | None = None) -> str:
         """Return where a model is computed, or why not on the devices listed."""

@@ -1,1 +1,1 @@
-"""The local object behind a framework's component, its owned engine, and when that one computes."""
+"""Owned engines for the local objects behind frameworks' components."""

@@ -22,7 +22,7 @@ Vectors = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class AskAlone:
-    """What a caller gets instead of vectors where it is to ask its server alone, after a wait."""
+    """The answer to a caller that shall call its server by itself, after a wait."""
 
     delay_s: float
 

@@ -1,4 +1,4 @@
-"""Recognised embeddings objects on the devices listed, and what is said of the others."""
+"""Recognised embeddings objects on the devices listed, and the log line about the others."""
 
 from __future__ import annotations
 

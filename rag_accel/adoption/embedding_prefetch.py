@@ -1,4 +1,4 @@
-"""Texts that an engine embeds before the calls which take their vectors."""
+"""Texts embedded ahead of the calls that take their vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = tuple[int, int]
 
 
 class EmbeddingPrefetch:
-    """Documents of one object, handed to its engine at once, while a method asks for them in parts.
+    """Documents submitted to an engine at once, while a method asks for them in parts.
 
     Args:
         identity: the run that handed them over.
@@ -53,7 +53,7 @@ class EmbeddingPrefetch:
         )
 
     def take(self, texts: Sequence[str]) -> list[list[float]] | None:
-        """Return one vector per text once they are there; None if they are to be computed anew.
+        """Return one vector per text once they are there; None if they are to be computed again.
 
         Raises what the limits of the run raise.
         """
@@ -80,7 +80,7 @@ class EmbeddingPrefetch:
         return _rows(parts, places)
 
     def close(self) -> None:
-        """Cancel what has not been computed; from now on nothing can be taken."""
+        """Cancel unfinished texts; from now on nothing can be taken."""
         self._is_closed = True
         self._handed.cancel()
 

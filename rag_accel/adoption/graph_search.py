@@ -204,8 +204,8 @@ class GraphSearch:
         ahead = self._ahead(identity, query, options, keywords, together=False)
         if ahead is None:
             vector = self.embedder.query(query)
-            asked = link_query("vector", vector, options.seeds)
-            return vector, self._compute(identity, PrimitiveKind.SEARCHING, asked)
+            query_work = link_query("vector", vector, options.seeds)
+            return vector, self._compute(identity, PrimitiveKind.SEARCHING, query_work)
         try:
             return self.embedder.query(query), cast("Paths", ahead.value(0))
         finally:
@@ -217,8 +217,8 @@ class GraphSearch:
         ahead = self._ahead(identity, query, options, keywords, together=True)
         if ahead is None:
             vector = await self.embedder.aquery(query)
-            asked = link_query("vector", vector, options.seeds)
-            return vector, await self._acompute(identity, PrimitiveKind.SEARCHING, asked)
+            query_work = link_query("vector", vector, options.seeds)
+            return vector, await self._acompute(identity, PrimitiveKind.SEARCHING, query_work)
         try:
             return await self.embedder.aquery(query), cast("Paths", await ahead.avalue(0))
         finally:
@@ -235,12 +235,12 @@ class GraphSearch:
     ) -> SubmittedWork | None:
         """Submit the search for entities if it needs no vector, to run while one is made."""
         if keywords is not None:
-            asked = link_query("names", keywords, options.seeds)
+            query_work = link_query("names", keywords, options.seeds)
         elif options.link == "words":
-            asked = link_query("words", query, options.seeds)
+            query_work = link_query("words", query, options.seeds)
         else:
             return None
-        work = self._work(identity, PrimitiveKind.SEARCHING, asked)
+        work = self._work(identity, PrimitiveKind.SEARCHING, query_work)
         return identity.accelerator.leaves.submit(identity, [work], together=together)
 
     def _identity(self) -> RequestIdentity:
@@ -250,18 +250,20 @@ class GraphSearch:
         # Only an engine reads a graph, so that is scheduled even if nothing else is.
         return identity or (self.accelerator or default_accelerator()).anonymous()
 
-    def _compute(self, identity: RequestIdentity, kind: PrimitiveKind, asked: Any) -> Any:
-        return identity.accelerator.leaves.compute(identity, self._work(identity, kind, asked))
+    def _compute(self, identity: RequestIdentity, kind: PrimitiveKind, query_work: Any) -> Any:
+        return identity.accelerator.leaves.compute(identity, self._work(identity, kind, query_work))
 
-    async def _acompute(self, identity: RequestIdentity, kind: PrimitiveKind, asked: Any) -> Any:
-        work = self._work(identity, kind, asked)
+    async def _acompute(
+        self, identity: RequestIdentity, kind: PrimitiveKind, query_work: Any
+    ) -> Any:
+        work = self._work(identity, kind, query_work)
         return await identity.accelerator.leaves.acompute(identity, work)
 
-    def _work(self, identity: RequestIdentity, kind: PrimitiveKind, asked: Any) -> Work:
+    def _work(self, identity: RequestIdentity, kind: PrimitiveKind, payload: Any) -> Work:
         # Never shared: an equal search that began before an edit must not answer one after it.
         make = partial(_engine_over, self.graph)
         engine = identity.accelerator.own(self.graph, "graph", make, holder=self.holder)
-        return Work(engine, kind, asked)
+        return Work(engine, kind, payload)
 
 
 def check_graph(graph: Any) -> None:
@@ -318,4 +320,4 @@ def _fault(option: str, value: Any) -> str | None:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)

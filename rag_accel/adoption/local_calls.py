@@ -50,34 +50,34 @@ class LocalCalls:
         shared = "all that name this model and these bounds share its steps"
         return f"engine {engine}; kv_reuse is {local.bounds.kv_reuse}; {shared}"
 
-    def generate(self, asked: GenerationInput) -> GenerationOutput:
+    def generate(self, request: GenerationInput) -> GenerationOutput:
         """Return a completion."""
         identity = self._identity()
         found: GenerationOutput = identity.accelerator.leaves.compute(
-            identity, self._work(identity, asked)
+            identity, self._work(identity, request)
         )
         return found
 
-    def submit(self, asked: GenerationInput) -> SubmittedWork:
+    def submit(self, request: GenerationInput) -> SubmittedWork:
         """Submit a completion that is waited for later, as the only one."""
         identity = self._identity()
-        return identity.accelerator.leaves.submit(identity, [self._work(identity, asked)])
+        return identity.accelerator.leaves.submit(identity, [self._work(identity, request)])
 
-    async def agenerate(self, asked: GenerationInput) -> GenerationOutput:
+    async def agenerate(self, request: GenerationInput) -> GenerationOutput:
         """Do as ``generate`` without blocking the loop."""
         identity = self._identity()
-        work = await self._awork(identity, asked)
+        work = await self._awork(identity, request)
         return cast("GenerationOutput", await identity.accelerator.leaves.acompute(identity, work))
 
-    def stream(self, asked: GenerationInput) -> Iterator[str | GenerationOutput]:
+    def stream(self, request: GenerationInput) -> Iterator[str | GenerationOutput]:
         """Yield the text of a completion as it comes, and the completion last."""
         identity = self._identity()
-        return identity.accelerator.leaves.stream(identity, self._work(identity, asked))
+        return identity.accelerator.leaves.stream(identity, self._work(identity, request))
 
-    async def astream(self, asked: GenerationInput) -> AsyncIterator[str | GenerationOutput]:
+    async def astream(self, request: GenerationInput) -> AsyncIterator[str | GenerationOutput]:
         """Do as ``stream`` without blocking the loop."""
         identity = self._identity()
-        work = await self._awork(identity, asked)
+        work = await self._awork(identity, request)
         return identity.accelerator.leaves.astream(identity, work)
 
     def _identity(self) -> RequestIdentity:
@@ -86,25 +86,25 @@ class LocalCalls:
         # There is no plain way to run such a model, so it is scheduled even if nothing else is.
         return identity or (self.accelerator or default_accelerator()).anonymous()
 
-    def _work(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
+    def _work(self, identity: RequestIdentity, request: GenerationInput) -> Work:
         accelerator = identity.accelerator
         local = accelerator.local_llms.model(self.llm)
         make = partial(local.make, accelerator.options)
         engine = accelerator.own(local, "llm", make, holder=self.holder)
         if local.reuses_texts:
-            asked = locate_chunks(asked, identity.retrieved.texts(), identity.retrieved.asked)
-        return Work(engine, PrimitiveKind.DECODING, asked)
+            request = locate_chunks(request, identity.retrieved.texts(), identity.retrieved.asked)
+        return Work(engine, PrimitiveKind.DECODING, request)
 
-    async def _awork(self, identity: RequestIdentity, asked: GenerationInput) -> Work:
+    async def _awork(self, identity: RequestIdentity, request: GenerationInput) -> Work:
         """Do as ``_work``; where the model has to be loaded first, off the loop."""
         accelerator = identity.accelerator
         if accelerator.is_held(accelerator.local_llms.model(self.llm), self.holder):
-            return self._work(identity, asked)
-        return await accelerator.calls.start(partial(self._work, identity, asked))
+            return self._work(identity, request)
+        return await accelerator.calls.start(partial(self._work, identity, request))
 
 
 class CallsAhead:
-    """Calls that are made one after the other, whose work shares steps all the same.
+    """Sequential calls whose work is submitted together and shares steps.
 
     Nothing is handed over before the first call is made; ``close`` must follow the last.
 
@@ -113,21 +113,21 @@ class CallsAhead:
         asked: what will be asked, in order; a call that is left out is cancelled with the next one.
     """
 
-    def __init__(self, calls: LocalCalls, asked: Iterable[GenerationInput]) -> None:
+    def __init__(self, calls: LocalCalls, requests: Iterable[GenerationInput]) -> None:
         self.calls = calls
-        self._coming = iter(asked)
+        self._coming = iter(requests)
         self._handed: deque[tuple[GenerationInput, SubmittedWork]] = deque()
 
-    def generate(self, asked: GenerationInput) -> GenerationOutput:
+    def generate(self, request: GenerationInput) -> GenerationOutput:
         """Return a completion, of the work handed over for it if there is any."""
         self._hand_over()
         while self._handed:
             ahead, work = self._handed.popleft()
-            if ahead == asked:
+            if ahead == request:
                 return self._value(work)
             work.cancel()
             self._hand_over()
-        return self.calls.generate(asked)
+        return self.calls.generate(request)
 
     def close(self) -> None:
         """Cancel what was not called."""
@@ -137,8 +137,8 @@ class CallsAhead:
 
     def _hand_over(self) -> None:
         try:
-            for asked in islice(self._coming, MOST_AHEAD - len(self._handed)):
-                self._handed.append((asked, self.calls.submit(asked)))
+            for request in islice(self._coming, MOST_AHEAD - len(self._handed)):
+                self._handed.append((request, self.calls.submit(request)))
         except Exception:  # the call itself raises it again, in its turn
             self._coming = iter(())
 

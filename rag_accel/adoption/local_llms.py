@@ -1,4 +1,4 @@
-"""The program's own language models, and which of them an engine may run beside it."""
+"""The program's own language models, and those of them that an engine may run as well."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHERE = "llm"
 
 @dataclass(slots=True)
 class _KnownModel:
-    """What is known of one model object.
+    """The recognised properties of one model object.
 
     Args:
         refusal: why no engine runs it; None if one may.

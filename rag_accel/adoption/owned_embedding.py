@@ -31,7 +31,7 @@ Method = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingMethod:
-    """What an embedding method takes and gives.
+    """The signature of an embedding method: its argument, and its result.
 
     Args:
         role: what its texts are.
@@ -46,7 +46,7 @@ class EmbeddingMethod:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRecogniser:
-    """How a framework's embedding methods are read, and its objects recognised.
+    """A reader of a framework's embedding methods, and a recogniser of its embeddings objects.
 
     Args:
         methods: the embedding methods by name.

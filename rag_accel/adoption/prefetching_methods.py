@@ -20,7 +20,7 @@ Method = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingsAhead:
-    """How a method of a framework's that embeds a list chunk by chunk is read.
+    """A framework's method that embeds a list chunk by chunk, and the way to its texts.
 
     The method itself runs as always, around calls of the recogniser's methods; only what those
     calls are going to ask for is handed to the engine before.

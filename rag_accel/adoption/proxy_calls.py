@@ -1,4 +1,4 @@
-"""Recognised objects' own methods on proxies, whose clients bring work to owned engines."""
+"""Recognised objects' own methods on proxies, whose clients submit work to owned engines."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: 
 
 
 class _Asking:
-    """A function that brings the work of one object's stand-in to the scheduler, for one run."""
+    """A function that submits the work of one object's proxy to the scheduler, for one run."""
 
     __slots__ = ("_holder", "_identity", "_notes", "is_on_loop")
 

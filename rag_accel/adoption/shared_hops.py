@@ -1,4 +1,4 @@
-"""Hops over the triplets of foreign stores, made on an engine that all requests share."""
+"""Hops over the triplets of foreign stores, on an engine that all requests share."""
 
 from __future__ import annotations
 

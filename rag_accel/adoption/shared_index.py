@@ -1,4 +1,4 @@
-"""A document index whose searches are made on an owned engine, so that callers share its steps."""
+"""A document index searched on an owned engine, so that callers share its steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Hits = tuple[ScoredDocument, ...]
 
 
 class SharedIndex:
-    """An index that is made with its first vectors, whose dimension is not known before.
+    """An index created with its first vectors, which set its dimension.
 
     Args:
         index: the index, if there is one already.

@@ -1,4 +1,4 @@
-"""The seam between the co-scheduler and whatever executes primitives.
+"""The seam between the scheduler and the engines that execute primitives.
 
 Two kinds of engine meet here. An *owned* engine implements ``Engine``: it is stepped in a worker
 thread of its own, and methods but ``interrupt`` and ``hint`` are called on that thread only, so an

@@ -1,4 +1,4 @@
-"""What an owned engine implements, how it is handed work and what it reports of it."""
+"""The protocol of owned engines: requests in, steps, outputs."""
 
 from __future__ import annotations
 
@@ -69,12 +69,9 @@ class StepBudget:
     threads: int = 1
 
 
-# Define what an owned engine implements: it is stepped, and told what to forget.
-
-
 @runtime_checkable
 class Engine(Protocol):
-    """What executes primitives in steps.
+    """An executor of primitives, in steps.
 
     All methods but ``interrupt`` and ``hint`` run on one worker thread.
     """
@@ -134,7 +131,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class CountingEngine(Protocol):
-    """An engine that counts what is of its own kind, for ``Accelerator.metrics``."""
+    """An engine with counters of its own, for ``Accelerator.metrics``."""
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -147,7 +144,7 @@ class CountingEngine(Protocol):
 
 @runtime_checkable
 class ForgettingEngine(Protocol):
-    """An engine that keeps what it has computed of documents' texts beyond a request."""
+    """An engine whose results for documents' texts outlive a request."""
 
     def forget(self, documents: Sequence[str], namespace: str = "") -> None:
         """Remove what is kept of texts of a namespace, soon; from any thread, also after close.

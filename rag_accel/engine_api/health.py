@@ -1,4 +1,4 @@
-"""Whether engines, and the members they are made of, can take work now."""
+"""The health of engines and of their members, for readiness probes."""
 
 from __future__ import annotations
 

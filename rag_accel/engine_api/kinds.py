@@ -1,4 +1,4 @@
-"""The kinds of work an engine can execute, and all that holds of each wherever it runs."""
+"""The kinds of work an engine can execute, and the properties of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KindSpec:
     """The properties of one kind of primitive.
 
     Args:
-        has_engine: whether an engine executes it; without one it is code of the user's or ours.
+        has_engine: whether an engine executes it; without one it is user code or internal code.
         made_by_passes: whether it exists only after the passes.
         owned_only: whether no callable stands in for it.
         hands_on: names what it hands to the primitive after it in the same stage, if it does.

@@ -1,4 +1,4 @@
-"""What engines are asked for and what they give back, a payload for each kind of work."""
+"""Payloads and results of engines, one pair for each kind of work."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class GraphHit(ScoredDocument):
 
 @dataclass(frozen=True, slots=True)
 class ChunkSpan:
-    """Where a retrieved text stands in a prompt: ``messages[message].content[start:stop]``.
+    """The span of a retrieved text in a prompt: ``messages[message].content[start:stop]``.
 
     Args:
         message: which message.
@@ -229,7 +229,7 @@ class GenerationInput:
 
 @dataclass(frozen=True, slots=True)
 class PromptUse:
-    """The tokens of a prompt by where their attention state came from; together, all of them.
+    """The tokens of a prompt, all of them, by the origin of their attention state.
 
     Args:
         computed: run through the model for this prompt, also before all of it was known.

@@ -1,4 +1,4 @@
-"""How an engine says what it does and how it is to be driven."""
+"""The profile of an engine: its kinds, capabilities and limits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LatencyModel:
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """What an owned engine does and how it is to be driven.
+    """The kinds, capabilities and limits of an owned engine.
 
     Args:
         kinds: primitive kinds it executes.

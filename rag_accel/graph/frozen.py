@@ -1,4 +1,4 @@
-"""A workflow as an immutable value: what passes, growth and the scheduler see."""
+"""A workflow as an immutable value, as passes, growth and the scheduler see it."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def choose(graph: RAGraph | FrozenRAGraph, branch: Branch, answer: object) -> tu
     """
     several = cast("Sequence[object]", answer) if isinstance(answer, list | tuple) else (answer,)
     valid = branch_targets(branch, graph.freeze().by_name)
-    names = dict.fromkeys(_answered(branch, one, valid) for one in several)
+    names = dict.fromkeys(_answered(branch, answer, valid) for answer in several)
     return tuple(name for name in names if name != END)
 
 
@@ -158,7 +158,7 @@ def _check_turns(turns: Mapping[StageName, int], max_turns: int) -> None:
 
 
 def _check_writers(graph: FrozenRAGraph, within: Mapping[StageName, tuple[StageName, ...]]) -> None:
-    """Catch what no rule can see beforehand: one answer that starts two writers of an output."""
+    """Raise if one answer starts two writers of an output, which no rule can see beforehand."""
     for clash in clashes_in_region(graph, within):
         raise GraphError(
             "a condition started two stages that write one output in no order",

@@ -1,4 +1,4 @@
-"""The texts of a JSON list in a completion, found letter by letter in whatever is around it.
+"""An incremental scanner of the texts of a JSON list inside a completion.
 
 The list is the first array that holds a text, wherever it stands. Objects that hold no array give
 their first text; so JSON lines are a list too, as are quoted texts one a line.

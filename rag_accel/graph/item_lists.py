@@ -12,7 +12,6 @@ is cut: a model in a loop writes the worst of texts, token by token, while reque
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -210,50 +209,3 @@ _SCANNERS: dict[ListForm, type[_LineScanner] | type[JsonScanner] | type[_AutoSca
     "json": JsonScanner,
     "auto": _AutoScanner,
 }
-
-
-# Declare that a Function stage reads, takes apart or joins lists in a way that passes may use.
-#
-# Functions derived from these mean what they mean without them: a list is read when its completion
-# has ended. The pass ``pipeline_decoding`` may let an item be taken as soon as it is written, and
-# ``rerank_by_source`` may rerank what one list adds to a union before the next is there.
-
-
-class ListFunction:
-    """A pure function that reads a list off its first argument, the text of a completion.
-
-    The items that ``reader`` finds are the first items of what the function returns, whatever its
-    other arguments are; those it does not find, the function may add at the end.
-    """
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def item_count(self) -> int:
-        """Return how many items there probably are, from 1."""
-
-    @abstractmethod
-    def reader(self) -> ItemReader:
-        """Return a fresh reader of one completion."""
-
-
-class ItemFunction:
-    """A pure function that returns one item of its only argument, a list."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def item_place(self) -> int:
-        """Return the item's place, counted from 0."""
-
-
-class UnionFunction:
-    """A pure function of lists of documents that returns their union as a tuple, in order.
-
-    What it returns for the first of its arguments alone is the beginning of what it returns for all
-    of them: ``union(a, b)[: len(union(a))] == union(a)``.
-    """
-
-    __slots__ = ()

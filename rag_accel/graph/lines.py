@@ -106,7 +106,7 @@ def nests_at_most(levels: int, value: object) -> bool:
     """Tell whether at most so many lists and dictionaries stand in each other."""
     inside: list[object] = [value]
     for _ in range(levels + 1):
-        inside = [item for one in inside for item in _items(one)]
+        inside = [item for group in inside for item in _items(group)]
     return not inside
 
 

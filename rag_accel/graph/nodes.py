@@ -49,9 +49,6 @@ class Edge:
     kind: EdgeKind
 
 
-# Word the message for a name that does not exist: what is valid, and what is nearest to it.
-
-
 def listed(names: Iterable[str]) -> str:
     """Return the names as one line, or the word ``none``."""
     return ", ".join(names) or "none"

@@ -40,7 +40,7 @@ def format_primitives(graph: PrimitiveGraph) -> str:
 
 
 def primitive_references(graph: PrimitiveGraph) -> dict[str, Any]:
-    """Return what each ``@name`` of ``format_primitives(graph)`` stands for."""
+    """Return the object of each ``@name`` of ``format_primitives(graph)``."""
     names = References()
     for _ in _lines(graph, names):
         pass
@@ -127,7 +127,7 @@ def _instance_in(name: PrimitiveName) -> str:
 
 
 def _opened(key: str, value: object) -> object:
-    """Turn the tuples that primitives hold into what JSON can say."""
+    """Convert the tuples of primitives to JSON values."""
     if not isinstance(value, tuple):
         return value
     items = cast("tuple[Any, ...]", value)

@@ -1,4 +1,4 @@
-"""The primitive graph: what engines execute, and what each piece waits for (Teola 4.1).
+"""The primitive graph: pieces of engine work and their dependencies (Teola 4.1).
 
 The same value serves as p-graph (one stage, one or two primitives) and as e-graph (after the
 passes); ``spec.verify`` knows the difference.
@@ -61,7 +61,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveGraph:
-    """The primitives of a whole graph or of one region, each after what it waits for.
+    """The primitives of a whole graph or of one region, in topological order.
 
     ``external`` names primitives of earlier regions that some of these wait for.
     """

@@ -196,7 +196,7 @@ class RAGraph:
         engine: str = "index",
         embedder: str = "embedder",
     ) -> Self:
-        """Add a stage that embeds the value ``documents`` and adds them to an index of ours.
+        """Add a stage that embeds the value ``documents`` and adds them to an owned index.
 
         Searches find them that run after this stage, in this request and in others.
 
@@ -222,7 +222,7 @@ class RAGraph:
         inputs: str | Sequence[str] | None = None,
         output: str | None = None,
     ) -> Self:
-        """Add a stage that calls ``fn``, a function or coroutine function of yours.
+        """Add a stage that calls ``fn``, a function or coroutine function.
 
         Args:
             inputs: values to call it with, in order; by default it gets one mapping of all values.

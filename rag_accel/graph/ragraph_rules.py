@@ -1,4 +1,7 @@
-"""The rules of the graphs that users write, and what a rule is."""
+"""The rules of the graphs that users write.
+
+Every rule copes with graphs that break the others, so that all offenders are found at once.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,6 @@ from rag_accel.graph.order import reachable
 from rag_accel.graph.stages import Branch, GraphRetrieval, Retrieval, engines_of
 from rag_accel.graph.writers import clashes_in_graph
 
-# Define what a rule about a graph is.
-
 Graph = TypeVar("Graph")
 Engines: TypeAlias = Mapping[str, HasKinds] | None
 
@@ -30,11 +31,6 @@ class Rule(Generic[Graph]):
     def offenders(self, graph: Graph, engines: Engines) -> list[str]:
         """Return the lines, each headed by the rule's name."""
         return [f"{self.name}: {line}" for line in self.check(graph, engines)]
-
-
-# State the rules of a RAGraph as its author writes it.
-#
-# Every rule copes with graphs that break the others, so that all offenders are found at once.
 
 
 def _unique_names(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:

@@ -58,9 +58,6 @@ def offenders(
     )
 
 
-# State the rules of primitive graphs: before the passes (p-graph) and after (e-graph).
-
-
 def _unique_names(graph: PrimitiveGraph, engines: Engines) -> Iterator[str]:
     for name, count in Counter(primitive.name for primitive in graph.primitives).items():
         if count > 1:

@@ -36,8 +36,6 @@ from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.stages.kind import Stage, StageKind, kind_of, kinds_by_head
 
-# Turn one stage into the parts of a line and back, as the row of its kind says.
-
 
 def stage_line(stage: Stage, after: Sequence[str], names: References) -> Line:
     """Return the line of a stage that follows ``after``; ``names`` takes what JSON cannot say."""
@@ -104,7 +102,7 @@ def _check_attributes(
 ) -> None:
     known = kind.line
     unknown = [key for key in given if key not in known]
-    missing = [key for key, one in known.items() if one.required and key not in given]
+    missing = [key for key, attribute in known.items() if attribute.required and key not in given]
     if unknown or missing:
         raise GraphError(
             "wrong attributes of a stage",
@@ -137,7 +135,7 @@ def format(graph: RAGraph | FrozenRAGraph) -> str:
 
 
 def references(graph: RAGraph | FrozenRAGraph) -> dict[str, Any]:
-    """Return what each ``@name`` of ``format(graph)`` stands for."""
+    """Return the object of each ``@name`` of ``format(graph)``."""
     names = References()
     for _ in _lines(graph.freeze(), names):
         pass

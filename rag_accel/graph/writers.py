@@ -1,4 +1,4 @@
-"""Stages that write one output in no fixed order: whichever ends last would win."""
+"""Stages that write the same output in no fixed order, so that the last to end would win."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def watch(watcher: Watcher) -> None:
 
 
 def unwatch() -> None:
-    """Restore what stood in the classes before."""
+    """Restore the original hooks of the classes."""
     global _watcher, _awaited
     _watcher, _awaited = None, ()
     for base in list(_saved):

@@ -1,4 +1,4 @@
-"""Leaf calls by class and method: how each passed the scheduler, and why others did not."""
+"""Counts of leaf calls by class, method and way through the scheduler, or the reason for none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CoveredCalls:
     Args:
         cls: the class's name; in brackets the kind, where the class is not known.
         method: the method's name; empty where only the framework told of the calls.
-        scheduled: those whose work was queued on an engine of ours.
+        scheduled: those whose work was queued on an owned engine.
         borrowed: those that the scheduler admitted and that ran where their caller was.
         passed_by: those that the framework ran without the scheduler.
         reason: why they passed by; empty for others.
@@ -50,7 +50,7 @@ class CallTally:
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def note(self, kind: str, call: NotedCall, number: int = 1) -> None:
-        """Count what a wrapper told of."""
+        """Count a call that a wrapper reported."""
         cls = plain_class(type(call.obj)).__name__
         if call.way is None:
             self._past[kind, cls, call.method, call.reason] += number
@@ -62,7 +62,7 @@ class CallTally:
             self._borrowed[kind, cls, call.method] += number
 
     def see(self, kind: str, cls: str, number: int = 1) -> None:
-        """Count what the framework told of."""
+        """Count a call that the framework reported."""
         self._seen[kind, cls] += number
 
     def calls(
@@ -79,8 +79,8 @@ class CallTally:
             CoveredCalls(key[1], key[2], self._owned[key], max(self._borrowed[key], 0))
             for key in passed
         ]
-        rest = [one for kind in sorted(past) for one in self._past_of(kind, past[kind], seen or {})]
-        return (*(one for one in covered if one.scheduled or one.borrowed), *rest)
+        rest = [row for kind in sorted(past) for row in self._past_of(kind, past[kind], seen or {})]
+        return (*(row for row in covered if row.scheduled or row.borrowed), *rest)
 
     def _past_of(
         self, kind: str, number: int, seen: Mapping[tuple[str, str], int]

@@ -1,4 +1,4 @@
-"""What a program sees of an error of ours: the plain way's result, or nothing of it."""
+"""Fallback to the framework's own code after an internal error, which the program never sees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLER_ERRORS = (BusyError, DeadlineError, ForkedError, RequestCancelledError)
 
 
 def fail_open(accelerator: Accelerator, error: Exception, where: str) -> None:
-    """Count and log an internal error so that the leaf can run plainly; raise it when strict."""
+    """Count and log an internal error, or raise it when strict."""
     if isinstance(error, CALLER_ERRORS) or accelerator.options.strict:
         raise error
     reason = type(error).__name__
@@ -63,7 +63,7 @@ def _is_due(accelerator: Accelerator, reason: str) -> bool:
 def start_in_pool(
     accelerator: Accelerator, call: Callable[[], T], where: str
 ) -> asyncio.Future[T] | None:
-    """Start a call in the accelerator's threads; ``None`` after an internal error of ours."""
+    """Start a call in the accelerator's threads; ``None`` after an internal error."""
     try:
         return accelerator.calls.start(call)
     except Exception as error:

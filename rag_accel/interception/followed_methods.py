@@ -1,4 +1,4 @@
-"""The methods of a twin's class, made again when its original's class has other ones.
+"""The methods of a twin's class, rebuilt when those of its original's class change.
 
 A program, a tracer or a test may replace a method in a class at any time, and put it back. Through
 a twin it is seen as through the original: each call looks whether the class still has the method
@@ -31,7 +31,7 @@ def followed_methods(cls: type, make: MakeAll) -> dict[str, Any]:
 
 
 class _Followed:
-    """A method of a class by its name, and what was made of it."""
+    """A method of a class by its name, and its wrapper."""
 
     __slots__ = ("_before", "_cls", "_make", "_names", "_plain", "_value", "call", "method", "name")
 
@@ -49,7 +49,7 @@ class _Followed:
             self.method = self._as_it_stands
 
     def now(self) -> Method:
-        """Return what is to run now."""
+        """Return the method to run now."""
         name = self.name
         if self._names.get(name) is self._value:
             for names in self._before:

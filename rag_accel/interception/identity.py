@@ -1,4 +1,4 @@
-"""The run an intercepted call belongs to, which an error of ours never breaks."""
+"""The run an intercepted call belongs to, and the open ``activate()`` blocks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from rag_accel.config import is_enabled, is_switch_set
 from rag_accel.interception.arguments import checked
 from rag_accel.system.forks import forks
 
-# Which ``activate()`` blocks are open, wherever in the process a call comes from.
-
 
 class Activation:
-    """One open block; ``accelerator=None`` stands for the process default of the moment.
+    """One open ``activate()`` block; without an accelerator, of the current process default.
 
     Raises:
         ConfigError: ``accelerator`` is of another type.
@@ -38,7 +36,7 @@ class Activation:
         return self.own or default_accelerator()
 
     def open(self) -> None:
-        """Cover this context, and whatever context belongs to no block of its own."""
+        """Cover this context, and contexts that belong to no block."""
         with _lock:
             self.is_open = True
             _open.append(self)
@@ -71,7 +69,7 @@ _here: ContextVar[Activation | None] = ContextVar("rag_accel_activation", defaul
 def activated() -> Accelerator | None:
     """Return the accelerator of the innermost open block around this context.
 
-    A context made beside every block, such as a thread's or a server's task's, belongs to the
+    A context made outside every block, such as a thread's or a server's task's, belongs to the
     block opened last. In a forked child, an explicit accelerator of the parent covers nothing.
     """
     if not _open:
@@ -102,7 +100,7 @@ def current_run(own: Accelerator | None = None) -> RequestIdentity | None:
 
 
 def find_identity(own: Accelerator | None = None) -> RequestIdentity | None:
-    """Return the run an intercepted call belongs to, or ``None`` if it is to run plainly.
+    """Return the run an intercepted call belongs to, or ``None`` if it runs without acceleration.
 
     What a run has left behind goes on for itself: neither its age nor its deadline is the run's.
     Under ``activate()`` a call outside any run is a run of its own.

@@ -11,9 +11,9 @@ from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.config import is_enabled
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
-from rag_accel.leaves.leaves import BegunCall, Permit
+from rag_accel.leaves.permits import BegunCall, Permit
 
-#: How a call passed the scheduler: an engine of ours has its work, or it is the program's own and
+#: How a call passed the scheduler: an owned engine has its work, or it is the program's own and
 #: waited for its turn, or began at once and was reported.
 Way: TypeAlias = Literal["owned", "queued", "admitted"]
 
@@ -24,7 +24,7 @@ _FAILED = "an error of ours: accelerator.bypassed counts it"
 
 @dataclass(frozen=True, slots=True)
 class NotedCall:
-    """A leaf call, as meters learn of it.
+    """A leaf call as meters record it.
 
     Args:
         obj: whose method was called.
@@ -33,7 +33,7 @@ class NotedCall:
         method: the method's name.
         reason: why it did not pass.
         was_admitted: whether it was noted before, as admitted or queued: its object then brought
-            its work to an engine of ours.
+            its work to an owned engine.
     """
 
     obj: Any
@@ -90,7 +90,7 @@ def is_part_of_unscheduled(obj: Any) -> bool:
 
 
 def note_work_on_engine(obj: Any, args: Sequence[Any], method: str) -> None:
-    """Tell the meters that an admitted call of an object has its work on an engine of ours."""
+    """Tell the meters that an admitted call of an object has its work on an owned engine."""
     _tell(NotedCall(obj, args, "owned", method, was_admitted=True))
 
 
@@ -119,7 +119,7 @@ def is_inside_leaf() -> bool:
 class LeafCall:
     """One call of a borrowed leaf, admitted by ``begin`` or ``wait`` and over with ``end``.
 
-    A context manager around the call itself, once it is admitted. After an internal error of ours
+    A context manager around the call itself, once it is admitted. After an internal error
     it runs without the scheduler's knowledge.
     """
 

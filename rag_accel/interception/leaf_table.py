@@ -1,4 +1,4 @@
-"""The methods in which the objects of a framework do their work.
+"""The leaf methods of a framework's classes.
 
 Only these are ever replaced: in a subclass made for one accelerated object, or in their classes
 while a program needs it. What replaces them is made in ``wrappers``. An integration describes its
@@ -40,7 +40,7 @@ SCHEDULED = "__rag_accel_scheduled__"
 
 @dataclass(frozen=True, slots=True)
 class LeafMethod:
-    """One method that does work.
+    """One leaf method.
 
     Args:
         name: the method's name.
@@ -88,7 +88,7 @@ def leaf_pair(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Framework:
-    """Where a framework's objects do their work.
+    """The leaf classes and methods of one framework.
 
     Args:
         name: what users call it.
@@ -126,7 +126,7 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class LeafClass:
-    """What every call needs to know of the class of its object.
+    """The leaf methods and flags of one class, looked up by every call.
 
     Args:
         framework: whose it is, if it has leaf methods.
@@ -191,11 +191,6 @@ def plain_class(cls: type) -> type:
     """Return the class a twin's class was made from; any other class is its own."""
     # Before it stands the base that keeps hooks for subclasses from running.
     return cls.__mro__[2] if cls.__dict__.get("__rag_accel__", False) else cls
-
-
-def engine_name(cls: type) -> EngineName:
-    """Return the borrowed engine's name for objects of a class."""
-    return leaf_class(cls).engine
 
 
 def is_composite(obj: Any) -> bool:
@@ -310,14 +305,14 @@ def decorated_as(original: Method, method: Method) -> Method:
 
 
 def wrapped_in(cls: type, name: str) -> Method | None:
-    """Return what a wrapper of ours that stands in this very class wraps; ``None`` without one."""
+    """Return the function under our wrapper in this very class; ``None`` without one."""
     method = cls.__dict__.get(name)
     original = unpatched(method)
     return None if original is method else original
 
 
 def unpatched(method: Any) -> Any:
-    """Return what a wrapper of ours wraps; anything else is its own."""
+    """Return the function under our wrapper; any other function is its own."""
     found = getattr(method, _ORIGINAL, None)
     return found[1] if type(found) is tuple and found[0] is method else method
 
@@ -330,7 +325,7 @@ def mark_as(method: Method, wrapper: Method) -> None:
 
 
 def mark(wrapper: Method, original: Method) -> Method:
-    """Note in a wrapper what it wraps."""
+    """Store the wrapped function in its wrapper."""
     setattr(wrapper, _ORIGINAL, (wrapper, original))
     with contextlib.suppress(TypeError, ValueError):
         # Frameworks ask for it in every call, and finding it through a wrapper takes 60 us.

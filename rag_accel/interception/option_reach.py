@@ -1,4 +1,4 @@
-"""Which parts of a program read which options of its accelerator."""
+"""The options of an accelerator by the parts of a program that read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rag_accel.interception.identity import activated
 #: The most parts of a program that are looked at; of a larger one nothing is concluded.
 MAX_PARTS = 2000
 
-#: The option that a list of embedders is, beside those of ``Options``.
+#: The argument for a list of embedders, reported like the fields of ``Options``.
 EMBEDDER = "embedder"
 
 #: The options that only some parts of a program read, with what reads them.
@@ -58,7 +58,7 @@ class PartOptions:
 
 @dataclass(frozen=True, slots=True)
 class OptionReach:
-    """How far one option reaches into one program.
+    """The reach of one option into one program.
 
     Args:
         option: its name.
@@ -77,7 +77,7 @@ class OptionReach:
 
 
 def component_options(obj: Any, options: Options) -> frozenset[str]:
-    """Return what a component of this library reads."""
+    """Return the options that a component of this library reads."""
     local = sys.modules.get("rag_accel.engines.llm.local.local_llm")
     llm: Any = getattr(obj, "_llm", None)
     if local is not None and isinstance(llm, local.LocalLLM):

@@ -56,7 +56,7 @@ async def arun_side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list
 
 
 class _Outcomes:
-    """What calls have returned, raised and set in their contexts."""
+    """Results, errors and context changes of calls."""
 
     def __init__(self, number: int) -> None:
         self._before = copy_context()

@@ -1,4 +1,4 @@
-"""Class-level patches: the leaf methods of a framework's classes are scheduled where a run asks.
+"""Class-level patches of a framework's leaf methods, in effect only inside accelerated runs.
 
 A patched method does what it always did unless the call belongs to an accelerated run. All leaf
 classes of the process, those defined meanwhile too, are patched as long as a program needs it:
@@ -42,7 +42,7 @@ from rag_accel.interception.wrappers import wrap
 
 
 def _hear_of(cls: type) -> None:
-    """Patch a leaf class that was defined just now, and what was imported before it."""
+    """Patch a leaf class that was just defined, and those imported before it."""
     _patch(cls)
     if may_be_imported():
         patches.look_again()
@@ -77,12 +77,12 @@ class Patches:
         self._stand = False
 
     def renew_lock(self) -> None:
-        """Make the lock anew, also in a forked child: the thread that held it is gone there."""
+        """Replace the lock in a forked child, where the thread that held it is gone."""
         # Re-entrant: a program may be collected, and so release, while its thread patches.
         self._lock = threading.RLock()
 
     def acquire(self) -> object:
-        """Patch, unless others have; return what is to be given back."""
+        """Patch unless others have; return a use, to be given back with ``release``."""
         use = object()
         with self._lock:
             try:
@@ -96,7 +96,7 @@ class Patches:
         return use
 
     def release(self, use: object) -> None:
-        """Give a use back; restore what stood there before if it was the last."""
+        """Give a use back; restore the original if it was the last."""
         with self._lock:
             self._users.pop(use, None)
             if not self._users:
@@ -180,7 +180,7 @@ def places() -> Iterator[tuple[type, LeafMethod]]:
 
 def _places_of(cls: type) -> Iterator[tuple[type, LeafMethod]]:
     for leaf in () if is_scheduled(cls) else leaf_methods(cls):
-        definer = next((one for one in cls.__mro__ if leaf.name in one.__dict__), None)
+        definer = next((base for base in cls.__mro__ if leaf.name in base.__dict__), None)
         if definer is None or (is_default(cls, leaf) and leaf.sync is None):
             continue
         # What stands there as something else than a method, a static one say, is left alone.

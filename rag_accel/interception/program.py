@@ -19,13 +19,13 @@ from rag_accel.interception.identity import activated, current_run, lent
 from rag_accel.interception.leaf_call import inside
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.wrappers import StreamScope
-from rag_accel.leaves.leaves import leaf_depth
+from rag_accel.leaves.arrivals import leaf_depth
 
 _numbers = count(1)
 
 
 class Shape(Protocol):
-    """What is known of a program before it runs."""
+    """The properties of a program known before it runs."""
 
     def here(self) -> int | None:
         """Return how far the place that runs is from the program's end; None if unknown."""
@@ -133,7 +133,7 @@ class ProgramCall:
 
     @property
     def scope(self) -> StreamScope:
-        """Return scopes in which what outlives the block runs as part of the request."""
+        """Return scopes in which work that outlives the block is part of the request."""
         if self._shape is None:
             return partial(inside, None, self.identity)
         return partial(ProgramCall, self.identity, False, self._shape)
@@ -151,7 +151,7 @@ class ProgramCall:
             self.identity.close()
 
     def keep(self) -> ExitStack:
-        """Return what ends the request in place of this block."""
+        """Return a function that ends the request in place of this block."""
         kept = ExitStack()
         kept.callback(ProgramCall(self.identity, self.is_new, None, self._lent).close)
         self.is_new = False

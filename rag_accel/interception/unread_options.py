@@ -1,4 +1,4 @@
-"""Options that were given for an object and that no part of it reads: said once, never silent."""
+"""Warnings about options that no part of the accelerated object reads, each given once."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def unread(
     lists_embedders = accelerator is not None and accelerator.lists_embedders
     elsewhere = frozenset() if accelerator is None else accelerator.options_of_engines
     return [
-        one
-        for one in reach(seen, options, lists_embedders)
-        if not one.parts
-        and one.option not in elsewhere
-        and not (has_no_steps if one.option == "mode" else is_hidden)
-        and _is_asked(one.option, one.value, one.is_given)
+        row
+        for row in reach(seen, options, lists_embedders)
+        if not row.parts
+        and row.option not in elsewhere
+        and not (has_no_steps if row.option == "mode" else is_hidden)
+        and _is_asked(row.option, row.value, row.is_given)
     ]
 
 
@@ -76,8 +76,8 @@ def _is_asked(option: str, value: Any, is_given: bool = False) -> bool:
 def unread_lines(obj: Any, accelerator: Accelerator, parts_of: PartsOf) -> Iterator[str]:
     """Yield what the explanation of an object says of options that no part of it reads."""
     options = accelerator.options
-    for one in unread(parts_of(obj, options), options, accelerator):
-        yield f"  option {one.option}={one.value!r}: {_why(one.option)}"
+    for found in unread(parts_of(obj, options), options, accelerator):
+        yield f"  option {found.option}={found.value!r}: {_why(found.option)}"
 
 
 def warn_unread(obj: Any, option: str, text: str, stacklevel: int = 3) -> None:
@@ -128,8 +128,8 @@ def check_options(
         # Text only: a kept record would keep the error, its frames and so the program alive.
         logger.warning("what %s reads of its options is unknown: %s", _name(obj), repr(error))
         return
-    for one in found:
-        if one.option == "mode" and own_options is not None and _is_argument(own_options):
+    for row in found:
+        if row.option == "mode" and own_options is not None and _is_argument(own_options):
             raise TranslationError(
                 "an object of this kind cannot run translated",
                 where="mode",
@@ -139,8 +139,8 @@ def check_options(
             )
         warn_unread(
             obj,
-            one.option,
-            f"{_name(obj)}: {one.option}={one.value!r}: {_why(one.option)}",
+            row.option,
+            f"{_name(obj)}: {row.option}={row.value!r}: {_why(row.option)}",
             stacklevel=4,
         )
 

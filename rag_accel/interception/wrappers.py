@@ -47,15 +47,12 @@ T = TypeVar("T")
 StreamScope = Callable[[], AbstractContextManager[object]]
 
 
-# Compute each item of a stream inside a scope that its consumer never sees.
-#
-# A context variable set around a ``yield`` would leak into whoever consumes the stream, and could
-# not be reset by a consumer in another context; so it is set for each item again, by one scope that
-# is entered and left as often.
-
-
 def stepped(items: Iterator[T], scope: StreamScope, *, closes: bool = True) -> Iterator[T]:
-    """Yield the items, each computed inside ``scope()``; closing this closes them if asked to."""
+    """Yield the items, each computed inside ``scope()``; closing this closes them if asked to.
+
+    A context variable set around a ``yield`` would leak into whoever consumes the stream, and could
+    not be reset by a consumer in another context. The scope is therefore entered for each item.
+    """
     step = scope()
     try:
         while True:
@@ -197,9 +194,6 @@ def _run_within(
     return find(obj) if leaf.within(type(obj)) else seek(obj)
 
 
-# Looking for the run ---------------------------------------------------------------------------
-
-
 def _metered(obj: Any, leaf: LeafMethod) -> AbstractContextManager[None]:
     """Return a scope for a leaf's work without the scheduler, while somebody meters it."""
     if is_composite(obj):
@@ -302,9 +296,6 @@ def _composite(original: Method, spread: Callable[[Method], Method]) -> Method:
         return (plain if called is original else called)(self, *args, **kwargs)
 
     return wrapper
-
-
-# Running as part of it -------------------------------------------------------------------------
 
 
 def _plain(original: Method, leaf: LeafMethod) -> Method:

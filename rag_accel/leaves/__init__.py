@@ -1,1 +1,1 @@
-"""Single calls of an intercepted program: how they are made, and where they run."""
+"""Leaf calls of intercepted programs, submitted to the scheduler."""

@@ -1,4 +1,4 @@
-"""Threads of our own for sync-only calls of async callers, instead of their loop's executor.
+"""A thread pool for sync-only calls of async callers, separate from their loop's executor.
 
 A call that waits inside a thread for another call of the pool holds the thread that one needs: with
 enough of them all threads wait, for ever. So a call that is made inside another one never waits for

@@ -27,7 +27,7 @@ class _Streams:
         os.register_at_fork(after_in_child=self.renew)
 
     def renew(self) -> None:
-        """Make the lock anew: who held it before a fork is gone."""
+        """Replace the lock: its holder before a fork is gone."""
         self.lock = threading.RLock()
 
 
@@ -98,7 +98,7 @@ class RequestIdentity:
 
     @property
     def retrieved(self) -> RetrievedDocuments:
-        """Return what the run's searches have found."""
+        """Return the documents that the run's searches have found."""
         if self._seen is None:
             with _streams.lock:
                 self._seen = self._seen or RetrievedDocuments()

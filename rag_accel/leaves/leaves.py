@@ -6,17 +6,17 @@ loop, same context. An owned call hands its payload to an engine and waits for t
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
+from rag_accel.leaves.arrivals import arrival_of, current_depth, runs_in_loop, settle
 from rag_accel.leaves.held_up_loops import wait_beside
 from rag_accel.leaves.identity import RequestIdentity
+from rag_accel.leaves.permits import Permit
 from rag_accel.leaves.submitted_work import SubmittedWork, value_of
 from rag_accel.scheduler.driver import (
     AsyncLeaf,
@@ -26,10 +26,8 @@ from rag_accel.scheduler.driver import (
     KeptLeaf,
     SyncLeaf,
     SyncStreamLeaf,
-    error_for,
 )
 from rag_accel.scheduler.messages import (
-    CallEnded,
     EngineName,
     LeafArrived,
     LoopHeldUp,
@@ -39,15 +37,6 @@ from rag_accel.scheduler.messages import (
 )
 
 T = TypeVar("T")
-
-#: Tells the longest remaining path of whatever calls a leaf in this context, in steps; None where
-#: it does not know. Set by whoever knows the shape of the program that runs.
-leaf_depth: ContextVar[Callable[[], int | None] | None] = ContextVar(
-    "rag_accel_leaf_depth", default=None
-)
-
-#: Of a leaf whose place in its program is unknown.
-UNKNOWN_DEPTH = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +87,7 @@ class Leaves:
         return value
 
     def compute_all(self, identity: RequestIdentity, work_items: Sequence[Work]) -> list[Any]:
-        """Return the values of several works, all submitted before the first is waited for."""
+        """Return the values of several work items, all submitted before the first is waited for."""
         waiting: deque[tuple[SyncLeaf, NodeKey, EngineName]] = deque()
         values: list[Any] = []
         try:
@@ -127,18 +116,18 @@ class Leaves:
         event, key = self._owned(identity, work)
         leaf = AsyncLeaf(self._driver.later, self._builder(identity, work, event))
         self._driver.submit_together(event, leaf)
-        await _settled(self._driver, leaf, key)
+        await settle(self._driver, leaf, key)
         return value_of(leaf, work.engine)
 
     def submit(
         self, identity: RequestIdentity, work_items: Sequence[Work], *, together: bool = False
     ) -> SubmittedWork:
-        """Submit works whose values are asked for later; what is not taken must be cancelled.
+        """Submit work whose values are taken later; what is not taken must be cancelled.
 
         Args:
             identity: the run they belong to.
-            works: what to compute.
-            together: for a task, whether they go with the works of the tasks that run next on its
+            work_items: the work to compute.
+            together: for a task, whether it goes with the work of the tasks that run next on its
                 loop.
         """
         handed = SubmittedWork(self._driver)
@@ -204,11 +193,11 @@ class Leaves:
             identity.next_leaf(),
             work.engine,
             work.kind,
-            depth=_depth(),
+            depth=current_depth(),
             size=work.size,
             share=share,
         )
-        event = _arrival(identity, spec, self._options, at_once)
+        event = arrival_of(identity, spec, self._options, at_once)
         return event, NodeKey(identity.request, spec.name)
 
     def _builder(
@@ -229,153 +218,3 @@ class Leaves:
             )
 
         return build
-
-
-class Permit:
-    """Permission for one borrowed call, held while a ``with`` or an ``async with`` block runs.
-
-    Where nothing could refuse the call (its engine has no limit, less than half of ``max_requests``
-    lives, the deadline is not over) it begins at once: it is counted here and reported once ended.
-    Else it waits until the scheduler lets it in; what ends the waiting is raised.
-
-    A class, because a coroutine that is closed while it waits in an async generator leaves that
-    generator to the loop, which may be closed itself.
-    """
-
-    __slots__ = (
-        "_begun",
-        "_driver",
-        "_engine",
-        "_identity",
-        "_key",
-        "_kind",
-        "_leaves",
-        "_options",
-    )
-
-    def __init__(
-        self,
-        leaves: Leaves,
-        driver: Driver,
-        options: Options,
-        identity: RequestIdentity,
-        engine: EngineName,
-        kind: PrimitiveKind,
-    ) -> None:
-        self._leaves = leaves
-        self._driver = driver
-        self._options = options
-        self._identity = identity
-        self._engine = engine
-        self._kind = kind
-        self._begun: BegunCall | None = None
-        self._key: NodeKey | None = None
-
-    def begin(self) -> bool:
-        """Begin the call if it need not wait; ``give_back`` must follow then."""
-        self._begun = self._leaves.begin(self._identity, self._engine, self._kind)
-        if self._begun is None:
-            return False
-        self._begun.start()
-        return True
-
-    def wait(self) -> None:
-        """Wait in this thread until the call is let in; ``give_back`` must follow.
-
-        Where an event loop runs in this thread, what holds the permits may be its tasks: then the
-        call is let in, or refused, whatever the bounds.
-        """
-        event, self._key = self._arrive(at_once=runs_in_loop())
-        leaf = SyncLeaf()
-        try:
-            self._driver.submit(event, leaf)
-            self._leaves.wait(self._identity, leaf, self._key)
-            _raise_unless_granted(leaf, self._engine)
-        except BaseException:
-            self._driver.post(NodeCancelled(self._key))
-            self.give_back(ok=False)
-            raise
-
-    async def wait_on_loop(self) -> None:
-        """Do as ``wait`` without blocking the loop."""
-        event, self._key = self._arrive(at_once=False)
-        leaf = AsyncLeaf(self._driver.later, lost=lambda: self.give_back(ok=False))
-        try:
-            self._driver.submit(event, leaf)
-            await _settled(self._driver, leaf, self._key)
-            _raise_unless_granted(leaf, self._engine)
-        except BaseException:
-            self.give_back(ok=False)
-            raise
-
-    def give_back(self, ok: bool) -> None:
-        """Say that the call has returned, or raised."""
-        if self._begun is not None:
-            self._begun.end(ok)
-        elif self._key is not None:
-            self._driver.post(CallEnded(self._key, self._engine, ok))
-
-    def __enter__(self) -> None:
-        if not self.begin():
-            self.wait()
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self.give_back(kind is None)
-
-    async def __aenter__(self) -> None:
-        if not self.begin():
-            await self.wait_on_loop()
-
-    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self.give_back(kind is None)
-
-    def _arrive(self, *, at_once: bool) -> tuple[LeafArrived, NodeKey]:
-        identity = self._identity
-        spec = NodeSpec(identity.next_leaf(), self._engine, self._kind, depth=_depth())
-        event = _arrival(identity, spec, self._options, at_once)
-        return event, NodeKey(identity.request, spec.name)
-
-
-def _arrival(
-    identity: RequestIdentity, spec: NodeSpec, options: Options, at_once: bool
-) -> LeafArrived:
-    identity.open()
-    return LeafArrived(
-        identity.request,
-        spec,
-        identity.arrived_at,
-        identity.deadline,
-        options.on_full,
-        at_once=at_once,
-    )
-
-
-def runs_in_loop() -> bool:
-    """Tell whether an event loop runs in this thread, all of whose tasks a call here holds up."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _depth() -> int:
-    tell = leaf_depth.get()
-    depth = tell() if tell is not None else None
-    return UNKNOWN_DEPTH if depth is None else depth
-
-
-async def _settled(driver: Driver, leaf: AsyncLeaf, key: NodeKey) -> None:
-    try:
-        await leaf.wait()
-    except BaseException:  # cancelled, or closed with its loop
-        driver.post(NodeCancelled(key))
-        raise
-
-
-def _raise_unless_granted(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> None:
-    if leaf.signal != "granted":
-        assert leaf.outcome is not None, "a leaf ended without an outcome"
-        error = error_for(leaf.outcome, leaf.result, engine)
-        assert error is not None, "a permit ended as done before it was granted"
-        raise error

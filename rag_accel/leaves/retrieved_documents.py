@@ -26,15 +26,15 @@ class RetrievedDocuments:
         self._results: deque[tuple[ReadDocuments, Any]] = deque(maxlen=MOST_RESULTS)
         self._asked: deque[str] = deque(maxlen=MOST_RESULTS)
 
-    def add(self, read: ReadDocuments, result: Any, asked: Iterable[str] = ()) -> None:
-        """Note what a leaf returned, and what it was asked."""
+    def add(self, read: ReadDocuments, result: Any, questions: Iterable[str] = ()) -> None:
+        """Add a leaf's result, and its questions."""
         self._results.append((read, result))
-        self._asked.extend(asked)
+        self._asked.extend(questions)
 
     @property
     def asked(self) -> frozenset[str]:
-        """Return what the latest ones were asked, without white space around it."""
-        return frozenset(one.strip() for one in list(self._asked))
+        """Return the latest questions, without white space around them."""
+        return frozenset(question.strip() for question in list(self._asked))
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Yield ids and texts, each text once, those found last first; at most ``MOST_TEXTS``."""

@@ -1,4 +1,4 @@
-"""Works that an owned engine computes before anyone waits for their values."""
+"""Work items that an owned engine computes before anyone waits for their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rag_accel.scheduler.messages import EngineName, LoopHeldUp, NodeCancelled, 
 
 
 class SubmittedWork:
-    """Works that were submitted together; each value may be taken any number of times.
+    """Work items submitted together; each value may be taken any number of times.
 
     Args:
         driver: schedules them.
@@ -26,7 +26,7 @@ class SubmittedWork:
         self._leaves.append((leaf, key, engine))
 
     def value(self, at: int) -> Any:
-        """Return the value of a work, by its place; raises what its engine raised."""
+        """Return the value of a work item, by its place; raises what its engine raised."""
         leaf, key, engine = self._leaves[at]
         if not leaf.is_over and _get_running_loop() is not None:
             # Neither the hand-over that this loop owes nor those it runs may be waited for.
@@ -42,7 +42,7 @@ class SubmittedWork:
         return value_of(leaf, engine)
 
     def cancel(self) -> None:
-        """Cancel what has not ended."""
+        """Cancel unfinished work."""
         for leaf, key, _ in self._leaves:
             if not leaf.is_over:
                 self._driver.post(NodeCancelled(key))

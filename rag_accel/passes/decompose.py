@@ -2,14 +2,14 @@
 
     search: Retrieval@index(input) -> docs
 
-becomes, on engines of ours,
+becomes, on owned engines,
 
     search.embedding: EMBEDDING@embedder(input) -> search.vector
     search.searching: SEARCHING@index(search.vector) -> docs  after search.embedding
 
 What a stage becomes depends on its engines: an engine that does the whole stage, and every
 borrowed one, gets a single primitive. An index that ranks by words as well is handed the query's
-text beside its vector. Order is kept as the stages have it; removing what carries no data is
+text with its vector. Order is kept as the stages have it; removing what carries no data is
 another pass.
 """
 
@@ -101,7 +101,7 @@ def _all_steps(graph: FrozenRAGraph, engines: Engines) -> _Steps:
 def _steps(
     stage: Stage, engines: Engines, sizes: Mapping[ValueName, int], problems: list[str]
 ) -> tuple[Step, ...]:
-    """Return what a stage becomes, in order; note in ``problems`` what is missing."""
+    """Return a stage's primitives in order; note in ``problems`` what is missing."""
     return tuple(
         _able(stage, step, engines, problems)
         for step in kind_of(stage).steps(stage, engines, sizes)
@@ -119,7 +119,7 @@ def _able(stage: Stage, step: Step, engines: Engines, problems: list[str]) -> St
         problems.append(f"known-engines: stage {stage.name!r} names engine {name!r}; {known}")
     elif kind not in engine.kinds:
         if isinstance(engine, BorrowedEngine) and engine.kinds and not KINDS[kind].owned_only:
-            return replace(step, kind=next(one for one in PrimitiveKind if one in engine.kinds))
+            return replace(step, kind=next(kind for kind in PrimitiveKind if kind in engine.kinds))
         able = listed(sorted(engine.kinds))
         problems.append(
             f"known-engines: stage {stage.name!r} needs {kind}, but engine {name!r} executes {able}"
@@ -154,7 +154,7 @@ def _lower(instance: StageInstance, steps: _Steps, depth: int) -> Iterator[Primi
 
 
 def _with_falling_depth(primitives: Sequence[Primitive]) -> tuple[Primitive, ...]:
-    """Raise the depth of what is not above all that waits for it; takes topological order."""
+    """Raise depths until each exceeds those of its dependents; takes topological order."""
     least: dict[PrimitiveName, int] = {}
     raised: list[Primitive] = []
     for primitive in reversed(primitives):

@@ -1,4 +1,4 @@
-"""Work larger than its engine takes at once is cut (Teola section 4.2, Pass 2).
+"""Stages cut into pieces their engine takes in one step (Teola section 4.2, Pass 2).
 
     best.reranking: RERANKING@reranker(input, docs) -> best  size=40 top_n=3
 
@@ -55,28 +55,28 @@ def decompose_stages(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGr
     return graph.edit(put=pieces)
 
 
-def _num_slices(one: Primitive, context: PassContext) -> int:
-    profile = context.engines.get(one.engine) if one.engine is not None else None
-    is_slice = one.attribute("slice") is not None or one.attribute("fn") is not None
-    if one.kind is not PrimitiveKind.RERANKING or is_slice:
+def _num_slices(primitive: Primitive, context: PassContext) -> int:
+    profile = context.engines.get(primitive.engine) if primitive.engine is not None else None
+    is_slice = primitive.attribute("slice") is not None or primitive.attribute("fn") is not None
+    if primitive.kind is not PrimitiveKind.RERANKING or is_slice:
         return 1
     if not isinstance(profile, EngineProfile) or Capability.ITEMWISE not in profile.capabilities:
         return 1
-    return min(-(-one.size // max(1, profile.max_batch)), MOST_SLICES)
+    return min(-(-primitive.size // max(1, profile.max_batch)), MOST_SLICES)
 
 
-def _cut(one: Primitive, count: int) -> Iterator[Primitive]:
+def _cut(primitive: Primitive, count: int) -> Iterator[Primitive]:
     """Yield the slices of a primitive and their join, which takes its place."""
     if count == 1:
         return
-    kept = tuple((key, value) for key, value in one.attributes if key != "top_n")
+    kept = tuple((key, value) for key, value in primitive.attributes if key != "top_n")
     slices: list[Primitive] = []
     for place in range(count):
-        name = PrimitiveName(f"{one.name}.{place + 1}")
-        low, high = one.size * place // count, one.size * (place + 1) // count
+        name = PrimitiveName(f"{primitive.name}.{place + 1}")
+        low, high = primitive.size * place // count, primitive.size * (place + 1) // count
         slices.append(
             replace(
-                one,
+                primitive,
                 name=name,
                 output=ValueName(name),
                 size=high - low,
@@ -84,17 +84,17 @@ def _cut(one: Primitive, count: int) -> Iterator[Primitive]:
             )
         )
     yield from slices
-    yield joined_ranking(one, slices)
+    yield joined_ranking(primitive, slices)
 
 
 def joined_ranking(
-    one: Primitive, slices: Sequence[Primitive], after: Sequence[PrimitiveName] = ()
+    primitive: Primitive, slices: Sequence[Primitive], after: Sequence[PrimitiveName] = ()
 ) -> Primitive:
-    """Return what makes one ranking of those of the slices, under the name of what was cut."""
-    top_n = one.attribute("top_n")
+    """Return the primitive that joins the slices' rankings, named like the one that was cut."""
+    top_n = primitive.attribute("top_n")
     told = () if top_n is None else (("top_n", top_n),)
     return replace(
-        one,
+        primitive,
         kind=PrimitiveKind.AGGREGATE,
         engine=None,
         inputs=tuple(ValueName(each.name) for each in slices),

@@ -1,4 +1,4 @@
-"""A workflow in plain text: what it is, what it is lowered to and how its engines are driven.
+"""A workflow as text: its stages, its primitives after the passes, and its engines.
 
 The text is stable: equal graphs and engines give equal text in every process. No saving is
 mentioned here, since none is known without a profile.

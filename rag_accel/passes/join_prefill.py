@@ -1,4 +1,4 @@
-"""Prefill and decode become one work where nothing happens between them.
+"""Prefill and decode, joined into one primitive where nothing happens between them.
 
     answer.prefilling: PREFILLING@llm(input, docs) -> answer.prefill  after search.searching
         prompt="{input} {docs}"
@@ -36,10 +36,10 @@ def join_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:
     remove: list[str] = []
     for prefilling in graph.primitives:
         waiting = [graph.by_name[name] for name in graph.successors[prefilling.name]]
-        decodings = [one for one in waiting if _continues(one, prefilling)]
+        decodings = [primitive for primitive in waiting if _continues(primitive, prefilling)]
         if prefilling.kind not in _WHOLE or len(decodings) != 1:
             continue
-        followers = [one for one in waiting if one is not decodings[0]]
+        followers = [primitive for primitive in waiting if primitive is not decodings[0]]
         if all(follower.attribute("text") == decodings[0].name for follower in followers):
             put.append(_joined(prefilling, decodings[0]))
             put += [_waiting_for_the_same(follower, prefilling) for follower in followers]

@@ -18,9 +18,11 @@ from rag_accel.graph.nodes import listed, suggestion
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.spec import offenders, verify
-from rag_accel.passes.context import Change, Freed, PassContext, change_between, freed_from
+from rag_accel.passes.changes import Change, change_between
+from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose_stages import decompose_stages
 from rag_accel.passes.join_prefill import join_prefill
+from rag_accel.passes.ordering import Freed, freed_from
 from rag_accel.passes.pipeline_decoding import pipeline_decoding
 from rag_accel.passes.prune_dependencies import prune_dependencies
 from rag_accel.passes.rerank_by_source import rerank_by_source
@@ -57,16 +59,16 @@ STATIC_PASSES: Final = (
 _registered: list[Pass] = []
 
 
-def register_pass(one: Pass) -> Pass:
+def register_pass(new_pass: Pass) -> Pass:
     """Let accelerators made from now on apply a pass, after ours, and know it by its name.
 
     Raises:
         ConfigError: if another pass has this name.
     """
-    if one.name in _known(static_passes()):
-        raise ConfigError("a pass is registered already", found=one.name, valid="another name")
-    _registered.append(one)
-    return one
+    if new_pass.name in _known(static_passes()):
+        raise ConfigError("a pass is registered already", found=new_pass.name, valid="another name")
+    _registered.append(new_pass)
+    return new_pass
 
 
 def static_passes() -> tuple[Pass, ...]:
@@ -83,7 +85,7 @@ OFF_BY_DEFAULT: Final = frozenset({"decompose_stages", "pipeline_decoding", "rer
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the passes made of a graph.
+    """The result of the passes over one graph.
 
     Args:
         graph: what is executed.
@@ -162,12 +164,9 @@ def _chosen(enabled: frozenset[str] | None, passes: tuple[Pass, ...]) -> tuple[P
     return tuple(pass_ for pass_ in passes if pass_.name in enabled)
 
 
-# Plans ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """All that a plan depends on, and nothing of the user's but names and prompts."""
+    """The cache key of a plan; of the user's objects it holds only names and prompts."""
 
     primitives: tuple[Primitive, ...]
     external: tuple[PrimitiveName, ...]
@@ -192,14 +191,14 @@ def _plan(key: _Key) -> Plan:
 _kept_plan = lru_cache(PLANS_KEPT)(_plan)
 
 
-def _check(one: Pass, graph: PrimitiveGraph, context: PassContext) -> None:
+def _check(pass_: Pass, graph: PrimitiveGraph, context: PassContext) -> None:
     broken = offenders(graph, "e-graph", context.engines)
     if broken:
         raise PassError(
             "a pass left a graph that cannot be executed",
-            where=f"pass {one.name!r}",
+            where=f"pass {pass_.name!r}",
             found="; ".join(broken),
-            hint=f"switch {one.name!r} off and report this",
+            hint=f"switch {pass_.name!r} off and report this",
         )
 
 
@@ -220,9 +219,6 @@ def _is_hashable(key: Hashable) -> bool:
     return True
 
 
-# Values of attributes ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Slot:
     """A placeholder for the value of an attribute that no pass looks at."""
@@ -231,13 +227,14 @@ class _Slot:
     attribute: str
 
 
-def _without_values(one: Primitive) -> Primitive:
-    if all(_is_plain(value) for _, value in one.attributes):
-        return one
+def _without_values(primitive: Primitive) -> Primitive:
+    if all(_is_plain(value) for _, value in primitive.attributes):
+        return primitive
     kept = (
-        (key, value if _is_plain(value) else _Slot(one.name, key)) for key, value in one.attributes
+        (key, value if _is_plain(value) else _Slot(primitive.name, key))
+        for key, value in primitive.attributes
     )
-    return replace(one, attributes=tuple(kept))
+    return replace(primitive, attributes=tuple(kept))
 
 
 def _is_plain(value: object) -> bool:
@@ -250,10 +247,10 @@ def _with_values(planned: PrimitiveGraph, source: PrimitiveGraph) -> PrimitiveGr
     return PrimitiveGraph(primitives, planned.external)
 
 
-def _filled(one: Primitive, source: PrimitiveGraph) -> Primitive:
-    if not any(isinstance(value, _Slot) for _, value in one.attributes):
-        return one
-    return replace(one, attributes=tuple(_values(one.attributes, source)))
+def _filled(primitive: Primitive, source: PrimitiveGraph) -> Primitive:
+    if not any(isinstance(value, _Slot) for _, value in primitive.attributes):
+        return primitive
+    return replace(primitive, attributes=tuple(_values(primitive.attributes, source)))
 
 
 def _values(

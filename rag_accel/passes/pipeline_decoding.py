@@ -1,4 +1,4 @@
-"""Items of a list go on while the list is still being written (Teola section 4.2, Pass 4).
+"""Pipelined decoding: items of a list go on while the rest is generated (Teola 4.2, Pass 4).
 
     expand.decoding: DECODING@llm(input) -> text
     list.function: FUNCTION(text) -> list  after expand.decoding  items=2
@@ -15,7 +15,7 @@ list when that is known, as before: so it does not matter whether the text has f
 than were expected, and every value is the same with and without this pass.
 
 Only embeddings, searches and rerankings of owned engines go ahead of the end of the list. Whatever
-else came after the list still does: code of the user's, borrowed engines, and what could notice the
+else came after the list still does: user code, borrowed engines, and what could notice the
 order.
 
 Differs: the paper's decoding ends as a chain of partial ones. Here it stays whole beside them, so
@@ -31,7 +31,8 @@ from rag_accel.engine_api import Capability, EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
-from rag_accel.passes.context import PassContext, all_earlier
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.ordering import all_earlier
 
 CREDIT_BATCHES = 2
 """Batches of items that may be on their way over one edge."""
@@ -104,22 +105,26 @@ def _with_items(graph: PrimitiveGraph, source: _ItemSource, context: PassContext
     earlier: dict[PrimitiveName, frozenset[PrimitiveName]] = {}
     rewritten: list[Primitive] = []
     for old in graph.primitives:
-        one = taken.get(old.name, old)
-        before = _behind(one, earlier)
-        if read in was_earlier[one.name] and one.name not in taken and one.name not in ahead:
+        primitive = taken.get(old.name, old)
+        before = _behind(primitive, earlier)
+        if (
+            read in was_earlier[primitive.name]
+            and primitive.name not in taken
+            and primitive.name not in ahead
+        ):
             if read not in before:
-                one = replace(one, after=(*one.after, read))
-            before = _behind(one, earlier)
-        earlier[one.name] = before
-        rewritten.append(one)
+                primitive = replace(primitive, after=(*primitive.after, read))
+            before = _behind(primitive, earlier)
+        earlier[primitive.name] = before
+        rewritten.append(primitive)
     # A primitive that waits for something did so before, so order and depths hold.
     return PrimitiveGraph(tuple(rewritten), graph.external)
 
 
 def _behind(
-    one: Primitive, earlier: dict[PrimitiveName, frozenset[PrimitiveName]]
+    primitive: Primitive, earlier: dict[PrimitiveName, frozenset[PrimitiveName]]
 ) -> frozenset[PrimitiveName]:
-    return frozenset(one.after).union(*(earlier.get(name, ()) for name in one.after))
+    return frozenset(primitive.after).union(*(earlier.get(name, ()) for name in primitive.after))
 
 
 def _partial_decodings(
@@ -141,29 +146,31 @@ def _partial_decodings(
             yield replace(primitive, kind=kind, after=after, attributes=attributes)
 
 
-def _takes_item(one: Primitive, source: _ItemSource, context: PassContext) -> bool:
+def _takes_item(primitive: Primitive, source: _ItemSource, context: PassContext) -> bool:
     return (
-        one.kind is PrimitiveKind.FUNCTION
-        and one.attribute("item", -1) >= 0
-        and one.inputs == (source.read.output,)
-        and one.after == (source.read.name,)
-        and one.output not in source.used
-        and one.output not in context.reduced
+        primitive.kind is PrimitiveKind.FUNCTION
+        and primitive.attribute("item", -1) >= 0
+        and primitive.inputs == (source.read.output,)
+        and primitive.after == (source.read.name,)
+        and primitive.output not in source.used
+        and primitive.output not in context.reduced
     )
 
 
-def _may_go_ahead(one: Primitive, source: _ItemSource, context: PassContext) -> bool:
+def _may_go_ahead(primitive: Primitive, source: _ItemSource, context: PassContext) -> bool:
     """Tell whether it cannot be noticed that it runs before the list has ended."""
-    engine = _owned_engine(one, context)
-    if engine is None or one.kind not in _GOES_AHEAD or one.reads_all:
+    engine = _owned_engine(primitive, context)
+    if engine is None or primitive.kind not in _GOES_AHEAD or primitive.reads_all:
         return False
-    if not source.written.isdisjoint(one.inputs) or not context.reduced.isdisjoint(one.inputs):
+    if not source.written.isdisjoint(primitive.inputs) or not context.reduced.isdisjoint(
+        primitive.inputs
+    ):
         return False
     # Two names may stand for one engine; equal profiles are all that tells.
     shares = engine == _owned_engine(source.decoding, context)
-    return one.output not in source.used and (engine.pure or not shares)
+    return primitive.output not in source.used and (engine.pure or not shares)
 
 
-def _owned_engine(one: Primitive, context: PassContext) -> EngineProfile | None:
-    engine = context.engines.get(one.engine) if one.engine is not None else None
+def _owned_engine(primitive: Primitive, context: PassContext) -> EngineProfile | None:
+    engine = context.engines.get(primitive.engine) if primitive.engine is not None else None
     return engine if isinstance(engine, EngineProfile) else None

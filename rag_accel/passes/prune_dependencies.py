@@ -1,4 +1,4 @@
-"""Primitives run as soon as what they read is there (Teola section 4.2, Pass 1).
+"""Dependency pruning: primitives wait only for what they read (Teola section 4.2, Pass 1).
 
     search.embedding: EMBEDDING@embedder(input) -> search.vector  after plan.decoding
 
@@ -11,8 +11,8 @@ a user could notice that it is gone:
 
 - Of one value, writing stays before or after reading and writing. A reduced value is the
   exception: its parts are folded in the order of the stages, so its writers need none.
-- Code of the user's keeps its place among everything: functions, conditions, borrowed engines,
-  the reducer of a value that is read, an object of the user's that is iterated for its documents.
+- User code keeps its place among everything: functions, conditions, borrowed engines,
+  the reducer of a value that is read, a user's object that is iterated for its documents.
   It may change what others read (an index, a list in place), and it must neither run after a
   failure nor be left out because of one that would have come later.
 - An ingestion keeps its place too: it changes what is found.
@@ -32,7 +32,8 @@ from rag_accel.engine_api import EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.order import topological
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
-from rag_accel.passes.context import Earlier, PassContext, all_earlier
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.ordering import Earlier, all_earlier
 
 _FINDS_DOCUMENTS = frozenset(
     {PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING, PrimitiveKind.PRUNING}
@@ -68,32 +69,36 @@ def prune_dependencies(graph: PrimitiveGraph, context: PassContext) -> Primitive
 
 
 def _is_movable(
-    one: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
+    primitive: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
 ) -> bool:
-    """Tell whether it is work of an owned engine that runs no code of the user's."""
-    if not _is_owned(one, context) or one.kind is PrimitiveKind.INGESTION:
+    """Tell whether an owned engine executes it without any user code."""
+    if not _is_owned(primitive, context) or primitive.kind is PrimitiveKind.INGESTION:
         return False
-    if one.reads_all or not context.reduced.isdisjoint(one.inputs):
+    if primitive.reads_all or not context.reduced.isdisjoint(primitive.inputs):
         return False
-    return one.kind is not PrimitiveKind.RERANKING or _are_found(one, graph, earlier, context)
+    return primitive.kind is not PrimitiveKind.RERANKING or _are_found(
+        primitive, graph, earlier, context
+    )
 
 
 def _are_found(
-    one: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
+    primitive: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
 ) -> bool:
     """Tell whether owned engines found the documents it is given; another's may be an iterator."""
-    writers = [other for other in graph.primitives if other.output == one.inputs[-1]]
-    return any(writer.name in earlier[one.name] for writer in writers) and all(
+    writers = [other for other in graph.primitives if other.output == primitive.inputs[-1]]
+    return any(writer.name in earlier[primitive.name] for writer in writers) and all(
         writer.kind in _FINDS_DOCUMENTS and _is_owned(writer, context) for writer in writers
     )
 
 
-def _is_owned(one: Primitive, context: PassContext) -> bool:
-    return one.engine is not None and isinstance(context.engines.get(one.engine), EngineProfile)
+def _is_owned(primitive: Primitive, context: PassContext) -> bool:
+    return primitive.engine is not None and isinstance(
+        context.engines.get(primitive.engine), EngineProfile
+    )
 
 
-def _may_stream(one: Primitive, graph: PrimitiveGraph) -> bool:
-    return one.kind is PrimitiveKind.DECODING and not graph.successors[one.name]
+def _may_stream(primitive: Primitive, graph: PrimitiveGraph) -> bool:
+    return primitive.kind is PrimitiveKind.DECODING and not graph.successors[primitive.name]
 
 
 def _must_keep_order(first: Primitive, then: Primitive, context: PassContext) -> bool:
@@ -108,9 +113,9 @@ def _must_keep_order(first: Primitive, then: Primitive, context: PassContext) ->
 def _share_an_impure_engine(first: Primitive, then: Primitive, context: PassContext) -> bool:
     assert first.engine is not None, "only work of engines is movable"
     assert then.engine is not None, "only work of engines is movable"
-    one, other = context.engines[first.engine], context.engines[then.engine]
+    one_engine, other = context.engines[first.engine], context.engines[then.engine]
     # Two names may stand for one engine; equal profiles are all that tells.
-    return one == other and not one.pure
+    return one_engine == other and not one_engine.pure
 
 
 def _fewest_waits(
@@ -122,10 +127,12 @@ def _fewest_waits(
     waits: dict[PrimitiveName, tuple[PrimitiveName, ...]] = {}
     for name in topological(graph.successors):
         wanted = needed[name]
-        by_others = frozenset[PrimitiveName]().union(*(implied.get(one, ()) for one in wanted))
+        by_others = frozenset[PrimitiveName]().union(
+            *(implied.get(source, ()) for source in wanted)
+        )
         implied[name] = wanted | by_others
         kept = [source for source in graph.by_name[name].after if source in wanted]
-        added = sorted(wanted.difference(kept, by_others), key=lambda one: place[one])
+        added = sorted(wanted.difference(kept, by_others), key=lambda source: place[source])
         waits[name] = (*kept, *added)
     return waits
 

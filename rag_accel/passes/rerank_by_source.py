@@ -1,4 +1,4 @@
-"""What each search has found is reranked as soon as it is there (Teola 4.2, Passes 2 and 4).
+"""Reranking of each search's documents as soon as they arrive (Teola 4.2, Passes 2 and 4).
 
     all.function: FUNCTION(found1, found2) -> found  after a.searching, b.searching
         fn=@merged union="prefix"
@@ -16,7 +16,7 @@ becomes, on an ``itemwise`` engine,
 Each slice takes the documents that its last search adds to the union of those before it, so every
 document is scored once and the join sees them in the order of the whole. Searches that end together
 are reranked in one step anyway; where their queries come one after the other, because they are
-taken off a list that is being written, reranking goes on beside the writing.
+taken off a list that is being written, reranking overlaps with the writing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from rag_accel.engine_api import (
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
-from rag_accel.passes.context import PassContext, all_earlier
+from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose_stages import joined_ranking
+from rag_accel.passes.ordering import all_earlier
 
 
 def rerank_by_source(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:
@@ -45,25 +46,27 @@ def rerank_by_source(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGr
         union = _union(primitive, graph, context)
         sources = [] if union is None else _sources(union, graph, context)
         if union is not None and len(sources) > 1:
-            asked = [each.name for each in graph.primitives if each.output == primitive.inputs[0]]
+            query_writers = [
+                each.name for each in graph.primitives if each.output == primitive.inputs[0]
+            ]
             earlier = all_earlier(graph)[primitive.name]
-            query = [name for name in asked if name in earlier]
+            query = [name for name in query_writers if name in earlier]
             slices = list(_slices(primitive, union, sources, query))
             put += [*slices, joined_ranking(primitive, slices, after=primitive.after)]
     return graph.edit(put=put)
 
 
-def _union(one: Primitive, graph: PrimitiveGraph, context: PassContext) -> Primitive | None:
+def _union(primitive: Primitive, graph: PrimitiveGraph, context: PassContext) -> Primitive | None:
     """Return the function that makes the documents of a reranking, if it is such a union."""
-    profile = context.engines.get(one.engine) if one.engine is not None else None
-    if one.kind is not PrimitiveKind.RERANKING or len(one.inputs) != 2:
+    profile = context.engines.get(primitive.engine) if primitive.engine is not None else None
+    if primitive.kind is not PrimitiveKind.RERANKING or len(primitive.inputs) != 2:
         return None
     if not isinstance(profile, EngineProfile) or Capability.ITEMWISE not in profile.capabilities:
         return None
-    if one.attribute("slice") is not None or one.attribute("fn") is not None:
+    if primitive.attribute("slice") is not None or primitive.attribute("fn") is not None:
         return None
-    union = _only_writer(one.inputs[1], graph, context)
-    if union is None or union.attribute("union") is None or union.name not in one.after:
+    union = _only_writer(primitive.inputs[1], graph, context)
+    if union is None or union.attribute("union") is None or union.name not in primitive.after:
         return None
     return union
 
@@ -71,7 +74,11 @@ def _union(one: Primitive, graph: PrimitiveGraph, context: PassContext) -> Primi
 def _sources(union: Primitive, graph: PrimitiveGraph, context: PassContext) -> list[Primitive]:
     """Return the searches whose results a union joins, in its order; none if it joins others."""
     found = [_only_writer(name, graph, context) for name in union.inputs]
-    searches = [one for one in found if one is not None and one.kind is PrimitiveKind.SEARCHING]
+    searches = [
+        primitive
+        for primitive in found
+        if primitive is not None and primitive.kind is PrimitiveKind.SEARCHING
+    ]
     names = {search.name for search in searches}
     is_all = len(names) == len(found) and names <= set(union.after)
     return searches if is_all else []
@@ -83,22 +90,22 @@ def _only_writer(value: ValueName, graph: PrimitiveGraph, context: PassContext) 
 
 
 def _slices(
-    one: Primitive, union: Primitive, sources: list[Primitive], query: list[PrimitiveName]
+    primitive: Primitive, union: Primitive, sources: list[Primitive], query: list[PrimitiveName]
 ) -> Iterator[Primitive]:
     """Yield the slices; each waits for the query and for all but the searches after its own."""
-    kept = tuple((key, value) for key, value in one.attributes if key != "top_n")
+    kept = tuple((key, value) for key, value in primitive.attributes if key != "top_n")
     names = {source.name for source in sources}
     others = (
         *(name for name in union.after if name not in names),
-        *(name for name in one.after if name != union.name),
+        *(name for name in primitive.after if name != union.name),
         *query,
     )
     for place, source in enumerate(sources, start=1):
-        name = PrimitiveName(f"{one.name}.{place}")
+        name = PrimitiveName(f"{primitive.name}.{place}")
         yield replace(
-            one,
+            primitive,
             name=name,
-            inputs=(one.inputs[0], *union.inputs[:place]),
+            inputs=(primitive.inputs[0], *union.inputs[:place]),
             output=ValueName(name),
             after=tuple(dict.fromkeys((*(each.name for each in sources[:place]), *others))),
             size=source.attribute("top_k", 1),

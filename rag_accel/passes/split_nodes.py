@@ -52,15 +52,17 @@ def joined(
         return np.concatenate(results)
     for part in results:
         _check_ranking(part, where)
-    documents: list[ScoredDocument] = [one for part in results for one in part]
+    documents: list[ScoredDocument] = [document for part in results for document in part]
     # Stable, also in reverse: equal scores keep the order of the documents.
-    documents.sort(key=lambda one: one.score, reverse=True)
+    documents.sort(key=lambda document: document.score, reverse=True)
     return tuple(documents[: payload.top_n])
 
 
 def _check_ranking(ranking: Any, where: str) -> None:
     found = cast("Any", ranking) if isinstance(ranking, list | tuple) else (ranking,)
-    wrong = [type(one).__name__ for one in found if not isinstance(one, ScoredDocument)]
+    wrong = [
+        type(document).__name__ for document in found if not isinstance(document, ScoredDocument)
+    ]
     if wrong:
         raise EngineOutputError(
             "a reranker returned something that is no ranking",

@@ -1,4 +1,4 @@
-"""What is known of a prompt is prefilled before the rest is there (Teola 4.2, Pass 3).
+"""Partial prefill: the known beginning of a prompt before the rest (Teola 4.2, Pass 3).
 
     search.searching: SEARCHING@index(search.vector) -> docs  after search.embedding
     answer.prefilling: PREFILLING@llm(input, docs) -> answer.prefill
@@ -32,7 +32,8 @@ from rag_accel.engine_api import EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import PromptPiece, ValueName, split_prompt
-from rag_accel.passes.context import PassContext, all_earlier
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.ordering import all_earlier
 from rag_accel.passes.prune_dependencies import prune_dependencies
 
 LEAST_TOKENS: Final = 64
@@ -77,10 +78,10 @@ def split_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph
     return graph.edit(put=put)
 
 
-def _can_be_cut(one: Primitive, context: PassContext) -> bool:
-    profile = context.engines.get(one.engine) if one.engine is not None else None
+def _can_be_cut(primitive: Primitive, context: PassContext) -> bool:
+    profile = context.engines.get(primitive.engine) if primitive.engine is not None else None
     return (
-        one.kind is PrimitiveKind.PREFILLING
+        primitive.kind is PrimitiveKind.PREFILLING
         and isinstance(profile, EngineProfile)
         and profile.kinds >= _PARTS
     )
@@ -101,9 +102,6 @@ def _cut(whole: Primitive, draft: Primitive) -> tuple[Primitive, Primitive]:
         after=(*whole.after, partial.name),
     )
     return partial, full
-
-
-# Beginnings ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ def _num_tokens(value: ValueName, graph: PrimitiveGraph) -> int:
             return told
         sources = [writer]
         if writer.kind is PrimitiveKind.FUNCTION:
-            sources = [one for name in writer.inputs for one in _writers(name, graph)]
+            sources = [source for name in writer.inputs for source in _writers(name, graph)]
         if any(source.kind in _FINDS_DOCUMENTS for source in sources):
             return LONG_VALUE_TOKENS
     return SHORT_VALUE_TOKENS

@@ -1,1 +1,1 @@
-"""Where the time of requests went, read off the trace."""
+"""Profiles of requests, computed from the trace."""

@@ -1,4 +1,4 @@
-"""Recorded events, put together again: ``assemble(events) -> Recording``."""
+"""Assembly of trace events into a recording: ``assemble(events) -> Recording``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from operator import attrgetter
 
 from rag_accel.profile.recording import (
     LEAF,
@@ -33,7 +34,7 @@ _Primitives = Sequence[RecordedPrimitive]
 
 
 def assemble(events: Iterable[TraceEvent], dropped: int = 0) -> Recording:
-    """Return what the events of one accelerator tell, whatever is missing from them."""
+    """Return the recording of one accelerator's events, some of which may be missing."""
     seen = _Seen()
     for event in events:
         seen.take(event)
@@ -44,10 +45,10 @@ def assemble(events: Iterable[TraceEvent], dropped: int = 0) -> Recording:
         _request(id, primitives.get(id, ()), seen)
         for id in dict.fromkeys([*seen.started, *primitives])
     ]
-    used = (one.engine for several in primitives.values() for one in several)
+    used = (primitive.engine for several in primitives.values() for primitive in several)
     engines = {name: RecordedEngine(name) for name in used} | seen.engines
     return Recording(
-        tuple(sorted(requests, key=lambda one: (one.arrived_s, f"{one.id:>20}"))),
+        tuple(sorted(requests, key=lambda request: (request.arrived_s, f"{request.id:>20}"))),
         tuple(_step(started, seen) for started in seen.steps.values()),
         dict(sorted(engines.items())),
         dropped,
@@ -56,7 +57,7 @@ def assemble(events: Iterable[TraceEvent], dropped: int = 0) -> Recording:
 
 @dataclass(slots=True)
 class _Seen:
-    """Events sorted by what they are about."""
+    """Events sorted by their subject."""
 
     engines: dict[str, RecordedEngine] = field(default_factory=dict[str, RecordedEngine])
     started: dict[RequestId, RequestStarted] = field(
@@ -141,8 +142,8 @@ def _request(id: RequestId, primitives: _Primitives, seen: _Seen) -> RecordedReq
         arrived_s=arrived_s,
         ended_s=max([arrived_s, ended_s, *(primitive.ended_s for primitive in primitives)]),
         outcome=end.outcome if end else None,
-        primitives=tuple(sorted(linked, key=_started)),
-        nested=tuple(sorted(nested, key=_started)),
+        primitives=tuple(sorted(linked, key=attrgetter("started_s"))),
+        nested=tuple(sorted(nested, key=attrgetter("started_s"))),
         whole=started is not None and end is not None,
     )
 
@@ -153,17 +154,19 @@ def _linked(own: _Primitives) -> list[RecordedPrimitive]:
     The scheduler makes a primitive ready at the moment its last dependency ends, and all that has
     none together. Both are known more exactly than from how long each was ready.
     """
-    by_name = {one.name: one for one in own}
-    first_s = min((one.ready_s for one in own if not one.after), default=0.0)
+    by_name = {primitive.name: primitive for primitive in own}
+    first_s = min((primitive.ready_s for primitive in own if not primitive.after), default=0.0)
     linked: list[RecordedPrimitive] = []
-    for one in own:
-        before = [by_name[name] for name in dict.fromkeys(one.after) if name in by_name]
-        ended = [other for other in before if other.ended_s <= one.started_s]
-        if ended and len(ended) == len(set(one.after)):
+    for primitive in own:
+        before = [by_name[name] for name in dict.fromkeys(primitive.after) if name in by_name]
+        ended = [other for other in before if other.ended_s <= primitive.started_s]
+        if ended and len(ended) == len(set(primitive.after)):
             ready_s = max(other.ended_s for other in ended)
         else:
-            ready_s = one.ready_s if one.after else first_s
-        linked.append(replace(one, after=tuple(other.name for other in ended), ready_s=ready_s))
+            ready_s = primitive.ready_s if primitive.after else first_s
+        linked.append(
+            replace(primitive, after=tuple(other.name for other in ended), ready_s=ready_s)
+        )
     return linked
 
 
@@ -172,16 +175,18 @@ def _followed(own: _Primitives) -> list[RecordedPrimitive]:
 
     One that ended at the very moment another came was before it if it was dispatched before.
     """
-    order = {one.name: place for place, one in enumerate(own)}
-    by_end = sorted(own, key=lambda one: (one.ended_s, order[one.name]))
-    ends = [(one.ended_s, order[one.name]) for one in by_end]
+    order = {primitive.name: place for place, primitive in enumerate(own)}
+    by_end = sorted(own, key=lambda primitive: (primitive.ended_s, order[primitive.name]))
+    ends = [(primitive.ended_s, order[primitive.name]) for primitive in by_end]
     #: of those that had ended by then, when the last came
-    latest = list(accumulate(((one.ready_s, order[one.name]) for one in by_end), max))
+    latest = list(
+        accumulate(((primitive.ready_s, order[primitive.name]) for primitive in by_end), max)
+    )
     linked: list[RecordedPrimitive] = []
-    for one in own:
-        count = bisect_left(ends, (one.ready_s, order[one.name]))
+    for primitive in own:
+        count = bisect_left(ends, (primitive.ready_s, order[primitive.name]))
         first = bisect_left(ends, latest[count - 1], 0, count) if count else 0
-        linked.append(replace(one, after=tuple(other.name for other in by_end[first:count])))
+        linked.append(replace(primitive, after=tuple(other.name for other in by_end[first:count])))
     return linked
 
 
@@ -196,7 +201,3 @@ def _step(started: StepStarted, seen: _Seen) -> RecordedStep:
         threads=started.threads,
         ok=ended.ok if ended else None,
     )
-
-
-def _started(one: RecordedPrimitive) -> float:
-    return one.started_s

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from rag_accel.profile.recording import (
@@ -72,38 +73,42 @@ class _Writer:
         steps = [step for step in recording.steps if step.engine == engine.name]
         title = engine.name if engine.owned else f"{engine.name} (borrowed)"
         if engine.owned or steps:
-            for track, step in self._placed(ENGINES, title, steps, _step_start):
+            for track, step in self._placed(ENGINES, title, steps, attrgetter("started_s")):
                 self._slice(ENGINES, track, *_step_slice(step), step.started_s, step.ended_s)
         else:
-            calls = [one for one in used if one.ended_s > one.started_s]
-            for track, call in self._placed(ENGINES, title, calls, _started):
+            calls = [primitive for primitive in used if primitive.ended_s > primitive.started_s]
+            for track, call in self._placed(ENGINES, title, calls, attrgetter("started_s")):
                 told = {"stage": call.stage, "outcome": _outcome(call.outcome)}
                 self._slice(ENGINES, track, call.name, told, call.started_s, call.ended_s)
         self._count_queue(engine.name, used)
 
     def write_request(self, request: RecordedRequest) -> None:
-        """Write a request's primitives, and what waited for what."""
+        """Write a request's primitives and their dependencies."""
         title = f"request {request.id} ({request.origin}, {_outcome(request.outcome)})"
-        every = sorted([*request.primitives, *request.nested], key=_ready)
+        every = sorted([*request.primitives, *request.nested], key=attrgetter("ready_s"))
         where: dict[str, tuple[int, RecordedPrimitive]] = {}
-        for track, one in self._placed(REQUESTS, title, every, _ready):
-            where[one.name] = (track, one)
+        for track, primitive in self._placed(REQUESTS, title, every, attrgetter("ready_s")):
+            where[primitive.name] = (track, primitive)
             told = {
-                "kind": one.kind,
-                "engine": one.engine,
-                "outcome": _outcome(one.outcome),
-                "depth": one.depth,
-                "size": one.size,
+                "kind": primitive.kind,
+                "engine": primitive.engine,
+                "outcome": _outcome(primitive.outcome),
+                "depth": primitive.depth,
+                "size": primitive.size,
             }
-            self._slice(REQUESTS, track, one.name, told, one.ready_s, one.ended_s)
-            if one.started_s > one.ready_s:
-                self._slice(REQUESTS, track, "queued", {}, one.ready_s, one.started_s)
-            if one.ended_s > one.started_s:
-                self._slice(REQUESTS, track, "running", {}, one.started_s, one.ended_s)
-        for track, one in where.values():
-            for name in one.after:
-                if name in where and where[name][1].running_s > 0 and one.ended_s > one.ready_s:
-                    self._arrow(*where[name], track, one)
+            self._slice(REQUESTS, track, primitive.name, told, primitive.ready_s, primitive.ended_s)
+            if primitive.started_s > primitive.ready_s:
+                self._slice(REQUESTS, track, "queued", {}, primitive.ready_s, primitive.started_s)
+            if primitive.ended_s > primitive.started_s:
+                self._slice(REQUESTS, track, "running", {}, primitive.started_s, primitive.ended_s)
+        for track, primitive in where.values():
+            for name in primitive.after:
+                if (
+                    name in where
+                    and where[name][1].running_s > 0
+                    and primitive.ended_s > primitive.ready_s
+                ):
+                    self._arrow(*where[name], track, primitive)
 
     def _placed(
         self, process: int, title: str, spans: Sequence[_Span], start: Callable[[_Span], float]
@@ -130,10 +135,10 @@ class _Writer:
 
     def _count_queue(self, engine: str, used: Iterable[RecordedPrimitive]) -> None:
         changes: dict[float, int] = {}
-        for one in used:
-            if one.started_s > one.ready_s:
-                changes[one.ready_s] = changes.get(one.ready_s, 0) + 1
-                changes[one.started_s] = changes.get(one.started_s, 0) - 1
+        for primitive in used:
+            if primitive.started_s > primitive.ready_s:
+                changes[primitive.ready_s] = changes.get(primitive.ready_s, 0) + 1
+                changes[primitive.started_s] = changes.get(primitive.started_s, 0) - 1
         queued = 0
         for at in sorted(changes):
             queued += changes[at]
@@ -189,15 +194,3 @@ def _order(event: _Json) -> tuple[float, int, int, float]:
 
 def _outcome(outcome: str | None) -> str:
     return outcome or "unfinished"
-
-
-def _step_start(step: RecordedStep) -> float:
-    return step.started_s
-
-
-def _started(one: RecordedPrimitive) -> float:
-    return one.started_s
-
-
-def _ready(one: RecordedPrimitive) -> float:
-    return one.ready_s

@@ -1,4 +1,4 @@
-"""The chain of primitives that a request's time was spent on, and what had time to spare.
+"""The critical path of a request, and the slack of the primitives off it.
 
 Backwards from the request's end: the primitive that ended last, then of what it waited for the
 one that ended last, and so on. The chain's parts cover the request from arrival to end without a
@@ -80,11 +80,11 @@ def critical_path(request: RecordedRequest) -> CriticalPath:
     chain.reverse()
     parts: list[PathSegment] = []
     now = request.arrived_s
-    for one in chain:
-        parts.append(PathSegment("outside", now, one.ready_s))
-        parts.append(PathSegment("queued", one.ready_s, one.started_s, one))
-        parts.append(PathSegment("running", one.started_s, one.ended_s, one))
-        now = one.ended_s
+    for primitive in chain:
+        parts.append(PathSegment("outside", now, primitive.ready_s))
+        parts.append(PathSegment("queued", primitive.ready_s, primitive.started_s, primitive))
+        parts.append(PathSegment("running", primitive.started_s, primitive.ended_s, primitive))
+        now = primitive.ended_s
     parts.append(PathSegment("outside", now, request.ended_s))
     shown = tuple(part for part in parts if part.end_s > part.start_s)
     return CriticalPath(request, tuple(chain), shown, _slack(request, chain))
@@ -98,30 +98,30 @@ def stage_times(request: RecordedRequest) -> tuple[StageTimes, ...]:
     return tuple(
         StageTimes(
             stage,
-            1000 * sum(one.ready_s - request.arrived_s for one in several),
-            1000 * sum(one.queued_s for one in several),
-            1000 * sum(one.running_s for one in several),
+            1000 * sum(primitive.ready_s - request.arrived_s for primitive in several),
+            1000 * sum(primitive.queued_s for primitive in several),
+            1000 * sum(primitive.running_s for primitive in several),
         )
         for stage, several in stages.items()
     )
 
 
 def _slack(request: RecordedRequest, chain: list[RecordedPrimitive]) -> dict[str, float]:
-    """Go back from the end: how late may each end, so that what follows still ends in time."""
+    """Return the slack of each primitive, computed backwards from the end."""
     end_s = chain[-1].ended_s if chain else request.ended_s
     by_name = {primitive.name: primitive for primitive in request.primitives}
     latest = dict.fromkeys(by_name, end_s)
     # What a primitive waited for has ended, so it started earlier, or at once and stands before.
-    for one in reversed(request.primitives):
-        before = [by_name[name] for name in one.after if name in by_name]
+    for primitive in reversed(request.primitives):
+        before = [by_name[name] for name in primitive.after if name in by_name]
         if before:
-            spent_s = one.ended_s - max(other.ended_s for other in before)
+            spent_s = primitive.ended_s - max(other.ended_s for other in before)
             for other in before:
-                latest[other.name] = min(latest[other.name], latest[one.name] - spent_s)
-    on_path = {one.name for one in chain}
+                latest[other.name] = min(latest[other.name], latest[primitive.name] - spent_s)
+    on_path = {primitive.name for primitive in chain}
     return {
-        name: 0.0 if name in on_path else max(0.0, latest[name] - one.ended_s)
-        for name, one in by_name.items()
+        name: 0.0 if name in on_path else max(0.0, latest[name] - primitive.ended_s)
+        for name, primitive in by_name.items()
     }
 
 
@@ -129,4 +129,6 @@ def _last(
     primitives: tuple[RecordedPrimitive, ...] | list[RecordedPrimitive],
 ) -> RecordedPrimitive | None:
     """Return the primitive that ended last; of several, the one that started last."""
-    return max(primitives, key=lambda one: (one.ended_s, one.started_s), default=None)
+    return max(
+        primitives, key=lambda primitive: (primitive.ended_s, primitive.started_s), default=None
+    )

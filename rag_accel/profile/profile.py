@@ -112,8 +112,8 @@ def engine_uses(recording: Recording) -> tuple[EngineUse, ...]:
     return tuple(uses)
 
 
-def _row(one: RecordedPrimitive) -> _Row:
-    return one.stage, one.kind, one.engine
+def _row(primitive: RecordedPrimitive) -> _Row:
+    return primitive.stage, primitive.kind, primitive.engine
 
 
 def _stage(
@@ -121,14 +121,15 @@ def _stage(
 ) -> StageProfile:
     number = len(several)
     ms = 1000 / number
-    times_ms = sorted(1000 * (one.ended_s - one.ready_s) for _, one in several)
+    times_ms = sorted(1000 * (primitive.ended_s - primitive.ready_s) for _, primitive in several)
     return StageProfile(
         *row,
         count=number,
-        failed=sum(one.outcome != "done" for _, one in several),
-        waiting_ms=ms * sum(one.ready_s - request.arrived_s for request, one in several),
-        queued_ms=ms * sum(one.queued_s for _, one in several),
-        running_ms=ms * sum(one.running_s for _, one in several),
+        failed=sum(primitive.outcome != "done" for _, primitive in several),
+        waiting_ms=ms
+        * sum(primitive.ready_s - request.arrived_s for request, primitive in several),
+        queued_ms=ms * sum(primitive.queued_s for _, primitive in several),
+        running_ms=ms * sum(primitive.running_s for _, primitive in several),
         p50_ms=percentile(times_ms, 0.5),
         p99_ms=percentile(times_ms, 0.99),
         critical_share=share,
@@ -154,8 +155,6 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
 
 
-# Sum a recording up: where the time of its requests went, by stage and by engine.
-
 _RECORD_FIRST = "run something first; trace_events bounds how many events are kept"
 _STAGE_HEAD = (
     *("stage", "kind", "engine", "count", "waiting", "queued", "running", "p50", "p99"),
@@ -167,7 +166,7 @@ _ENGINE_HEAD = ("engine", "driven", "steps", "batch", "busy")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What ran: ``print`` it, take its numbers, or save it as a trace for ui.perfetto.dev.
+    """A profile of past requests, to ``print`` or to save as a trace for ui.perfetto.dev.
 
     The table is about the requests that were done and are recorded whole. Calls made inside a
     graph's own functions have rows, and no share: their time is the function's.
@@ -195,7 +194,7 @@ class Profile:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers as plain JSON values."""
-        names = [one.name for one in fields(self) if one.name != "recording"]
+        names = [field_.name for field_ in fields(self) if field_.name != "recording"]
         told: dict[str, Any] = {name: getattr(self, name) for name in names}
         told["stages"] = [asdict(stage) for stage in self.stages]
         told["savings"] = [asdict(saving) for saving in self.savings]
@@ -287,7 +286,7 @@ def profile_events(events: Iterable[TraceEvent], dropped: int = 0) -> Profile:
             hint="raise trace_events: newer events overwrote it" if dropped else _RECORD_FIRST,
         )
     whole = sum(request.whole for request in recording.requests)
-    times_ms = sorted(1000 * one.makespan_s for one in done)
+    times_ms = sorted(1000 * replay.makespan_s for replay in done)
     stages, outside_share = stage_profiles(done)
     return Profile(
         requests=len(done),

@@ -1,4 +1,4 @@
-"""What was recorded of a run: requests with their primitives, engines with their steps.
+"""A recorded run: requests with their primitives, engines with their steps.
 
 All times are seconds of the scheduler's clock. Nothing here knows what a primitive worked on:
 there are names and numbers only.
@@ -104,7 +104,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEngine:
-    """How an engine takes work: ``capacity`` items a step, or calls at once; None is any."""
+    """An engine and its ``capacity``: items a step, or calls at once; None is unbounded."""
 
     name: str
     owned: bool = False

@@ -6,8 +6,8 @@ runs of one list scheduler, not a run with a formula.
 
 What is assumed:
 
-- A primitive takes as long as it took, whatever is beside it; a step takes as long as the longest
-  of its members took. So larger batches are free, up to the engine's capacity.
+- A primitive takes as long as it took, whatever runs at the same time; a step takes as long as
+  the longest of its members took. So larger batches are free, up to the engine's capacity.
 - An engine that keeps work from step to step has as many places as its capacity, and a newcomer
   starts at once if one is free; really it waits for the step that runs.
 - Time in which nothing of a request was ready (admission, the program's own code between two
@@ -66,7 +66,7 @@ _OPTIONS = CoreOptions(
 
 @dataclass(frozen=True, slots=True)
 class PassSaving:
-    """What a pass saves a request of a graph.
+    """The time a pass saves a request of a graph.
 
     Args:
         name: the pass.
@@ -102,7 +102,11 @@ def saved_ms(trace: Recording, before: Dependencies, after: Dependencies) -> flo
             it does not know, or primitives wait for each other.
     """
     named = {*before, *after}
-    concerned = [one.id for one in trace.done if any(each.name in named for each in one.primitives)]
+    concerned = [
+        request.id
+        for request in trace.done
+        if any(each.name in named for each in request.primitives)
+    ]
     if not concerned:
         raise ConfigError(
             "nothing to compare: no recorded request ran any of these primitives",
@@ -112,7 +116,9 @@ def saved_ms(trace: Recording, before: Dependencies, after: Dependencies) -> flo
             hint="record requests of this graph first",
         )
     was, would_be = replay(trace, before), replay(trace, after)
-    saved = [was.makespan_s[one] - would_be.makespan_s[one] for one in concerned]
+    saved = [
+        was.makespan_s[request_id] - would_be.makespan_s[request_id] for request_id in concerned
+    ]
     return 1000 * sum(saved) / len(saved)
 
 
@@ -142,11 +148,11 @@ def _busy_periods(done: Iterable[RecordedRequest]) -> list[list[RecordedRequest]
     """Return the requests between two moments at which none lived, as they arrived."""
     until = -math.inf
     periods: list[list[RecordedRequest]] = []
-    for one in sorted(done, key=lambda one: one.arrived_s):
-        if one.arrived_s >= until:
+    for request in sorted(done, key=lambda request: request.arrived_s):
+        if request.arrived_s >= until:
             periods.append([])
-        periods[-1].append(one)
-        until = max(until, one.ended_s)
+        periods[-1].append(request)
+        until = max(until, request.ended_s)
     return periods
 
 
@@ -181,11 +187,11 @@ class _Played:
 
 
 class _Player:
-    """A core of its own, driven through what is to come in the order of time."""
+    """A scheduler core driven through the recorded arrivals in the order of time."""
 
     def __init__(self, trace: Recording) -> None:
         self._state = SchedulerState(_OPTIONS)
-        self._now = min((one.arrived_s for one in trace.done), default=0.0)
+        self._now = min((request.arrived_s for request in trace.done), default=0.0)
         self._coming: list[tuple[float, int, Event]] = []
         self._numbers = count()
         self._played: dict[RequestId, _Played] = {}
@@ -205,17 +211,21 @@ class _Player:
         """Let a request arrive when it did."""
         by_name = {primitive.name: primitive for primitive in request.primitives}
         after = {
-            name: tuple(other for other in wanted.get(name, one.after) if other in by_name)
-            for name, one in by_name.items()
+            name: tuple(other for other in wanted.get(name, primitive.after) if other in by_name)
+            for name, primitive in by_name.items()
         }
         depth = _depths(after, request) if wanted else {o.name: o.depth for o in by_name.values()}
-        last_s = max((one.ended_s for one in by_name.values()), default=request.arrived_s)
+        last_s = max(
+            (primitive.ended_s for primitive in by_name.values()), default=request.arrived_s
+        )
         tail_s = request.ended_s - last_s
         self._played[id] = _Played(request, by_name, tail_s, request.arrived_s)
         specs = [
             spec
-            for name, one in by_name.items()
-            for spec in self._specs(one, after[name], depth[name], _lag_s(request, one, by_name))
+            for name, primitive in by_name.items()
+            for spec in self._specs(
+                primitive, after[name], depth[name], _lag_s(request, primitive, by_name)
+            )
         ]
         self._add(request.arrived_s, RequestArrived(id, tuple(specs), request.arrived_s))
 
@@ -229,13 +239,13 @@ class _Player:
     def result(self) -> Replay:
         """Return when all of it ended."""
         makespans = {
-            one.recorded.id: one.last_s + one.tail_s - one.recorded.arrived_s
-            for one in self._played.values()
+            played.recorded.id: played.last_s + played.tail_s - played.recorded.arrived_s
+            for played in self._played.values()
         }
         ended = {
-            (one.recorded.id, name): at
-            for one in self._played.values()
-            for name, at in one.ended_s.items()
+            (played.recorded.id, name): at
+            for played in self._played.values()
+            for name, at in played.ended_s.items()
         }
         return Replay(makespans, ended)
 
@@ -263,32 +273,36 @@ class _Player:
                 played.ended_s[command.node.node] = self._now
 
     def _specs(
-        self, one: RecordedPrimitive, after: tuple[str, ...], depth: int, lag_s: float
+        self, primitive: RecordedPrimitive, after: tuple[str, ...], depth: int, lag_s: float
     ) -> list[NodeSpec]:
         """Return the primitive, and before it the time in which nothing of it was ready."""
         specs: list[NodeSpec] = []
         kind = PrimitiveKind.FUNCTION  # the core treats all kinds alike
         if lag_s > 0:
-            lag = NodeSpec(_BEFORE + one.name, self._outside, kind, after, depth + 1)
+            lag = NodeSpec(_BEFORE + primitive.name, self._outside, kind, after, depth + 1)
             specs.append(lag)
             after = (lag.name,)
-        specs.append(NodeSpec(one.name, EngineName(one.engine), kind, after, depth, one.size))
+        specs.append(
+            NodeSpec(
+                primitive.name, EngineName(primitive.engine), kind, after, depth, primitive.size
+            )
+        )
         return specs
 
     def _took_s(self, key: NodeKey) -> float:
         played = self._played[key.request]
-        one = played.by_name.get(key.node)
-        if one is not None:
-            return one.running_s
+        primitive = played.by_name.get(key.node)
+        if primitive is not None:
+            return primitive.running_s
         later = played.by_name[key.node.removeprefix(_BEFORE)]
         return _lag_s(played.recorded, later, played.by_name)
 
 
 def _lag_s(
-    request: RecordedRequest, one: RecordedPrimitive, by_name: Mapping[str, RecordedPrimitive]
+    request: RecordedRequest, primitive: RecordedPrimitive, by_name: Mapping[str, RecordedPrimitive]
 ) -> float:
-    ends = [by_name[name].ended_s for name in one.after if name in by_name]
-    return one.ready_s - max(ends, default=request.arrived_s)
+    ends = [by_name[name].ended_s for name in primitive.after if name in by_name]
+    return primitive.ready_s - max(ends, default=request.arrived_s)
 
 
 def _depths(after: Mapping[str, tuple[str, ...]], request: RecordedRequest) -> dict[str, int]:

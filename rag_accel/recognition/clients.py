@@ -21,7 +21,7 @@ from rag_accel.system.locks import ForkedAnew
 
 #: numbers in an index from which a single scan takes longer than asking the scheduler, about 0.5 ms
 MIN_NUMBERS = 2_000_000
-#: more results than this are fetched plainly
+#: searches for more results than this bypass the shared step
 MAX_K = 1_000
 #: what FAISS says of a place that is not filled, or minus that
 _FARTHEST = float(np.finfo(np.float32).max)
@@ -33,10 +33,10 @@ def is_large_and_flat(index: Any) -> bool:
 
 
 class _UnderWay(ForkedAnew):
-    """How many searches of each index are being made in this process."""
+    """Numbers of the running searches of each index in this process."""
 
     def renew(self) -> None:
-        """Begin anew: what other threads searched before a fork is not being searched here."""
+        """Reset after a fork: searches of other threads do not run here."""
         self._lock = threading.RLock()  # a signal's handler may search, too
         self._counts: dict[int, int] = {}
 

@@ -16,7 +16,7 @@ from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full
 
 @dataclass(frozen=True, slots=True)
 class HostedCalls:
-    """How an embeddings object asks its server, at the moment it is looked at.
+    """A snapshot of an embeddings object's calls to its server: client, model, parameters.
 
     Args:
         group: equal where a call would be the same.
@@ -78,7 +78,7 @@ class KnownEmbeddings:
     Args:
         known: by the full name of a class, what returns how an engine runs an object of it, a
             plain class and ``plain_method`` given; ``None`` where its settings do not allow it.
-        methods: what makes such a class what it is; a subclass that writes one anew is another.
+        methods: what makes such a class what it is; a subclass that overrides one is another.
     """
 
     def __init__(self, known: Mapping[str, Adopter], methods: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ Report = Mapping[str, Any] | None
 
 
 class TokenStream(Protocol):
-    """What a caller hands over to be given tokens as they come."""
+    """A caller's receiver of tokens as they are generated."""
 
     def begin(self) -> None:
         """Take the prompt."""
@@ -53,7 +53,7 @@ class GreedyCall:
 
 
 class AskGenerate(Protocol):
-    """What has engines continue prompts."""
+    """A function that has engines continue prompts."""
 
     def adopts(self, model: Any) -> bool:
         """Tell whether an engine may run greedy calls of a model."""

@@ -1,4 +1,4 @@
-"""Whether a class is one that is known by name, or does what that one does."""
+"""Classes known by name, and subclasses that behave the same."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NamedClasses(type):
     def imported(cls) -> list[type]:
         """Return the classes of these names that the program has imported by now."""
         found = (_imported(name) for name in cls.names)
-        return [one for one in found if one is not None]
+        return [cls for cls in found if cls is not None]
 
     def awaited(cls) -> list[str]:
         """Return the modules of those that it has not."""

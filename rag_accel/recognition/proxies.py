@@ -20,7 +20,7 @@ from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full
 
 @dataclass(frozen=True, slots=True)
 class ClientWork:
-    """What a proxy's client has an engine do.
+    """The work a proxy's client submits to an engine.
 
     Args:
         client: the object that computes; what shares it shares an engine.
@@ -40,7 +40,7 @@ class ClientWork:
 
 
 class Ask(AskGenerate, Protocol):
-    """A function that brings work to the scheduler for the run that a proxy is made for.
+    """A function that submits work to the scheduler for the run of a proxy.
 
     Attributes:
         is_on_loop: whether the stand-in is made for a coroutine.
@@ -51,7 +51,7 @@ class Ask(AskGenerate, Protocol):
     def __call__(
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
     ) -> Any:
-        """Return ``read`` of what the engine made of it; ``plain()`` after an error of ours."""
+        """Return ``read`` of what the engine made of it; ``plain()`` after an internal error."""
         ...
 
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +64,7 @@ class ProxyClass:
     """A class whose objects can have proxies.
 
     Args:
-        methods: what makes it what it is; a subclass that writes one anew is another.
+        methods: what makes it what it is; a subclass that overrides one is another.
         fits: tells whether a proxy of an object is of use.
         make: makes one.
         says: how its objects run then.

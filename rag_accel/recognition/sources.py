@@ -1,4 +1,4 @@
-"""What tells the code of one function from another's, so that a known version is recognised."""
+"""Fingerprints of functions' code, by which known versions are recognised."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ MAX_OPEN, SETTLED_WORTH = 16, 8
 
 
 class StoreKind(Protocol):
-    """How stores of a kind are read, and what they make of the nearest vectors."""
+    """A reader of stores of one kind, and the way from nearest vectors to their results."""
 
     def owner(self, store: Any) -> Any:
         """Return the object with which a copy of the store's vectors lives and goes."""
@@ -84,7 +84,7 @@ class StoreKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a store held at one moment, in the store's order: vectors, and the kind's parts."""
+    """A snapshot of a store, in the store's order: vectors, and the kind's parts."""
 
     vectors: list[Any]
     parts: Any
@@ -92,7 +92,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """What one search sees of a store, and the copy that it is led by."""
+    """A store as one search sees it, and the copy that leads the search."""
 
     kind: StoreKind
     look: Look
@@ -174,7 +174,7 @@ class StoreCopy:
             return None if copied is None else StoreView(self._kind, look, copied, copied.state)
 
     def forget(self) -> None:
-        """Copy everything anew, after as many searches as at first."""
+        """Start over: copy everything again once enough searches have come."""
         self._copied = None
         self._begin_anew()
 

@@ -1,6 +1,6 @@
-"""Whether all that a call may use is known to be callable from several threads at once.
+"""Thread safety of everything a call may use, judged by known classes.
 
-An object is looked at with everything it holds, each time anew: what a program changes in it counts
+Every check walks the object and everything it holds: what a program changes in it counts
 from the next call on.
 """
 
@@ -31,7 +31,7 @@ _DATA = frozenset({NoneType, bool, int, float, complex, str, bytes, range})
 
 @dataclass(frozen=True, slots=True)
 class ThreadSafety:
-    """What a framework's objects are known for; classes stand here by their full names.
+    """A framework's thread-safe and unsafe classes, by their full names.
 
     Args:
         opaque: classes whose objects may be called from several threads.

@@ -1,4 +1,4 @@
-"""Which triplets of a list touch which nodes, for stores that look through all of them."""
+"""An index of triplets by their nodes, for stores that scan their whole list."""
 
 from __future__ import annotations
 

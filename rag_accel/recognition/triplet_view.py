@@ -16,7 +16,7 @@ from rag_accel.recognition.triplet_index import Numbers, Places, Touching, Tripl
 
 
 class TripletView:
-    """One state of a store's triplets, as a ``GraphView`` of which each relation is a triplet.
+    """A snapshot of a store's triplets as a ``GraphView``, one relation a triplet.
 
     The id of a relation is the place of its triplet, so that what a hop finds is given back in the
     store's own order. Differs: the edges of an entity stand in that order, too, not in that of
@@ -65,15 +65,15 @@ class TripletView:
         found = [self.index.numbers([name]) for name in dict.fromkeys(query.names or ())]
         return np.concatenate(found) if found else as_ids(())
 
-    def _edges(self, asked: Expansion) -> Edges:
-        ends = self.index.ends(asked.entities)
+    def _edges(self, expansion: Expansion) -> Edges:
+        ends = self.index.ends(expansion.entities)
         kept = np.full(len(ends.places), not self.is_stale)
-        if asked.direction != "both":
-            kept &= ends.forward == (asked.direction == "out")
-        if asked.relations is not None:
-            kept &= np.isin(self.relation_names(ends.places), asked.relations)
-        if asked.fan_out < len(kept):
-            kept &= _rank(ends, kept) < asked.fan_out
+        if expansion.direction != "both":
+            kept &= ends.forward == (expansion.direction == "out")
+        if expansion.relations is not None:
+            kept &= np.isin(self.relation_names(ends.places), expansion.relations)
+        if expansion.fan_out < len(kept):
+            kept &= _rank(ends, kept) < expansion.fan_out
         before = np.concatenate(([0], np.cumsum(kept)))
         return Edges(before[ends.offsets], ends.places[kept], ends.others[kept], ends.forward[kept])
 
@@ -87,7 +87,7 @@ def _rank(ends: Touching, kept: NDArray[np.bool_]) -> Numbers:
 
 
 class TripletGraph:
-    """The triplets of one store as a ``KnowledgeGraph``, in the state that was shown last."""
+    """The triplets of one store as a ``KnowledgeGraph``, as of its latest snapshot."""
 
     def __init__(self) -> None:
         self._view: TripletView | None = None

@@ -1,4 +1,4 @@
-"""What is known of objects of the user's, and of their classes, kept as long as they live."""
+"""Values by foreign objects and classes, kept for their lifetime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user gave as ``llm=``, ``embedder=``, ``index=`` and so on, bound to engines.
+"""Engine arguments (``llm=``, ``embedder=``, ``index=`` and so on), bound to engines.
 
 An ``Engine`` is owned; so is one that is named, as it is registered in the entry points, and made
 without arguments. A language model may also be a folder or a name on the hub. Any other callable,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NamedEngine:
-    """An engine's name in the driver and what the passes need to know of it."""
+    """An engine's name in the driver and its properties as passes read them."""
 
     engine: EngineName
     profile: EngineProfile | BorrowedEngine
@@ -138,7 +138,7 @@ def documents_from(found: Any, where: str) -> tuple[ScoredDocument, ...]:
     Raises:
         EngineOutputError: if it found something that is neither a document nor a text.
     """
-    return tuple(_document(one, place, where) for place, one in enumerate(found))
+    return tuple(_document(item, place, where) for place, item in enumerate(found))
 
 
 def scored(documents: Sequence[Document], scores: Any, top_n: int | None) -> Any:
@@ -161,10 +161,10 @@ def scored(documents: Sequence[Document], scores: Any, top_n: int | None) -> Any
 def plain_documents(value: Any) -> tuple[Document, ...]:
     """Return documents without their scores."""
     return tuple(
-        one.document
-        if isinstance(one, ScoredDocument)
-        else _document(one, place, "rerank").document
-        for place, one in enumerate(value)
+        item.document
+        if isinstance(item, ScoredDocument)
+        else _document(item, place, "rerank").document
+        for place, item in enumerate(value)
     )
 
 
@@ -182,7 +182,7 @@ def kept_documents(value: Any, where: str) -> tuple[Document, ...]:
             found=type(value).__name__,
             valid="a list or tuple of Document",
         )
-    documents = tuple(one.document if isinstance(one, ScoredDocument) else one for one in value)
+    documents = tuple(item.document if isinstance(item, ScoredDocument) else item for item in value)
     for document in documents:
         if not isinstance(document, Document):
             raise DocumentError(
@@ -195,16 +195,16 @@ def kept_documents(value: Any, where: str) -> tuple[Document, ...]:
     return documents
 
 
-def _document(one: Any, place: int, where: str) -> ScoredDocument:
-    if isinstance(one, ScoredDocument):
-        return one
-    if isinstance(one, Document):
-        return ScoredDocument(one, 0.0)
-    if isinstance(one, str):
-        return ScoredDocument(Document(f"{where}/{place}", one), 0.0)
+def _document(item: Any, place: int, where: str) -> ScoredDocument:
+    if isinstance(item, ScoredDocument):
+        return item
+    if isinstance(item, Document):
+        return ScoredDocument(item, 0.0)
+    if isinstance(item, str):
+        return ScoredDocument(Document(f"{where}/{place}", item), 0.0)
     raise EngineOutputError(
         "an index returned something that is no document",
         where=where,
-        found=type(one).__name__,
+        found=type(item).__name__,
         valid="ScoredDocument, Document or str",
     )

@@ -178,7 +178,7 @@ class Execution:
         outputs: Sequence[str] | None,
         deadline_s: float | None,
     ) -> RunHandle:
-        """Start a request and return at once; user code runs in threads of ours.
+        """Start a request and return at once; user code runs in the accelerator's threads.
 
         Raises:
             BusyError: if the bound on live requests is reached.
@@ -288,9 +288,6 @@ def _in_running_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-# Hold a graph that is compiled for an accelerator, to be run many times.
 
 
 class CompiledGraph:

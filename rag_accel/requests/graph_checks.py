@@ -35,7 +35,7 @@ def check_fields(stages: Iterable[Retrieval], engines: Engines) -> None:
 
 
 def filters(graph: FrozenRAGraph, engines: Engines) -> tuple[Retrieval, ...]:
-    """Return the retrievals with a filter that no code of the user's comes before."""
+    """Return the retrievals with a filter that no user code comes before."""
     later = _after_user_code(graph, engines)
     return tuple(
         stage
@@ -64,7 +64,7 @@ def _wrong_callables(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
 
 
 def _asked_of(stage: Stage, engines: Engines) -> Iterator[tuple[str, PrimitiveKind]]:
-    """Yield what a stage asks of which engine."""
+    """Yield the engine and kind of each of a stage's primitives."""
     profiles = {name: named.profile for name, named in engines.items()}
     for step in kind_of(stage).steps(stage, profiles, {}):
         if step.engine is not None:

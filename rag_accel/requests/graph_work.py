@@ -1,4 +1,4 @@
-"""What the engine of a knowledge graph is asked: entities, hops and a choice of paths."""
+"""The work of a knowledge graph's engine: linking entities, hops, and pruning of paths."""
 
 from __future__ import annotations
 

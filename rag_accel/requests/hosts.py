@@ -63,7 +63,7 @@ class SyncHost:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Turn away what was given to this thread and will not run; a second report is ignored."""
+        """Refuse calls given to this thread that will not run; a second report is ignored."""
         with self._lock:
             self._is_left = True
         owed, self._owed = self._owed, None

@@ -1,4 +1,4 @@
-"""How a request has each kind of primitive done, and the calls of the user's code.
+"""The work of each kind of primitive.
 
 One row of ``WORK`` describes a kind: what an engine is asked, what a callable is called with
 instead, how its answer is checked, and what is stored of it.
@@ -6,13 +6,11 @@ instead, how its answer is checked, and what is stored of it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rag_accel.engine_api import (
     KINDS,
@@ -28,152 +26,21 @@ from rag_accel.engine_api import (
     SearchQuery,
     TextBatch,
 )
-from rag_accel.errors import EngineError, EngineOutputError, RequestCancelledError
+from rag_accel.errors import EngineError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.engines import (
-    NamedEngine,
     documents_from,
     kept_documents,
     plain_documents,
     scored,
 )
 from rag_accel.requests.graph_work import expand_batch, link_query, prune_batch
-from rag_accel.requests.hosts import is_async
 from rag_accel.requests.prompts import as_text, generation_input
 from rag_accel.requests.values import Values
+from rag_accel.requests.vectors import as_vectors, checked_vectors, vectors_problem, vectors_refused
 
-# Refuse outputs no caller could use, whatever engine they come from: NaN, a wrong shape.
-
-
-def check_output(request: EngineRequest, output: EngineOutput) -> EngineOutput:
-    """Return the output, or an ``error`` in its place if it cannot be right."""
-    check = work_of(request.kind).problem
-    if output.kind != "final" or check is None:
-        return output
-    problem = check(request.payload, output.value)
-    if problem is None:
-        return output
-    return replace(output, kind="error", value=None, error=_refusal(problem, request.id))
-
-
-def checked_vectors(value: Any, payload: TextBatch, where: str) -> NDArray[np.float32]:
-    """Return what a borrowed embedder returned as vectors: ``[len(texts), dim], float32``.
-
-    Raises:
-        EngineOutputError: if it cannot be that.
-    """
-    vectors = _as_vectors(value)
-    if np.issubdtype(vectors.dtype, np.number):
-        vectors = vectors.astype(np.float32, copy=False)
-    problem = _problem(payload, vectors)
-    if problem is not None:
-        raise _refusal(problem, where)
-    return vectors
-
-
-def _as_vectors(value: Any) -> NDArray[Any]:
-    try:
-        return np.asarray(value)
-    except ValueError:  # rows of different lengths
-        return np.asarray(value, dtype=object)
-
-
-def _refusal(problem: str, where: str) -> EngineOutputError:
-    return EngineOutputError(
-        "an embedding engine returned vectors that cannot be right",
-        where=where,
-        found=problem,
-        valid="one finite float vector per text, all of one dimension",
-        hint="check the model files and the texts sent to it",
-    )
-
-
-def _problem(payload: TextBatch, vectors: NDArray[Any]) -> str | None:
-    if vectors.ndim != 2 or vectors.shape[0] != len(payload.texts):
-        return f"shape {vectors.shape} for {len(payload.texts)} texts"
-    if not np.issubdtype(vectors.dtype, np.floating):
-        return f"dtype {vectors.dtype}"
-    bad = ~np.isfinite(vectors).all(axis=1)
-    return f"NaN or infinity in text {int(bad.argmax())}" if bad.any() else None
-
-
-class UserCall:
-    """A call of the user's code, whose arguments are only gathered where it runs.
-
-    What it reads may be folded by a reducer, and the reducer is the user's code as well.
-    """
-
-    __slots__ = ("_arguments", "_is_wanted", "func")
-
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        arguments: Callable[[], tuple[Any, ...]],
-        is_wanted: Callable[[], bool],
-    ) -> None:
-        self.func = func
-        self._arguments = arguments
-        self._is_wanted = is_wanted
-
-    def __call__(self) -> Any:
-        """Call it.
-
-        Raises:
-            RequestCancelledError: if its request has ended meanwhile.
-            GraphError: if a value it reads was not written.
-        """
-        if not self._is_wanted():
-            raise RequestCancelledError("the request ended before this could run")
-        return self.func(*self._arguments())
-
-
-def user_call(
-    primitive: Primitive,
-    values: Values,
-    engines: Mapping[str, NamedEngine],
-    is_wanted: Callable[[], bool],
-) -> UserCall:
-    """Return the call of a function, a condition or a borrowed engine."""
-
-    def everything() -> tuple[Any, ...]:
-        return (values.snapshot(),)
-
-    def inputs() -> tuple[Any, ...]:
-        return tuple(values.read(name) for name in primitive.inputs)
-
-    def asked() -> tuple[Any, ...]:
-        work = work_of(primitive.kind)
-        return work.arguments(work.payload(primitive, values))
-
-    if primitive.kind is PrimitiveKind.CONDITION:
-        return UserCall(primitive.attribute("condition"), everything, is_wanted)
-    if primitive.kind is PrimitiveKind.FUNCTION:
-        gather = everything if primitive.reads_all else inputs
-        return UserCall(primitive.attribute("fn"), gather, is_wanted)
-    assert primitive.engine is not None, "only user code has no engine"
-    call = engines[primitive.engine].call
-    assert call is not None, "a borrowed engine has a callable"
-    options = _options(primitive)
-    if primitive.attribute("role") in _MANY:
-        call = _unless_none(call)
-    return UserCall(functools.partial(call, **options) if options else call, asked, is_wanted)
-
-
-def _unless_none(embed: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an embedder that is not called for no texts at all, which few expect."""
-    none = np.empty((0, 0), dtype=np.float32)
-
-    def embed_some(texts: list[str]) -> Any:
-        return embed(texts) if texts else none
-
-    async def aembed_some(texts: list[str]) -> Any:
-        return await embed(texts) if texts else none
-
-    return aembed_some if is_async(embed) else embed_some
-
-
-_MANY = frozenset({"document", "path"})
-"""What an embedding is of where it is of any number of texts."""
+#: roles of embeddings of any number of texts
+TEXT_LISTS = frozenset({"document", "path"})
 
 
 def _texts(primitive: Primitive, values: Values) -> TextBatch:
@@ -208,15 +75,6 @@ def _generation(primitive: Primitive, values: Values) -> GenerationInput:
     return replace(begun, stop=stop, max_tokens=max_tokens)
 
 
-def _options(primitive: Primitive) -> dict[str, Any]:
-    """Return what a stage asks of a borrowed engine beyond its plain arguments."""
-    named = {name: primitive.attribute(name) for name in ("where", "stop", "max_tokens")}
-    options = {name: value for name, value in named.items() if value is not None}
-    if "where" in options:
-        options["where"] = dict(options["where"])
-    return options
-
-
 def _ingestion(primitive: Primitive, values: Values) -> IngestBatch:
     vectors, documents = (values.read(name) for name in primitive.inputs)
     kept = kept_documents(documents, primitive.stage)
@@ -233,8 +91,8 @@ def _checked_search(primitive: Primitive, values: Values, value: Any) -> Any:
 
 
 def _checked_scores(primitive: Primitive, values: Values, value: Any) -> Any:
-    asked = _ranking(primitive, values)
-    return scored(asked.documents, value, asked.top_n)
+    batch = _ranking(primitive, values)
+    return scored(batch.documents, value, batch.top_n)
 
 
 def _checked_embedding(primitive: Primitive, values: Values, value: Any) -> Any:
@@ -243,20 +101,20 @@ def _checked_embedding(primitive: Primitive, values: Values, value: Any) -> Any:
 
 def _stored_vectors(primitive: Primitive, value: Any) -> Any:
     vectors = np.asarray(value)
-    return vectors if primitive.attribute("role") in _MANY else vectors[0]
+    return vectors if primitive.attribute("role") in TEXT_LISTS else vectors[0]
 
 
 def _stored_text(primitive: Primitive, value: Any) -> Any:
     return value.text if isinstance(value, GenerationOutput) else value
 
 
-def _prompt_argument(asked: GenerationInput) -> tuple[Any, ...]:
-    return ("\n\n".join(message.content for message in asked.messages),)
+def _prompt_argument(prompt: GenerationInput) -> tuple[Any, ...]:
+    return ("\n\n".join(message.content for message in prompt.messages),)
 
 
 @dataclass(frozen=True, slots=True)
 class KindWork:
-    """How primitives of one kind are done.
+    """The handlers of one kind of primitive.
 
     Args:
         payload: returns what an owned engine is asked.
@@ -281,26 +139,26 @@ _NO_ENGINE = KindWork()
 WORK: Mapping[PrimitiveKind, KindWork] = {
     PrimitiveKind.EMBEDDING: KindWork(
         payload=_texts,
-        arguments=lambda asked: (list(asked.texts),),
+        arguments=lambda batch: (list(batch.texts),),
         checked=_checked_embedding,
         stored=_stored_vectors,
-        problem=lambda asked, value: _problem(asked, _as_vectors(value)),
+        problem=lambda batch, value: vectors_problem(batch, as_vectors(value)),
     ),
     PrimitiveKind.SEARCHING: KindWork(
         payload=_search,
-        arguments=lambda asked: (asked.vector, asked.k),
+        arguments=lambda query: (query.vector, query.k),
         checked=_checked_search,
     ),
     PrimitiveKind.RERANKING: KindWork(
         payload=_ranking,
-        arguments=lambda asked: (asked.query, [document.text for document in asked.documents]),
+        arguments=lambda batch: (batch.query, [document.text for document in batch.documents]),
         checked=_checked_scores,
     ),
     PrimitiveKind.INGESTION: KindWork(payload=_ingestion),
     PrimitiveKind.EXPANDING: KindWork(payload=expand_batch),
     PrimitiveKind.PRUNING: KindWork(
         payload=prune_batch,
-        arguments=lambda asked: (as_text(asked.query), asked.k),
+        arguments=lambda batch: (as_text(batch.query), batch.k),
         checked=_checked_search,
     ),
     PrimitiveKind.PREFILLING: _COMPLETION,
@@ -352,3 +210,14 @@ def checked(primitive: Primitive, values: Values, value: Any) -> Any:
 def stored(primitive: Primitive, value: Any) -> Any:
     """Return a primitive's result as the value that later stages read."""
     return work_of(primitive.kind).stored(primitive, value)
+
+
+def check_output(request: EngineRequest, output: EngineOutput) -> EngineOutput:
+    """Return the output, or an ``error`` in its place if it cannot be right."""
+    check = work_of(request.kind).problem
+    if output.kind != "final" or check is None:
+        return output
+    problem = check(request.payload, output.value)
+    if problem is None:
+        return output
+    return replace(output, kind="error", value=None, error=vectors_refused(problem, request.id))

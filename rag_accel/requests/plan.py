@@ -18,9 +18,11 @@ from rag_accel.graph.nodes import END, START, StageName
 from rag_accel.graph.primitives import Primitive, PrimitiveName
 from rag_accel.graph.spec import verify
 from rag_accel.graph.stages import Branch
-from rag_accel.passes.context import Change, PassContext, restore_waits
+from rag_accel.passes.changes import Change
+from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import decompose
 from rag_accel.passes.manager import run_passes, static_passes
+from rag_accel.passes.ordering import restore_waits
 from rag_accel.profile.recording import Recording
 from rag_accel.profile.replay import PassSaving, saved_ms
 from rag_accel.requests.engines import Engines
@@ -41,7 +43,7 @@ MAX_REGIONS = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """What a request is once it has come so far.
+    """The primitives that one decision of a request sets free.
 
     Args:
         primitives: what the last decision has set free.
@@ -110,7 +112,7 @@ class GraphPlan:
             check_fields(self._filters, self.engines)
 
     def start(self) -> Region:
-        """Return what START sets free.
+        """Return START's region.
 
         Raises:
             GraphError: if stages cannot be lowered to the engines.
@@ -160,7 +162,7 @@ class GraphPlan:
         return tuple(found)
 
     def _changing(self) -> list[str]:
-        """Return the passes that change what START sets free."""
+        """Return the passes that change START's region."""
         grown = grow(self.graph, [START], (), self._max_loops)
         plan = run_passes(decompose(grown, self._context.engines), self._context)
         return [change.by for change in plan.journal if change != Change(change.by)]
@@ -232,26 +234,26 @@ class GraphPlan:
 
 
 class Progress:
-    """How far one request has come. Its caller sees to it that only one thread uses it."""
+    """The progress of one request. Not thread-safe."""
 
     def __init__(self, plan: GraphPlan) -> None:
         self._plan = plan
         self._region = Region()
 
     def start(self) -> Region:
-        """Return what START sets free."""
+        """Return START's region."""
         self._region = self._plan.start()
         return self._region
 
     def decide(self, branch: Primitive, answer: Any) -> Region:
-        """Return what a condition's answer sets free. Raises as ``GraphPlan.decide``."""
+        """Return the region of a condition's answer. Raises as ``GraphPlan.decide``."""
         self._region = self._plan.decide(self._region, branch, answer)
         return self._region
 
     def results(self) -> list[str]:
         """Return the outputs of the stages that led to END, in the order of the stages."""
         before_end = self._region.before_end
-        stages = (one for name, one in self._plan.graph.by_name.items() if name in before_end)
+        stages = (stage for name, stage in self._plan.graph.by_name.items() if name in before_end)
         return list(dict.fromkeys(str(stage.output) for stage in stages if stage.output))
 
     def is_sure_to_be_last(self, primitive: Primitive) -> bool:

@@ -57,7 +57,7 @@ _Span = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text, and where documents stand in it."""
+    """A text, and the spans of documents in it."""
 
     text: str
     spans: tuple[_Span, ...] = ()
@@ -84,8 +84,8 @@ def _written(value: Any) -> _Text:
 def _listed(items: list[Any]) -> _Text:
     """Return documents with their numbers, whatever else as it is, one under the other."""
     pieces: list[_Text] = []
-    for number, one in enumerate(items, start=1):
-        document = one.document if isinstance(one, ScoredDocument) else one
+    for number, item in enumerate(items, start=1):
+        document = item.document if isinstance(item, ScoredDocument) else item
         if not isinstance(document, Document):
             return _joined([_written(item) for item in items], "\n")
         label = f"[{number}] "
@@ -103,11 +103,8 @@ def _joined(pieces: Sequence[_Text], separator: str = "") -> _Text:
     return _Text(separator.join(piece.text for piece in pieces), tuple(spans))
 
 
-# Keep the prompts that engines have prefilled for one request, until they are resumed.
-
-
 class Prefilled:
-    """Handles on their way from one primitive to the next; each is released once.
+    """Handles of the prompts prefilled for one request until they are resumed, each released once.
 
     ``begin`` and ``handle`` are called on an engine's thread, the others on the driver's.
     """
@@ -119,20 +116,20 @@ class Prefilled:
         #: prompts that are prefilled, by output
         self._handles: dict[str, tuple[EngineName, Handle]] = {}
 
-    def begin(self, primitive: Primitive, asked: Any) -> None:
+    def begin(self, primitive: Primitive, payload: Any) -> None:
         """Remember the prompt that a primitive is about to prefill, if it is one that does."""
         if KINDS[primitive.kind].prefills and primitive.output is not None:
-            self._begun[primitive.output] = asked
+            self._begun[primitive.output] = payload
 
     def handle(self, primitive: Primitive) -> Handle | None:
-        """Return what a primitive resumes, if anything."""
+        """Return the handle that a primitive resumes, if any."""
         for name in primitive.inputs:
             if name in self._handles:
                 return self._handles[name][1]
         return None
 
     def ended(self, primitive: Primitive, engine: EngineName, handle: Handle | None) -> None:
-        """Release what a primitive has resumed; keep its own handle if it has prefilled."""
+        """Release the handle a primitive has resumed; keep its own if it has prefilled."""
         for name in primitive.inputs:
             if name in self._handles:
                 self._release(name)
@@ -144,7 +141,7 @@ class Prefilled:
             self._driver.release(engine, (handle,))
 
     def prompt(self, primitive: Primitive) -> GenerationInput | None:
-        """Return what a primitive has prefilled, as the value that later ones read."""
+        """Return a primitive's prefilled prompt, as the value that later ones read."""
         return self._begun.pop(primitive.output, None) if primitive.output is not None else None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which documents of a graph are on their way to a prompt of an engine that reads ahead for it."""
+"""Prefetch hints: documents on their way to a prompt of an engine that prefetches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from rag_accel.engine_api import Capability, Document, EngineProfile, ScoredDocument
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.item_lists import ItemFunction, UnionFunction
+from rag_accel.graph.list_functions import ItemFunction, UnionFunction
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages import Function, Generation, Rerank
 from rag_accel.requests.engines import Engines
@@ -48,8 +48,8 @@ def hinted_values(graph: FrozenRAGraph, engines: Engines) -> Mapping[str, frozen
 
 def texts_of(value: Any) -> Iterator[str]:
     """Yield the texts of the documents in a list; of anything else, none."""
-    for one in cast("list[Any]", value) if isinstance(value, list | tuple) else ():
-        document = one.document if isinstance(one, ScoredDocument) else one
+    for item in cast("list[Any]", value) if isinstance(value, list | tuple) else ():
+        document = item.document if isinstance(item, ScoredDocument) else item
         if isinstance(document, Document):
             yield document.text
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import EngineOutputError
-from rag_accel.graph.item_lists import ItemReader, ListFunction
+from rag_accel.graph.item_lists import ItemReader
+from rag_accel.graph.list_functions import ListFunction
 from rag_accel.graph.primitives import Primitive
 from rag_accel.scheduler.messages import EngineName, NodeKey
 
@@ -55,7 +56,7 @@ class _List:
     is_readable: bool = True
 
     def restart(self) -> None:
-        """Read the text from its beginning again; what was forwarded stays so."""
+        """Read the text from its beginning again; forwarded items stay forwarded."""
         self.reader, self.is_readable = None, True
         self.items.clear()
 
@@ -72,14 +73,14 @@ class _List:
 
     def due(self) -> Iterator[Due]:
         """Yield the decodings that need not wait any more, in the order of the list."""
-        for node, one in sorted(self.waiting.items(), key=_place):
+        for node, primitive in sorted(self.waiting.items(), key=_place):
             if self.is_known:
-                yield Due(node, replace(one, kind=PrimitiveKind.FUNCTION), None)
-            elif one.attribute("item") < len(self.items) and len(self.on_edge) < self.credit:
-                item = self.items[one.attribute("item")]
-                self.forwarded[one.name] = (one, item)
-                self.on_edge.add(one.name)
-                yield Due(node, one, item)
+                yield Due(node, replace(primitive, kind=PrimitiveKind.FUNCTION), None)
+            elif primitive.attribute("item") < len(self.items) and len(self.on_edge) < self.credit:
+                item = self.items[primitive.attribute("item")]
+                self.forwarded[primitive.name] = (primitive, item)
+                self.on_edge.add(primitive.name)
+                yield Due(node, primitive, item)
             else:
                 continue
             del self.waiting[node]
@@ -105,15 +106,15 @@ class ItemForwarding:
         """Learn which of these new primitives are partial decodings, and which take their items."""
         new = {primitive.name: primitive for primitive in primitives}
         with self._lock:
-            for one in new.values():
-                if one.kind is PrimitiveKind.PARTIAL_DECODING:
-                    self._list_of(one, new[one.attribute("list")])
-            for one in new.values():
-                for source in one.after:
+            for primitive in new.values():
+                if primitive.kind is PrimitiveKind.PARTIAL_DECODING:
+                    self._list_of(primitive, new[primitive.attribute("list")])
+            for primitive in new.values():
+                for source in primitive.after:
                     partial = new.get(source)
                     if partial is not None and partial.kind is PrimitiveKind.PARTIAL_DECODING:
                         taken = (self._lists[partial.attribute("list")], partial.name)
-                        self._taken_by.setdefault(one.name, []).append(taken)
+                        self._taken_by.setdefault(primitive.name, []).append(taken)
 
     def reads(self, decoding: str) -> bool:
         """Tell whether lists are read off the text of a decoding while it is written."""
@@ -122,14 +123,14 @@ class ItemForwarding:
     def begin(self, decoding: str) -> None:
         """Learn that a decoding starts, perhaps once more after a step that raised."""
         with self._lock:
-            for one in self._texts.get(decoding, ()):
-                one.restart()
+            for text in self._texts.get(decoding, ()):
+                text.restart()
 
     def feed(self, decoding: str, text: str) -> Sequence[Due]:
         """Take the next piece of a decoding's text; return the decodings that it makes due."""
         with self._lock:
-            for one in self._texts[decoding]:
-                one.read(text)
+            for item_list in self._texts[decoding]:
+                item_list.read(text)
             return self._due(self._texts[decoding])
 
     def granted(self, node: NodeKey, partial: Primitive) -> Sequence[Due]:

@@ -1,4 +1,4 @@
-"""The values of one request: what its stages wrote, folded where several write one output."""
+"""The values of one request, folded where several stages write one output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Values:
         }
 
     def write(self, output: str, instance: str, value: Any) -> None:
-        """Store what one run of a stage wrote."""
+        """Store the output of one run of a stage."""
         with self._lock:
             if output not in self._reducers:
                 self._now[output] = value

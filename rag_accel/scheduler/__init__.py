@@ -1,1 +1,1 @@
-"""What runs when: a pure state machine, and the driver that carries out what it decides."""
+"""The scheduler: a pure state machine, and the driver that carries out its commands."""

@@ -107,7 +107,7 @@ def engine_left(state: SchedulerState, event: EngineLeft, now: float, out: list[
 def borrowed_added(
     state: SchedulerState, event: BorrowedEngineAdded, now: float, out: list[Command]
 ) -> None:
-    """Take in an object of the user's."""
+    """Take in a borrowed engine."""
     limit = event.max_concurrency
     engine = EngineState(name=event.engine, owned=False, max_concurrency=limit)
     _add_engine(state, engine, limit)
@@ -202,7 +202,7 @@ def loop_held_up(state: SchedulerState, event: LoopHeldUp, now: float, out: list
 
 
 def reported(state: SchedulerState, event: Reported, now: float, out: list[Command]) -> None:
-    """Learn from what has happened where callers are, and count the programs that live there."""
+    """Learn from reported facts, and count the programs that are not opened."""
     for fact in event.facts:
         if isinstance(fact, CallMade):
             _learn_call(state, fact)
@@ -219,7 +219,7 @@ def _learn_call(state: SchedulerState, event: CallMade) -> None:
     run = state.requests.get(event.request)
     if run is None or not run.open:
         return
-    if event.ended_at < run.idle_since:  # it ran beside another
+    if event.ended_at < run.idle_since:  # it ran at the same time as another
         return
     if run.unfinished:
         run.last_engine, run.idle_since = engine.name, event.ended_at
@@ -230,7 +230,7 @@ def _learn_call(state: SchedulerState, event: CallMade) -> None:
 
 
 def program_left(state: SchedulerState, event: ProgramLeft, now: float, out: list[Command]) -> None:
-    """Forget what was learned of a program that is gone."""
+    """Forget the learned behaviour of a program that is gone."""
     forget_program(state, event.program)
 
 

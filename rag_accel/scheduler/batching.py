@@ -1,4 +1,4 @@
-"""Which queued primitives start together, and how much of each.
+"""Batches: the queued primitives that start together, and the items of each.
 
 The choice is that of Teola (section 5.2, Algorithm 2), the parts are those of HedraRAG (section
 4.2).
@@ -16,7 +16,7 @@ from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
 
 
 class Entry(NamedTuple):
-    """How many items of one node enter a step."""
+    """The number of items of one node that enter a step."""
 
     node: NodeRun
     items: int
@@ -116,9 +116,6 @@ def select_calls(engine: EngineState, now: float, ageing_s: float) -> list[NodeR
     return list(chosen.values())
 
 
-# Say how many of the machine's cores a step may use.
-
-
 def grant_threads(state: SchedulerState, engine: EngineState) -> int:
     """Return how many threads the engine's next step may use; at least one.
 
@@ -130,8 +127,10 @@ def grant_threads(state: SchedulerState, engine: EngineState) -> int:
     if engine.max_threads <= 0:
         return 1
     cores = state.options.cores
-    others = [one for one in state.owned.values() if one is not engine and _claims_cores(one)]
-    if others and any(one.shares_cores for one in (engine, *others)):
+    others = [
+        other for other in state.owned.values() if other is not engine and _claims_cores(other)
+    ]
+    if others and any(other.shares_cores for other in (engine, *others)):
         free = cores - sum(other.threads for other in others if other.step is not None)
         cores = min(cores // (len(others) + 1), free)
     return max(1, min(engine.max_threads, cores))

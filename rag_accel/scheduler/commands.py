@@ -1,4 +1,4 @@
-"""Everything the scheduler core can decide."""
+"""Commands: the decisions of the scheduler core."""
 
 from __future__ import annotations
 

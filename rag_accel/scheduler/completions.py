@@ -1,4 +1,4 @@
-"""Ends of primitives and requests: outcomes, followers, cancellation, dependents."""
+"""Ends of steps, calls, primitives and requests: outcomes, followers, cancellation, dependents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _land(engine: EngineState, node: NodeRun) -> None:
 def end_node(
     state: SchedulerState, node: NodeRun, outcome: Outcome, now: float, out: list[Command]
 ) -> None:
-    """End one node, share or hand over its result, and let go what waited for it."""
+    """End one node, share or deliver its result, and release its dependents."""
     followers, node.followers = node.followers, {}
     _finish(state, node, outcome, None, now, out)
     if not followers:
@@ -75,7 +75,7 @@ def _finish(
 
 
 def _rest(state: SchedulerState, run: RequestRun, out: list[Command]) -> None:
-    """Let an open program without a leaf stay; whatever else has nothing left to do is over."""
+    """End a request that has nothing left to do; an open program becomes idle instead."""
     if run.open:
         if run.admitted:
             enter_idle(state, run)
@@ -160,9 +160,6 @@ def _living(state: SchedulerState, keys: dict[NodeKey, None]) -> list[NodeRun]:
     return found
 
 
-# Take back what ran: steps that ended or raised, and calls.
-
-
 def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Command]) -> None:
     """End the members that a step has finished; the others stay on their engine.
 
@@ -224,7 +221,7 @@ def _part_ended(
 def _fail_silent(
     state: SchedulerState, engine: EngineState, now: float, out: list[Command]
 ) -> None:
-    """End what an engine that keeps nothing between steps has not reported on."""
+    """Fail the members that an unstepped engine has not reported on."""
     for node in list(engine.running.values()):
         leave_engine(state, engine, node)
         if not node.abandoned:
@@ -269,7 +266,7 @@ def _leave_step(state: SchedulerState, event: StepEnded | StepFailed, now: float
 
 
 def call_ended(state: SchedulerState, event: CallEnded, now: float, out: list[Command]) -> None:
-    """Give a permit back; let the request grow by what a successful call appends."""
+    """Give a permit back, and append a successful call's nodes to its request."""
     engine = state.engine(event.engine)
     node = engine.running.get(event.node)
     if node is None:

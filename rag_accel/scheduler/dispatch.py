@@ -1,4 +1,4 @@
-"""What can start: permits for borrowed engines, steps for owned ones."""
+"""Dispatch: permits for borrowed engines, steps for owned ones, and what the clock makes due."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _drop(state: SchedulerState, engine: EngineState, out: list[Command]) -> Non
 
 
 def _settle(state: SchedulerState, now: float, out: list[Command]) -> None:
-    """Admit waiting requests, and lose what reached a lost engine: each may lead to the other."""
+    """Admit waiting requests, and end nodes queued for lost engines: each may lead to the other."""
     if state.pending:
         admit_pending(state, now)
     while (engine := _lost_with_work(state)) is not None:
@@ -188,9 +188,6 @@ def _enter(state: SchedulerState, engine: EngineState, node: NodeRun, now: float
     if node.dependents:
         enter_feeding(state, node)
     state.move(node, "running", why)
-
-
-# Do what time alone makes due: deadlines, ended waits, hung steps; say when to look again.
 
 
 def look_at_clock(state: SchedulerState, now: float, out: list[Command]) -> None:

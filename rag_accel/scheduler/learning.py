@@ -1,4 +1,13 @@
-"""What the times of events teach: how steps, arrivals and returns go on."""
+"""Learned costs of steps, and the bound on how long a step keeps newcomers waiting.
+
+Cutting a stretch of work that takes ``t`` seconds into slices of ``b`` shortens the mean wait of
+what arrives meanwhile from ``t / 2`` to ``b / 2``, and costs one more step border, ``beta``
+seconds, per slice. The gain ``(t - b) / 2 - beta * t / b`` is greatest at ``b = sqrt(2 beta t)``
+(HedraRAG section 4.2, Equation 1. Differs: the paper prints the cost with a plus sign, and with
+that there is no greatest gain.)
+
+Everything is learned from the times that events carry, so equal events give equal budgets.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +15,6 @@ from dataclasses import dataclass, field
 from math import ceil, sqrt
 
 from rag_accel.engine_api.line_fit import LineFit
-
-# Bound how long a step keeps newcomers waiting (HedraRAG section 4.2, Equation 1).
-#
-# Cutting a stretch of work that takes ``t`` seconds into slices of ``b`` shortens the mean wait of
-# what arrives meanwhile from ``t / 2`` to ``b / 2``, and costs one more step border, ``beta``
-# seconds, per slice. The gain ``(t - b) / 2 - beta * t / b`` is greatest at ``b = sqrt(2 beta t)``.
-# (Differs: the paper prints the cost with a plus sign, and with that there is no greatest gain.)
-#
-# Everything is learned from the times that events carry, so equal events give equal budgets.
-
 
 #: a caller of so many seconds ago may come back: callers think for a moment between two calls
 COMPANY_S = 2.0
@@ -50,7 +49,7 @@ class StepCosts:
         self.border_s = running_mean(self.border_s, max(0.0, between_s - step_s))
 
     def learn_service(self, served_s: float, items: int) -> None:
-        """Take into account what one primitive of so many items has cost."""
+        """Learn the cost of one primitive of so many items."""
         self.service_s = running_mean(self.service_s, served_s)
         self.digits = running_mean(self.digits, float(items.bit_length()))
 
@@ -62,7 +61,7 @@ class StepCosts:
         return items.bit_length() >= self.digits + 1.0
 
     def learn_part(self, served_s: float, items: int) -> None:
-        """Take into account what one part of a primitive, of so many items, has cost."""
+        """Learn the cost of one part of a primitive, of so many items."""
         self.item_s = running_mean(self.item_s, served_s / max(1, items))
         self.parts.add(items, served_s)
 
@@ -98,40 +97,3 @@ def items_in(budget_s: float, item_s: float, most: int) -> int:
 def even_part(left: int, most: int) -> int:
     """Return the size of the next of equal parts, each at most ``most`` of ``left`` items."""
     return ceil(left / ceil(left / most)) if left > most else left
-
-
-# The share of callers that submit their next work at once after a step has ended theirs.
-#
-# Callers in a loop come back one by one within a fraction of a millisecond after a step. An engine
-# that starts with the first of them leaves the others waiting for a whole step, so that batches
-# fall to half of what is there. What came back so soon after the last steps is expected to come
-# again.
-
-
-@dataclass(slots=True)
-class ReturnRateLearner:
-    """The learned share of callers that come back soon after an engine's steps."""
-
-    #: when the last step ended, with how many, and until when an arrival counts as soon
-    ended: int = 0
-    until: float = 0.0
-    #: how many have come since
-    arrived: int = 0
-    #: how many came per one that ended; a running mean
-    share: float = 0.0
-
-    def step_ended(self, ended: int, now: float, window_s: float) -> None:
-        """Learn from what came after the step before this one."""
-        if self.ended:
-            self.share += (min(1.0, self.arrived / self.ended) - self.share) / 4
-        self.ended, self.until, self.arrived = ended, now + window_s, 0
-
-    def note_arrival(self, now: float) -> None:
-        """Count an arrival if it is soon."""
-        if now <= self.until:
-            self.arrived += 1
-
-    def expected_by(self, now: float) -> float | None:
-        """Return by when more are expected, ``None`` if all have come or the time is over."""
-        missing = round(self.share * self.ended) > self.arrived
-        return self.until if missing and now < self.until else None

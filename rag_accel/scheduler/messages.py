@@ -1,4 +1,4 @@
-"""Everything the scheduler core can be told; what it can decide stands in ``commands.py``.
+"""Events: everything the scheduler core can be told. Its decisions are in ``commands.py``.
 
 Both are frozen dataclasses of ids and numbers: no payload, no clock, no object of a framework ever
 enters the core, so a table of events fully determines a table of commands.
@@ -79,14 +79,14 @@ class OwnedEngineAdded:
 
 @dataclass(frozen=True, slots=True)
 class EngineLeft:
-    """An owned engine gets no new work any more; what it still has is finished first."""
+    """An owned engine gets no new work any more, and leaves after its present work."""
 
     engine: EngineName
 
 
 @dataclass(frozen=True, slots=True)
 class BorrowedEngineAdded:
-    """An object of the user's has joined; ``max_concurrency`` ``None`` never holds a call back."""
+    """A user's object has joined; without ``max_concurrency`` no call is held back."""
 
     engine: EngineName
     max_concurrency: int | None = None
@@ -182,7 +182,7 @@ Fact = CallMade | ProgramBegan | ProgramEnded
 
 
 class Reported(NamedTuple):
-    """What has happened where callers are, in order; nothing had to be decided for it.
+    """Events that happened where callers are, in order, and needed no decision.
 
     Tuples, because there may be many.
     """

@@ -1,4 +1,4 @@
-"""The way of primitives into the queues: admission, dependencies, single-flight."""
+"""Queueing of primitives: admission, dependencies, single-flight."""
 
 from __future__ import annotations
 

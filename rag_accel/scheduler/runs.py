@@ -70,7 +70,7 @@ class NodeRun:
 
     @property
     def part(self) -> WorkSlice | None:
-        """Return what of it is on its engine, ``None`` if that is all of it."""
+        """Return the slice of it on its engine; ``None`` for all of it."""
         if self.portion == self.spec.size:
             return None
         stop = self.taken + self.portion
@@ -100,9 +100,6 @@ class RequestRun:
     idle_since: float = 0.0
 
 
-# The order in which queued nodes of one engine run (Teola Algorithm 2).
-
-
 #: a node that has waited as long as so many levels of depth are worth goes before everything
 OVERDUE_LEVELS = 10
 
@@ -110,7 +107,7 @@ _Level = dict[NodeKey, NodeRun]
 
 
 class NodeQueue:
-    """The queued nodes of one engine; every change costs O(log n)."""
+    """The queued nodes of one engine in the order of Teola Algorithm 2; a change costs O(log n)."""
 
     __slots__ = ("_levels", "_line", "items", "nodes")
 

@@ -1,4 +1,4 @@
-"""What the scheduler core knows: live requests, engines with their queues, and the past."""
+"""The state of the scheduler core: live requests, engines with their queues, and history."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts
+from rag_accel.scheduler.learning import StepCosts
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, RequestId, StepId
+from rag_accel.scheduler.return_rate import ReturnRateLearner
 from rag_accel.scheduler.runs import NodeQueue, NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048
@@ -105,7 +106,7 @@ SLICE_MIN_S, SLICE_MAX_S = 0.008, 0.25
 
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
-    """Bounds of what the core may do; all times in seconds."""
+    """The core's options; all times in seconds."""
 
     max_requests: int = 4096
     max_batch: int = 64

@@ -1,4 +1,4 @@
-"""The wavefront: which live request will reach an engine next, and whether to wait for it.
+"""The wavefront: predicted next arrivals at an engine, and the decision to wait for them.
 
 An engine is work-conserving: it starts what is queued at once. The one exception is a newcomer
 that is already known to come, sooner than ``min(batch_wait, 5 % of the step)``: from the wavefront

@@ -14,13 +14,8 @@ from typing import Any, ClassVar
 
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.errors import ConfigError
-from rag_accel.graph.item_lists import (
-    ItemFunction,
-    ItemReader,
-    ListFunction,
-    UnionFunction,
-    read_items,
-)
+from rag_accel.graph.item_lists import ItemReader, read_items
+from rag_accel.graph.list_functions import ItemFunction, ListFunction, UnionFunction
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from accel_harness import DECODER, PATIENCE_S, opened
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import GenerationInput, GenerationOutput
-from rag_accel.graph.item_lists import ItemFunction, ItemReader, ListForm, ListFunction, read_items
+from rag_accel.graph.item_lists import ItemReader, ListForm, read_items
+from rag_accel.graph.list_functions import ItemFunction, ListFunction
 from rag_accel.passes.manager import STATIC_PASSES
 from rag_accel.testing import FakeEngine, Faults, compute
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import Capability
-from rag_accel.graph.item_lists import UnionFunction
+from rag_accel.graph.list_functions import UnionFunction
 from rag_accel.passes.manager import STATIC_PASSES
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, FakeSyncCall
 from rag_accel.workflows.steps import Nth, Queries

@@ -1,7 +1,7 @@
 """What the passes let go within a region still holds for the regions that come after it."""
 
 from rag_accel.graph.primitive_text import format_primitives, parse_primitives
-from rag_accel.passes.context import all_earlier, freed_from, restore_waits
+from rag_accel.passes.ordering import all_earlier, freed_from, restore_waits
 
 BEFORE = parse_primitives(
     "p-graph given z.function\n"

@@ -1,4 +1,4 @@
-"""The kinds of stages, each with its row of what holds of it wherever stages are handled."""
+"""The kinds of stages, each a row of its properties."""
 
 from rag_accel.graph.stages.branch import Branch
 from rag_accel.graph.stages.function import Function

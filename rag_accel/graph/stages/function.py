@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.graph.item_lists import ItemFunction, ListFunction, UnionFunction
+from rag_accel.graph.list_functions import ItemFunction, ListFunction, UnionFunction
 from rag_accel.graph.nodes import NO_OUTPUT, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (

@@ -2,7 +2,7 @@
 
     facts: GraphRetrieval@graph(input)
 
-becomes, for two hops on engines of ours,
+becomes, for two hops on owned engines,
 
     facts.embedding.query: EMBEDDING@embedder(input) -> facts.vector
     facts.searching: SEARCHING@graph(facts.vector) -> facts.paths.0
@@ -113,8 +113,8 @@ def _refused(stage: GraphRetrieval, option: str, valid: str) -> GraphError:
 
 def _steps(stage: GraphRetrieval, engines: Engines, counts: Counts) -> tuple[Step, ...]:
     if isinstance(engines.get(stage.engine), BorrowedEngine):
-        asked = (("top_k", stage.top_k),)
-        return (Step(PrimitiveKind.PRUNING, stage.engine, attributes=asked),)
+        attributes = (("top_k", stage.top_k),)
+        return (Step(PrimitiveKind.PRUNING, stage.engine, attributes=attributes),)
     last = f"paths.{stage.hops}"
     probable = min(stage.seeds * stage.fan_out, stage.max_paths) or 1
     return (

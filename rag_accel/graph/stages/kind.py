@@ -1,4 +1,4 @@
-"""All that holds of a kind of stage wherever stages are handled.
+"""The properties of a kind of stage, and the checks the built-in stages share.
 
 One row describes a kind: how its line of text reads, which primitives it becomes and what goes with
 them. Each built-in kind stands with its row in a file of its own beside this one; a kind of
@@ -141,7 +141,7 @@ def register_stage(kind: StageKind[S]) -> StageKind[S]:
     Raises:
         GraphError: if another kind has this class or its name.
     """
-    known = next((one for one in _kinds.values() if one.head == kind.head), None)
+    known = next((other for other in _kinds.values() if other.head == kind.head), None)
     if known is not None and known is not kind:
         raise GraphError(
             "a kind of stage is registered already",
@@ -177,9 +177,6 @@ def kinds_by_head() -> dict[str, StageKind[Any]]:
 def engines_of(stage: Stage) -> tuple[EngineName, ...]:
     """Return the engines a stage names, in the order they are used."""
     return tuple(getattr(stage, name) for name in kind_of(stage).engines)
-
-
-# What the built-in stages check and write alike.
 
 
 def check_name(name: str) -> None:

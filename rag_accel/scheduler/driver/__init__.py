@@ -5,19 +5,18 @@ every command is a message to a worker, a caller's thread or a caller's loop. A 
 fifth of an event loop's hand-over, and nothing a caller does to its own loop can stall it.
 """
 
+from rag_accel.scheduler.driver.begun_calls import BegunCall
 from rag_accel.scheduler.driver.delivery import GraphClient
 from rag_accel.scheduler.driver.leaf import (
     AsyncLeaf,
     KeptLeaf,
     LeafClient,
-    Result,
     SyncLeaf,
-    error_for,
 )
 from rag_accel.scheduler.driver.leaf_stream import AsyncStreamLeaf, SyncStreamLeaf
 from rag_accel.scheduler.driver.loop import Driver
+from rag_accel.scheduler.driver.outcomes import Result, error_for
 from rag_accel.scheduler.driver.text_stream import TextStream
-from rag_accel.scheduler.driver.turns import BegunCall
 from rag_accel.scheduler.driver.worker import EngineWorker
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Engines that carry so much that a new request would end too late are asked before it enters."""
+"""Admission by the engines whose backlog may be too long for another request."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from rag_accel.scheduler.commands import (
     StartStep,
     WakeAt,
 )
-from rag_accel.scheduler.driver.leaf import LeafClient, Result, late_result
+from rag_accel.scheduler.driver.leaf import LeafClient
+from rag_accel.scheduler.driver.outcomes import Result, late_result
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
     EngineName,
@@ -37,7 +38,7 @@ Results = dict[NodeKey, Result]
 
 
 class Delivery:
-    """What the commands of one event need: the clients that exist and the outputs of a step."""
+    """The clients and step outputs that the commands of one event need."""
 
     __slots__ = ("_results", "_shared", "claimed", "clients", "granted", "workers")
 
@@ -129,9 +130,6 @@ CARRY_OUT: dict[type, Callable[[Delivery, Any], None]] = {
     DropEngine: _drop_engine,
     WakeAt: _wake_at,
 }
-
-
-# The clients that wait for primitives and requests, and what they are told.
 
 
 class GraphClient(LeafClient, Protocol):

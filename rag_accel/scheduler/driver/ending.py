@@ -32,9 +32,9 @@ class LivingThreads:
     def add(self, thread: threading.Thread) -> None:
         """Note a thread, and forget those that have ended."""
         self._threads.add(thread)
-        for one in self:
-            if not one.is_alive():
-                self.discard(one)
+        for thread in self:
+            if not thread.is_alive():
+                self.discard(thread)
 
     def discard(self, thread: threading.Thread) -> None:
         """Forget a thread."""

@@ -1,4 +1,4 @@
-"""How events reach the core and its commands are carried out; a fresh start after our errors."""
+"""Event handling: events to the core, its commands carried out, a fresh start after bugs."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ from rag_accel.scheduler.messages import (
 from rag_accel.scheduler.state import CoreOptions, EngineState, SchedulerState
 from rag_accel.scheduler.transitions import handle
 
-# Wake callers on their own loops: once per loop and event, however many of its tasks wait.
-
 logger = logging.getLogger("rag_accel.scheduler")
 
 Call = Callable[[], None]
 
 
 class LoopWakeups:
-    """Calls gathered by event loop until ``flush``. Used by one thread at a time."""
+    """Calls gathered by event loop until ``flush``, so that an event wakes each loop only once.
+
+    Used by one thread at a time.
+    """
 
     __slots__ = ("calls",)
 
@@ -153,12 +154,12 @@ class EventHandler:
             self.wakeups.flush()
 
     def catch_up(self) -> None:
-        """Start what was put off for events that were still to come."""
+        """Start work that was put off for further events."""
         if self._put_off:
             self.handle(Tick(), None)
 
     def take_in(self, event: Event, attached: Any) -> Results:
-        """Remember what an event brought along; return the results among it."""
+        """Keep an event's attachment; return the results in it."""
         if isinstance(event, CallEnded):
             self._granted.pop(event.node, None)
             return attached or {}
@@ -241,7 +242,7 @@ class EventHandler:
         self._rejoin(event)
 
     def _rejoin(self, event: Event) -> None:
-        """Let the fresh state hear what an event says of engines; stop workers that it lacks."""
+        """Pass an event about engines to the fresh state; stop workers that it lacks."""
         is_known = getattr(event, "engine", None) in self.state.engines
         is_new = isinstance(event, OwnedEngineAdded | BorrowedEngineAdded) and not is_known
         # Whatever the event, engines that were about to leave may do so now.

@@ -1,4 +1,4 @@
-"""Documents that searches have found, on their way to the engines that read ahead for them."""
+"""Prefetch hints from searches to the engines that prefetch documents."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HintedEngines:
     def leave(self, name: EngineName) -> None:
         """Send no more hints to an engine."""
         with self._lock:
-            self._keeping = tuple(one for one in self._keeping if one[0] != name)
+            self._keeping = tuple(engine for engine in self._keeping if engine[0] != name)
             self._engines = tuple(engine for engine in self._engines if engine[0] != name)
 
     def send(

@@ -1,4 +1,4 @@
-"""Waiting for single calls: what ended them, and which callers are to be woken."""
+"""Waiting for one primitive: in a thread that blocks, or in a task on the caller's own loop."""
 
 from __future__ import annotations
 
@@ -7,103 +7,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from rag_accel.engine_api import EngineOutput, EngineRequest, Handle
-from rag_accel.errors import (
-    BusyError,
-    ClosedError,
-    DeadlineError,
-    EngineError,
-    EngineLostError,
-    RequestCancelledError,
-)
-from rag_accel.scheduler.messages import LeafArrived, NodeKey, NodeReport, Outcome
-
-# Turn the core's outcomes into results and exceptions.
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one primitive produced: a value, or the exception it raised."""
-
-    value: Any = None
-    error: BaseException | None = None
-    handle: Handle | None = None
-
-
-def late_result(retry_after_s: float, where: str) -> Result:
-    """Return what a request is told that was refused because an engine would be late."""
-    error = BusyError(
-        "an embedder would answer later than it should",
-        where=where,
-        found=f"room in {retry_after_s:.3f} s",
-        valid="texts that end within embedding_slo_s",
-        hint="try again after retry_after_s, raise embedding_slo_s, or use on_full='wait'",
-        retry_after_s=retry_after_s,
-    )
-    return Result(error=error)
-
-
-def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseException | None:
-    """Return the exception that ``outcome`` means to the caller, or ``None`` for ``done``.
-
-    A failure is the original exception object; everything else is one of ours.
-    """
-    if outcome == "done":
-        return None
-    if result is not None and result.error is not None:
-        return result.error
-    if outcome == "cancelled":
-        return RequestCancelledError("the request was cancelled", where=where)
-    if outcome == "deadline":
-        return DeadlineError(
-            "the request ran past its deadline",
-            where=where,
-            hint="raise deadline_s, or look at rag-accel doctor for a slow engine",
-        )
-    if outcome == "lost":
-        return EngineLostError(
-            "the engine did not come back from a step",
-            where=where,
-            hint="raise step_timeout_s if steps take that long; it is used again once it returns",
-        )
-    if outcome == "rejected":
-        return BusyError(
-            "the bound on live requests is reached",
-            where=where,
-            hint="try again later, raise max_requests, or use on_full='wait'",
-        )
-    if outcome == "closed":
-        return ClosedError(
-            "the accelerator is closed", where=where, hint="make a new one with Accelerator()"
-        )
-    return EngineError("the engine failed without saying why", where=where)
-
-
-@dataclass(slots=True)
-class StepOutcome:
-    """Outputs of one step."""
-
-    reports: list[NodeReport] = field(default_factory=list[NodeReport])
-    results: dict[NodeKey, Result] = field(default_factory=dict[NodeKey, Result])
-    #: engine-owned state that no client was told of
-    unclaimed: list[Handle] = field(default_factory=list[Handle])
-
-    def fail(self, node: NodeKey, error: BaseException) -> None:
-        """Note that a member ended with an error."""
-        self.results[node] = Result(error=error)
-        self.reports.append(NodeReport(node, "error"))
-
-
-# Waiting for one primitive: in a thread that blocks, or in a task on the caller's own loop.
+from rag_accel.engine_api import EngineOutput, EngineRequest
+from rag_accel.scheduler.driver.outcomes import Result
+from rag_accel.scheduler.messages import NodeKey, Outcome
 
 Signal = Literal["granted", "ended"]
 
 
 class LeafClient(Protocol):
-    """A receiver of what happens to one primitive.
+    """A receiver of the events of one primitive.
 
     ``granted`` and ``ended`` run on a thread of the scheduler's and must not block; ``request`` and
     ``partial`` run on the thread of the engine that takes the work.
@@ -219,7 +133,7 @@ class AsyncLeaf(_Leaf):
 
 
 class KeptLeaf(_Leaf):
-    """A leaf whose end any number of threads and tasks may wait for, or none."""
+    """A leaf that any number of threads and tasks may wait for."""
 
     __slots__ = ("_over",)
 
@@ -254,36 +168,3 @@ def _tell(loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[None]) -> Non
 
     with suppress(RuntimeError):  # the loop is closed: its tasks wait no more
         loop.call_soon_threadsafe(resolve)
-
-
-# Messages that several tasks of one loop send during one turn of that loop go out together.
-
-
-class Gathered(threading.local):
-    """Messages of one loop's tasks, held back until all tasks that can run now have run.
-
-    Tasks that wake together would otherwise be parted by how much of them the driver's thread sees
-    when it first gets to look.
-    """
-
-    def __init__(self, send: Callable[[tuple[LeafArrived, LeafClient]], None]) -> None:
-        self._send = send
-        #: the loop that was asked to hand over; without one nothing is kept
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self._items: list[tuple[LeafArrived, LeafClient]] = []
-
-    def add(self, event: LeafArrived, client: LeafClient) -> None:
-        """Keep one; the first asks the loop to hand over after everybody's turn."""
-        loop = asyncio.get_running_loop()
-        if self.loop is not loop:
-            self.flush()  # of a loop that ended before it came to that
-            self.loop = loop
-            loop.call_soon(self.flush)
-        self._items.append((event, client))
-
-    def flush(self) -> None:
-        """Hand over what this thread keeps."""
-        if self.loop is not None:
-            items, self._items, self.loop = self._items, [], None
-            for item in items:
-                self._send(item)

@@ -1,4 +1,4 @@
-"""Waiting for what a call streams: in a thread that blocks, or in a task on the caller's loop."""
+"""Waiting for streamed text: in a thread that blocks, or in a task on the caller's loop."""
 
 from __future__ import annotations
 

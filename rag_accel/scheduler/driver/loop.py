@@ -15,21 +15,23 @@ from typing import Any, TypeVar, cast
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     BorrowedEngine,
-    Capability,
     Engine,
     EngineOutput,
-    EngineProfile,
     Handle,
     Health,
 )
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
+from rag_accel.scheduler.driver.begun_calls import BegunCall, BegunCalls
 from rag_accel.scheduler.driver.delivery import GraphClient
 from rag_accel.scheduler.driver.ending import LivingThreads, join
+from rag_accel.scheduler.driver.engine_names import EngineNames, owned_engine_added
+from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.hints import HintedEngines
-from rag_accel.scheduler.driver.leaf import Gathered, LeafClient, Result
-from rag_accel.scheduler.driver.turns import BegunCall, BegunCalls, Turns
+from rag_accel.scheduler.driver.leaf import LeafClient
+from rag_accel.scheduler.driver.outcomes import Result
+from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
@@ -39,7 +41,6 @@ from rag_accel.scheduler.messages import (
     Event,
     LeafArrived,
     NodeKey,
-    OwnedEngineAdded,
     ProgramBegan,
     ProgramEnded,
     ProgramLeft,
@@ -54,57 +55,13 @@ from rag_accel.scheduler.state import CoreOptions
 from rag_accel.scheduler.wavefront import MAX_PROGRAMS
 from rag_accel.system.forks import forks
 
-# Let engines join a driver: names of their own, and what the core is told of them.
-
-
-class EngineNames:
-    """The engine names in use. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._names: set[EngineName] = set()
-        self._lock = threading.Lock()
-
-    def claim(self, name: str) -> EngineName:
-        """Take a name; ConfigError if another engine has it."""
-        key = EngineName(name)
-        with self._lock:
-            if key in self._names:
-                raise ConfigError(
-                    "an engine name was used twice",
-                    where=name,
-                    valid="a name not among " + ", ".join(sorted(self._names)),
-                )
-            self._names.add(key)
-        return key
-
-    def give_back(self, name: EngineName) -> None:
-        """Let the name be taken again."""
-        with self._lock:
-            self._names.discard(name)
-
-
-def owned_engine_added(name: EngineName, profile: EngineProfile) -> OwnedEngineAdded:
-    """Tell the core what an engine's profile says."""
-    return OwnedEngineAdded(
-        name,
-        profile.max_batch,
-        profile.max_threads,
-        profile.latency.base_s,
-        profile.latency.per_item_s,
-        profile.stepped,
-        profile.interruptible,
-        Capability.ENDS_IN_TIME in profile.capabilities,
-        Capability.ITEMWISE in profile.capabilities,
-        Capability.BOUNDS_ITS_WORK in profile.capabilities,
-        Capability.SHARES_CORES in profile.capabilities,
-    )
-
-
 T = TypeVar("T")
 
 
 class Driver:
     """The scheduler at work: its core, its thread, its clock, and one worker per owned engine.
+
+    Public methods may be called from any thread.
 
     Args:
         check: looks at each final output of an owned engine and may turn it into an error.
@@ -143,8 +100,6 @@ class Driver:
             target=self._turns.run, name="rag-accel-driver", daemon=True
         )
         self._thread.start()
-
-    # Called from any thread ----------------------------------------------------------------
 
     def new_request(self) -> RequestId:
         """Return a fresh request id; ForkedError in a forked child."""
@@ -215,7 +170,7 @@ class Driver:
         self._gathered.add(event, client)
 
     def send_gathered(self) -> None:
-        """Bring in what tasks of this thread's loop have brought, which is to be blocked."""
+        """Submit the gathered leaves of this thread's loop, which is about to be blocked."""
         self._gathered.flush()
 
     def begin_call(
@@ -240,7 +195,7 @@ class Driver:
         return BegunCall(self._calls, request, name, engine, kind, arrived_at, now)
 
     def _is_half_full(self) -> bool:
-        """Tell whether half of the requests that may live do, as far as this thread can see."""
+        """Tell whether ``max_requests`` is half used, as seen from this thread."""
         state = self._handler.state
         calls = self._calls
         live = (

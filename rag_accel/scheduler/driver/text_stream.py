@@ -1,4 +1,4 @@
-"""A buffer of text between the thread that makes it and the thread or loop that takes it."""
+"""A text buffer between a producer thread and a consumer thread or loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STREAM_ITEMS = 256
 
 
 class TextStream:
-    """A buffer of text between its maker's thread and its taker's, bounded by merging.
+    """A text buffer between one producer and one consumer, bounded by merging.
 
     No text is lost and decoding never waits: past ``STREAM_ITEMS`` new text joins the last item.
     """

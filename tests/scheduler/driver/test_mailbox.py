@@ -7,7 +7,7 @@ from queue import Empty
 
 import pytest
 
-from rag_accel.scheduler.driver.turns import MAX_QUIET, Mailbox, Message
+from rag_accel.scheduler.driver.mailbox import MAX_QUIET, Mailbox, Message
 from rag_accel.scheduler.messages import Tick
 
 PATIENCE_S = 20.0

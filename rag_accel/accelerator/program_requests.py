@@ -1,0 +1,72 @@
+"""Requests of intercepted programs, opened and closed around their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rag_accel.config import Options
+from rag_accel.leaves.identity import RequestIdentity
+from rag_accel.scheduler.driver import Driver
+from rag_accel.scheduler.messages import ProgramLeft, RequestClosed, RequestOpened
+
+
+class ProgramRequests:
+    """The part of an ``Accelerator`` that opens and closes requests of intercepted programs.
+
+    Every instance is an ``Accelerator``, as identities expect.
+    """
+
+    options: Options
+    _driver: Driver
+
+    def open_request(self, program: str, deadline_s: float | None = None) -> RequestIdentity:
+        """Start a run of an intercepted program; ``close_request`` must follow."""
+        now = self._driver.now()
+        limit = self.options.deadline_s if deadline_s is None else deadline_s
+        deadline = None if limit is None else now + limit
+        request = self._driver.new_request()
+        identity = RequestIdentity(self, request, now, deadline, program)  # pyright: ignore[reportArgumentType]
+        if self.options.on_full == "raise":  # one that has begun is not to be refused later on
+            self._driver.note(RequestOpened(request, program, now, deadline))
+        elif self._driver.begin_program(request, program, now, deadline):
+            identity.begin_quietly()
+        return identity
+
+    def open_late(self, identity: RequestIdentity) -> None:
+        """Have the scheduler know of a run that it need not know of until now."""
+        begun = identity.last_call
+        opened = RequestOpened(
+            *(identity.request, identity.program, identity.arrived_at, identity.deadline),
+            last_call=begun and begun.ended,
+            was_reported=True,
+        )
+        self._driver.open_program(opened)
+
+    def close_request(self, identity: RequestIdentity) -> None:
+        """End a run of an intercepted program."""
+        if identity.end():
+            self._driver.end_program(identity.request)
+        else:
+            self._driver.note(RequestClosed(identity.request, self._driver.now()))
+
+    def forget_program(self, program: str) -> None:
+        """Forget the learned behaviour of a program whose object is gone; from any thread."""
+        self._driver.note(ProgramLeft(program))
+
+    @contextmanager
+    def request(self, program: str) -> Iterator[RequestIdentity]:
+        """Run a block as one request."""
+        identity = self.open_request(program)
+        try:
+            yield identity
+        finally:
+            self.close_request(identity)
+
+    def anonymous(self, program: str = "") -> RequestIdentity:
+        """Return an identity for a run that is not opened, such as a single call's."""
+        now = self._driver.now()
+        limit = self.options.deadline_s
+        deadline = None if limit is None else now + limit
+        request = self._driver.new_request()
+        return RequestIdentity(self, request, now, deadline, program)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,52 @@
+"""Functions that read, take apart or join lists in a way that passes may use.
+
+They mean the same without the passes: a list is read when its completion has ended. The pass
+``pipeline_decoding`` may let an item be taken as soon as it is written, and ``rerank_by_source``
+may rerank what one list adds to a union before the next is there.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from rag_accel.graph.item_lists import ItemReader
+
+
+class ListFunction:
+    """A pure function that reads a list off its first argument, the text of a completion.
+
+    The items that ``reader`` finds are the first items of what the function returns, whatever its
+    other arguments are; those it does not find, the function may add at the end.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def item_count(self) -> int:
+        """Return how many items there probably are, from 1."""
+
+    @abstractmethod
+    def reader(self) -> ItemReader:
+        """Return a fresh reader of one completion."""
+
+
+class ItemFunction:
+    """A pure function that returns one item of its only argument, a list."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def item_place(self) -> int:
+        """Return the item's place, counted from 0."""
+
+
+class UnionFunction:
+    """A pure function of lists of documents that returns their union as a tuple, in order.
+
+    What it returns for the first of its arguments alone is the beginning of what it returns for all
+    of them: ``union(a, b)[: len(union(a))] == union(a)``.
+    """
+
+    __slots__ = ()

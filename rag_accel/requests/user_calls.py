@@ -1,0 +1,101 @@
+"""Calls of user code: functions, conditions and borrowed engines."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rag_accel.engine_api import PrimitiveKind
+from rag_accel.errors import RequestCancelledError
+from rag_accel.graph.primitives import Primitive
+from rag_accel.requests.engines import NamedEngine
+from rag_accel.requests.hosts import is_async
+from rag_accel.requests.kinds import TEXT_LISTS, work_of
+from rag_accel.requests.values import Values
+
+
+class UserCall:
+    """A call of user code, whose arguments are only gathered where it runs.
+
+    Values it reads may be folded by a reducer, which is user code as well.
+    """
+
+    __slots__ = ("_arguments", "_is_wanted", "func")
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        arguments: Callable[[], tuple[Any, ...]],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self.func = func
+        self._arguments = arguments
+        self._is_wanted = is_wanted
+
+    def __call__(self) -> Any:
+        """Call it.
+
+        Raises:
+            RequestCancelledError: if its request has ended meanwhile.
+            GraphError: if a value it reads was not written.
+        """
+        if not self._is_wanted():
+            raise RequestCancelledError("the request ended before this could run")
+        return self.func(*self._arguments())
+
+
+def user_call(
+    primitive: Primitive,
+    values: Values,
+    engines: Mapping[str, NamedEngine],
+    is_wanted: Callable[[], bool],
+) -> UserCall:
+    """Return the call of a function, a condition or a borrowed engine."""
+
+    def everything() -> tuple[Any, ...]:
+        return (values.snapshot(),)
+
+    def inputs() -> tuple[Any, ...]:
+        return tuple(values.read(name) for name in primitive.inputs)
+
+    def asked() -> tuple[Any, ...]:
+        work = work_of(primitive.kind)
+        return work.arguments(work.payload(primitive, values))
+
+    if primitive.kind is PrimitiveKind.CONDITION:
+        return UserCall(primitive.attribute("condition"), everything, is_wanted)
+    if primitive.kind is PrimitiveKind.FUNCTION:
+        gather = everything if primitive.reads_all else inputs
+        return UserCall(primitive.attribute("fn"), gather, is_wanted)
+    assert primitive.engine is not None, "only user code has no engine"
+    call = engines[primitive.engine].call
+    assert call is not None, "a borrowed engine has a callable"
+    options = _options(primitive)
+    if primitive.attribute("role") in TEXT_LISTS:
+        call = _unless_none(call)
+    return UserCall(functools.partial(call, **options) if options else call, asked, is_wanted)
+
+
+def _unless_none(embed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an embedder that is not called for no texts at all, which few expect."""
+    none = np.empty((0, 0), dtype=np.float32)
+
+    def embed_some(texts: list[str]) -> Any:
+        return embed(texts) if texts else none
+
+    async def aembed_some(texts: list[str]) -> Any:
+        return await embed(texts) if texts else none
+
+    return aembed_some if is_async(embed) else embed_some
+
+
+def _options(primitive: Primitive) -> dict[str, Any]:
+    """Return a stage's optional arguments for a borrowed engine."""
+    named = {name: primitive.attribute(name) for name in ("where", "stop", "max_tokens")}
+    options = {name: value for name, value in named.items() if value is not None}
+    if "where" in options:
+        options["where"] = dict(options["where"])
+    return options
