@@ -19,10 +19,9 @@ def still_patched() -> list[Any]:
     """Return what stays patched though threads of the program had time to end."""
     until = time.monotonic() + PATIENCE_S
     gc.collect()
-    while _untold() and time.monotonic() < until:
+    while (left := _untold()) and time.monotonic() < until:
         time.sleep(0.01)
         gc.collect()
-    left = _untold()
     _told.update(left)
     return left
 
