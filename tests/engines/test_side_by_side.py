@@ -330,7 +330,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "kept_conversions")
 @pytest.mark.parametrize("runtime", ["torch", "auto"])
 def test_vectors_and_scores_on_one_thread_a_call_are_the_models_own(
     small_model: Any, runtime: Any

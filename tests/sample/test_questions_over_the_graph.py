@@ -85,6 +85,7 @@ def test_kept_paths_lead_to_the_known_answers(
     assert mean(found(kept, one, **options) for one in asked) >= share
 
 
+@pytest.mark.slow  # a figure of the sample, not a behaviour
 def test_the_cosine_keeps_more_answers_than_the_first_paths(
     kept: Accelerator, part: LibraryGraph
 ) -> None:

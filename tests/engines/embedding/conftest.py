@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,8 @@ def whole_model(minilm: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def conversions_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def conversions_are_kept(request: pytest.FixtureRequest) -> None:
     """Convert each model once, but where the conversion is what is tested."""
     if request.path.name in CONVERTING or request.node.get_closest_marker("processes"):
         return
-    pytest.importorskip("torch")
-    import conversion_cache
-
-    from rag_accel.engines.embedding import compiled_transformer
-
-    conversion_cache.use(monkeypatch, compiled_transformer)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_conversion_stays() -> Iterator[None]:
-    """Delete what was kept when the tests are over."""
-    yield
-    if "conversion_cache" in sys.modules:
-        sys.modules["conversion_cache"].forget()
+    request.getfixturevalue("kept_conversions")

@@ -8,32 +8,15 @@ from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
-
-WORDS = [f"word{number}" for number in range(60)]
+from tiny_cross_encoder import WORDS, save_cross_encoder
 
 
 def cross_encoder(folder: Path, labels: int = 1) -> Any:
     """Return a tiny random cross-encoder, loaded as users load theirs."""
-    import torch
     from langchain_community.cross_encoders import HuggingFaceCrossEncoder
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
-    folder.mkdir()
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "vocab.txt").write_text("\n".join(tokens))
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=len(tokens),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        num_labels=labels,
-        initializer_range=1.0,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
+    saved = save_cross_encoder(folder, labels)
+    return HuggingFaceCrossEncoder(model_name=saved, model_kwargs={"device": "cpu"})
 
 
 def reranker_of(model: Any, top_n: int = 3) -> Any:

@@ -7,19 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from graph_facts import CHAIN, QUESTION, Gathering, by_stage, facts
 from langchain_tests.integration_tests import RetrieversIntegrationTests
-from lc_graphs import (
-    CHAIN,
-    QUESTION,
-    AwaitedEmbeddings,
-    Gathering,
-    WordEmbeddings,
-    assert_equal,
-    by_stage,
-    facts,
-    retriever,
-    texts,
-)
+from lc_graphs import AwaitedEmbeddings, WordEmbeddings, assert_equal, retriever, texts
 
 from langchain_rag_accel import RagAccelGraphRetriever
 from rag_accel import Accelerator

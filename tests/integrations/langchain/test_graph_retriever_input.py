@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lc_graphs import (
-    CHAIN,
-    QUESTION,
-    TRIPLES,
-    WordEmbeddings,
-    facts,
-    retriever,
-    texts,
-)
+from graph_facts import CHAIN, QUESTION, TRIPLES, facts
+from lc_graphs import WordEmbeddings, retriever, texts
 
 from langchain_rag_accel import RagAccelGraphRetriever
 from rag_accel import Accelerator, ConfigError

@@ -8,19 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from graph_facts import CHAIN, QUESTION, Gathering, facts
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
-from lc_graphs import (
-    CHAIN,
-    QUESTION,
-    AwaitedEmbeddings,
-    Gathering,
-    facts,
-    retriever,
-    soon,
-    texts,
-)
+from lc_graphs import AwaitedEmbeddings, retriever, soon, texts
 
 from langchain_rag_accel import accelerate, explain
 from langchain_rag_accel.coverage import coverage

@@ -10,18 +10,9 @@ from typing import Any
 import pytest
 from bolt_fakes import FakeDriver
 from forked_child import in_child
+from graph_facts import CHAIN, QUESTION, TRIPLES, by_stage, facts
 from lc_fakes import FakeEmbeddings
-from lc_graphs import (
-    CHAIN,
-    QUESTION,
-    TRIPLES,
-    assert_equal,
-    by_stage,
-    facts,
-    retriever,
-    soon,
-    texts,
-)
+from lc_graphs import assert_equal, retriever, soon, texts
 from triples import fill
 
 from rag_accel import Accelerator

@@ -30,15 +30,23 @@ from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 from rag_accel.interception import patches as patching
+from rag_accel.interception.class_watch import leaf_classes
 from rag_accel.interception.identity import activated
-from rag_accel.interception.patches import patches, places
+from rag_accel.interception.leaf_table import leaf_methods
+from rag_accel.interception.patches import patches
 
 INPUT = {"input": "question one"}
 
 
 def _methods() -> dict[tuple[type, str], Any]:
     """Return what stands where leaves are patched."""
-    return {(cls, leaf.name): cls.__dict__.get(leaf.name) for cls, leaf in places()}
+    return {
+        (definer, leaf.name): definer.__dict__.get(leaf.name)
+        for cls in leaf_classes()
+        for leaf in leaf_methods(cls)
+        for definer in cls.__mro__
+        if leaf.name in definer.__dict__
+    }
 
 
 def test_a_collected_program_restores_its_classes(accelerator: Accelerator) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lc_reuse_programs as programs
 import pytest
+import reuse_kit
 import tiny_chat
 from fake_runner import tokenizer
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from lc_reuse_programs import PROGRAMS, TEXTS, Program
+from reuse_kit import ReusedTexts, num_tokens, reused
 
 from langchain_rag_accel import ChatRagAccel, accelerate, activate
 from rag_accel import Accelerator
-from rag_accel.adoption import local_calls
-from rag_accel.engine_api import GenerationInput
+
+located = reuse_kit.located
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
 
@@ -32,31 +32,8 @@ def chat(accelerator: Accelerator, **options: Any) -> ChatRagAccel:
     )
 
 
-def reused(accelerator: Accelerator) -> int:
-    engines = accelerator.metrics.snapshot()["engines"].values()
-    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
-
-
 def tokens(*names: str) -> int:
-    texts = [TEXTS[name] for name in names]
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
-
-
-@pytest.fixture
-def located(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Return the texts of passages, of each prompt that is asked from here on."""
-    found: list[list[str]] = []
-    real = local_calls.locate_chunks
-
-    def recording(*args: Any) -> GenerationInput:
-        asked = real(*args)
-        found.append(
-            [asked.messages[one.message].content[one.start : one.stop] for one in asked.chunk_spans]
-        )
-        return asked
-
-    monkeypatch.setattr(local_calls, "locate_chunks", recording)
-    return found
+    return num_tokens(*(TEXTS[name] for name in names))
 
 
 @each_program
@@ -131,55 +108,17 @@ def test_two_runs_know_nothing_of_each_other(
     assert located == [[]]
 
 
-def test_an_edited_text_is_computed(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fast = accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
-    fast.invoke("abc")
-    monkeypatch.setitem(TEXTS, "c", TEXTS["c"].replace("metres", "meters"))
-    fast.invoke("cab")
-    assert reused(accelerator) == tokens("a", "b")
+class TestReusedTexts(ReusedTexts):
+    texts, edit = TEXTS, ("metres", "meters")
 
+    def program(self, accelerator: Accelerator) -> Any:
+        return accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
 
-def test_a_text_that_is_the_question_is_computed(
-    accelerator: Accelerator, located: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    question = "ab is said by of the documents, and where?"
-    monkeypatch.setitem(TEXTS, "b", question)
-    fast = accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
-    fast.invoke(question)
-    assert located == [[TEXTS["a"]]]
+    def ask(self, program: Any, question: str) -> Any:
+        return program.invoke(question)
 
-
-def test_tenants_share_no_texts() -> None:
-    counts: list[int] = []
-    for tenant in ("one", "two"):
-        with Accelerator(namespace=tenant) as accelerator:
-            model = chat(accelerator)
-            fast = accelerate(programs.with_numbers(model), accelerator=accelerator)
-            fast.invoke("abc")
-            counts.append(reused(accelerator))
-    assert counts == [0, 0]
-
-
-def test_threads_reuse_what_others_computed(
-    accelerator: Accelerator, located: list[list[str]]
-) -> None:
-    fast = accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
-    fast.invoke("abc")
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(fast.invoke, ["ab", "bc", "ca", "cb"]))
-    found = {frozenset(one) for one in located[1:]}
-    pairs = [("a", "b"), ("b", "c"), ("c", "a")]
-    assert found == {frozenset(TEXTS[name] for name in pair) for pair in pairs}
-    assert reused(accelerator) == tokens(*"abbccacb")
-
-
-async def test_tasks_reuse_what_others_computed(accelerator: Accelerator) -> None:
-    fast = accelerate(programs.with_numbers(chat(accelerator)), accelerator=accelerator)
-    await fast.ainvoke("abc")
-    await asyncio.gather(*map(fast.ainvoke, ["ab", "bc", "ca"]))
-    assert reused(accelerator) == tokens(*"abbcca")
+    async def aask(self, program: Any, question: str) -> Any:
+        return await program.ainvoke(question)
 
 
 async def test_streams_reuse_what_others_computed(accelerator: Accelerator) -> None:

@@ -3,38 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import zlib
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from graph_facts import embed
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.schema import NodeWithScore
 from pydantic import PrivateAttr
-
-from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import EngineOutput, EngineRequest, PrimitiveKind, StepBudget
-from rag_accel.engines import CallableEmbeddingEngine, KnowledgeEngine, MemoryGraph
-
-TRIPLES = [
-    ("Ada Lovelace", "wrote to", "Charles Babbage"),
-    ("Charles Babbage", "designed", "the Analytical Engine"),
-    ("the Analytical Engine", "was built in", "no century"),
-    ("Mary Somerville", "taught", "Ada Lovelace"),
-    ("Ada Lovelace", "admired", "Mary Somerville"),
-]
-QUESTION = "What was designed by the man Ada Lovelace wrote to?"
-CHAIN = "Ada Lovelace -> wrote to -> Charles Babbage -> designed -> the Analytical Engine"
-
-
-def embed(texts: Sequence[str]) -> np.ndarray:
-    """Return vectors that count words: ``[len(texts), 64], float32``."""
-    rows = np.zeros((len(texts), 64), np.float32)
-    for row, text in zip(rows, texts, strict=True):
-        for word in re.findall(r"\w+", text.casefold()):
-            row[zlib.crc32(word.encode()) % 64] += 1
-    return rows
 
 
 class WordEmbedding(BaseEmbedding):
@@ -59,44 +33,6 @@ class WordEmbedding(BaseEmbedding):
         vector = self._get_query_embedding(query)
         await self._opened.wait()
         return vector
-
-
-class Gathering(KnowledgeEngine):
-    """A knowledge engine that waits in each hop until so many requests are in it."""
-
-    def __init__(self, graph: MemoryGraph, num: int) -> None:
-        super().__init__(graph)
-        self.num = num
-        self.held: list[EngineRequest] = []
-
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        hops = [request for request in work if request.kind is PrimitiveKind.EXPANDING]
-        self.held += hops
-        super().submit([request for request in work if request not in hops])
-
-    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        if len(self.held) >= self.num:
-            super().submit(self.held)
-            self.held = []
-        # Something must be told of what is held.
-        waiting = [EngineOutput(request.id, "progress") for request in self.held]
-        return [*super().step(budget), *waiting]
-
-
-def facts() -> MemoryGraph:
-    """Return a graph whose entities have vectors."""
-    graph = MemoryGraph(TRIPLES)
-    graph.embed(embed)
-    return graph
-
-
-def by_stage(graph: Any, query: str, **options: Any) -> list[Any]:
-    """Return what a stage finds: texts, scores and paths."""
-    stage = RAGraph().add_graph_retrieval("facts", **options)
-    stage.add_edge(START, "facts").add_edge("facts", END)
-    embedder = CallableEmbeddingEngine(lambda texts: list(embed(texts)), pure=True)
-    with Accelerator(graph=graph, embedder=embedder, strict=True) as accelerator:
-        return list(accelerator.run(stage, input=query))
 
 
 def assert_equal(found: list[NodeWithScore], hits: list[Any]) -> None:

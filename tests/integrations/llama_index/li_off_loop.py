@@ -13,6 +13,7 @@ import pytest
 from li_programs import (
     QUERY_ENGINES,
     EchoLLM,
+    HashEmbedding,
     Parts,
     run_in_loop,
 )
@@ -138,6 +139,13 @@ def knowing(*classes: type, **options: Any) -> Iterator[Accelerator]:
     with Accelerator(strict=True, thread_safe_classes=names, **options) as made:
         yield made
         assert made.bypassed == {}
+
+
+@pytest.fixture
+def knowing_fakes() -> Iterator[Accelerator]:
+    """Give an accelerator to which the models of the engines are thread-safe."""
+    with knowing(WatchedLLM, FlareLLM, HashEmbedding) as made:
+        yield made
 
 
 def llm_of(make: Callable[[Parts], Any]) -> type[WatchedLLM]:

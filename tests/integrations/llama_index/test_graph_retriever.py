@@ -8,18 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from li_knowledge import (
-    CHAIN,
-    QUESTION,
-    TRIPLES,
-    Gathering,
-    WordEmbedding,
-    assert_equal,
-    by_stage,
-    embed,
-    facts,
-    soon,
-)
+from graph_facts import CHAIN, QUESTION, TRIPLES, Gathering, by_stage, embed, facts
+from li_knowledge import WordEmbedding, assert_equal, soon
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
@@ -27,6 +17,7 @@ from llama_index_rag_accel import RagAccelGraphRetriever, accelerate, explain
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator, ConfigError
 from rag_accel.accelerator import current_request
+from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines import BoltGraph, KnowledgeEngine, MemoryGraph
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.errors import EngineError, GraphLinkError
@@ -124,7 +115,7 @@ def test_the_engine_of_the_accelerator_is_the_only_one_of_its_graph() -> None:
 
 
 async def test_concurrent_callers_share_every_hop() -> None:
-    engine = Gathering(facts(), NUM_CALLERS)
+    engine = Gathering(facts(), NUM_CALLERS, PrimitiveKind.EXPANDING)
     with Accelerator(graph=engine, strict=True) as accelerator:
         made = retriever(accelerator, graph=engine, similarity_top_k=1)
         questions = [f"{QUESTION} {number}" for number in range(NUM_CALLERS)]

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import threading
-import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import openai
@@ -16,32 +12,29 @@ import pytest
 pytest.importorskip("llama_index.embeddings.openai")
 
 import httpx
-from embeddings_server import EmbeddingsServer, Refusal, vector_of
+import shared_calls_kit
+from embeddings_server import EmbeddingsServer
 from li_programs import TEXTS as FEW
 from li_programs import recording
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.embeddings.openai import OpenAIEmbedding, base
 from openai.resources.embeddings import Embeddings
+from shared_calls_kit import PATIENCE_S, SharedCalls
 
-from llama_index_rag_accel import accelerate, activate
+import llama_index_rag_accel
+from llama_index_rag_accel import accelerate
+from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 from rag_accel.errors import EngineOutputError
 from rag_accel.interception.leaf_table import plain_method
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel_adapters.llama_index.hosted import hosted_calls
 
-#: bounds a hang; nothing is measured
-PATIENCE_S = 20.0
 TEXTS = [f"text {number}" for number in range(48)]
 #: its queries and texts are embedded by different engines
 TWO_ENGINES = "ada"
 
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingsServer]:
-    """Yield a loopback server of embeddings."""
-    with EmbeddingsServer() as made:
-        yield made
+server, plain = shared_calls_kit.server, shared_calls_kit.plain
 
 
 Make = Callable[..., OpenAIEmbedding]
@@ -66,38 +59,22 @@ async def make(server: EmbeddingsServer) -> AsyncIterator[Make]:
             await closing
 
 
-@pytest.fixture
-def plain(make: Make) -> OpenAIEmbedding:
-    """Give embeddings as a program makes them."""
-    return make()
-
-
 def calls(embedding: OpenAIEmbedding) -> HostedCalls | None:
     """Return how an object asks, if its calls may be shared."""
     return hosted_calls(embedding, type(embedding), plain_method)
 
 
-def test_callers_in_threads_share_calls(
-    server: EmbeddingsServer, plain: OpenAIEmbedding, accelerator: Accelerator
-) -> None:
-    start = threading.Barrier(len(TEXTS))
+class TestSharedCalls(SharedCalls):
+    integration, coverage = llama_index_rag_accel, staticmethod(coverage)
+    bad_text, too_often = openai.BadRequestError, openai.RateLimitError
+    trying, tries = {}, 2
+    texts = TEXTS
 
-    def ask(text: str) -> list[float]:
-        start.wait(PATIENCE_S)
+    def embed(self, plain: OpenAIEmbedding, text: str) -> list[float]:
         return plain.get_query_embedding(text)
 
-    with activate(accelerator), ThreadPoolExecutor(len(TEXTS)) as pool:
-        assert list(pool.map(ask, TEXTS)) == [vector_of(text) for text in TEXTS]
-    assert len(server.calls) <= 8
-
-
-async def test_callers_on_a_loop_share_calls(
-    server: EmbeddingsServer, plain: OpenAIEmbedding, accelerator: Accelerator
-) -> None:
-    with activate(accelerator):
-        found = await asyncio.gather(*map(plain.aget_query_embedding, TEXTS))
-    assert found == [vector_of(text) for text in TEXTS]
-    assert len(server.calls) <= 8
+    async def aembed(self, plain: OpenAIEmbedding, text: str) -> list[float]:
+        return await plain.aget_query_embedding(text)
 
 
 async def test_vectors_are_those_of_the_plain_object(
@@ -144,39 +121,6 @@ async def test_an_index_embeds_its_questions_together(
         [n.node_id for n in one] for one in expected
     ]
     assert len(server.calls) <= 4
-
-
-async def test_a_bad_text_fails_alone(
-    server: EmbeddingsServer, plain: OpenAIEmbedding, accelerator: Accelerator
-) -> None:
-    server.bad = {TEXTS[20]}
-    with activate(accelerator):
-        asking = map(plain.aget_query_embedding, TEXTS)
-        found = await asyncio.gather(*asking, return_exceptions=True)
-    failed = [text for text, one in zip(TEXTS, found, strict=True) if isinstance(one, Exception)]
-    assert failed == [TEXTS[20]]
-    assert isinstance(found[20], openai.BadRequestError)
-
-
-async def test_a_refusal_that_passes_loses_nothing(
-    server: EmbeddingsServer, plain: OpenAIEmbedding, accelerator: Accelerator
-) -> None:
-    server.refusals.append(Refusal(429, "0.05"))
-    with activate(accelerator):
-        found = await asyncio.gather(*map(plain.aget_text_embedding, TEXTS[:8]))
-    assert found == [vector_of(text) for text in TEXTS[:8]]
-
-
-async def test_a_refusal_that_stays_is_each_callers_own_error(
-    server: EmbeddingsServer, plain: OpenAIEmbedding, accelerator: Accelerator
-) -> None:
-    server.refusals.extend([Refusal(429, "0.01")] * 100)
-    with activate(accelerator):
-        asking = map(plain.aget_query_embedding, TEXTS[:4])
-        found = await asyncio.gather(*asking, return_exceptions=True)
-    assert {type(error) for error in found} == {openai.RateLimitError}
-    # Plainly, each caller asks and asks once again.
-    assert len([texts for texts in server.calls if len(texts) == 1]) <= 2 * 4
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -301,17 +245,3 @@ def test_a_call_is_not_sent_with_a_key_that_has_changed_since(plain: OpenAIEmbed
         client.api_key = "another"  # type: ignore[union-attr]
     with pytest.raises(EngineOutputError, match="changed"):
         found.ask(["text"])
-
-
-def test_an_object_that_is_gone_is_kept_by_nothing(make: Make, accelerator: Accelerator) -> None:
-    passing = make()
-    gone = weakref.ref(passing)
-    with activate(accelerator):
-        passing.get_query_embedding("x")
-    del passing
-    for _ in range(50):
-        gc.collect()
-        if gone() is None:
-            break
-        threading.Event().wait(0.05)  # the engine's thread lets go of its last call
-    assert gone() is None

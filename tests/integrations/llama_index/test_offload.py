@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,15 +14,14 @@ from li_off_loop import (
     ENGINES,
     PATIENCE_S,
     QUESTION,
-    FlareLLM,
     WatchedLLM,
     ask,
     every_engine,
     guideline,
     knowing,
+    knowing_fakes,
     llm_of,
     meeting,
-    own_settings,
     parents_of_spans,
     parts_of,
 )
@@ -37,20 +36,8 @@ from llama_index.core.schema import QueryBundle
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
 
-
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Give what is made within an engine a model."""
-    with own_settings():
-        yield
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """Give an accelerator to which the fakes are thread-safe."""
-    with knowing(WatchedLLM, FlareLLM, HashEmbedding) as made:
-        yield made
-
+pytestmark = pytest.mark.usefixtures("shared_models")
+accelerator = knowing_fakes
 
 # The same ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from li_off_loop import (
     QUESTION,
     knowing,
     meeting,
-    own_settings,
     parents_of_spans,
 )
 from li_programs import (
@@ -34,12 +33,7 @@ from pydantic import PrivateAttr
 
 from llama_index_rag_accel import accelerate
 
-
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Give what is made within an engine a model."""
-    with own_settings():
-        yield
+pytestmark = pytest.mark.usefixtures("shared_models")
 
 
 class SyncLLM(EchoLLM):

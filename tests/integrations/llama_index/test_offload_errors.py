@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,13 +17,11 @@ from li_off_loop import (
     FlareLLM,
     WatchedLLM,
     ask,
-    knowing,
+    knowing_fakes,
     llm_of,
-    own_settings,
     parts_of,
 )
 from li_programs import (
-    HashEmbedding,
     nodes_of,
     run_in_loop,
 )
@@ -37,18 +34,8 @@ from rag_accel.recognition.known_classes import full_name
 _SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 
 
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Give what is made within an engine a model."""
-    with own_settings():
-        yield
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """Give an accelerator to which the fakes are thread-safe."""
-    with knowing(WatchedLLM, FlareLLM, HashEmbedding) as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("shared_models")
+accelerator = knowing_fakes
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), StopIteration("no"), TimeoutError("no")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +12,10 @@ from li_off_loop import (
     ENGINES,
     ON_LOOP,
     QUESTION,
-    FlareLLM,
     WatchedLLM,
     knowing,
+    knowing_fakes,
     llm_of,
-    own_settings,
     parts_of,
 )
 from li_programs import (
@@ -41,19 +40,8 @@ from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
 from rag_accel import Accelerator
 
-
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Give what is made within an engine a model."""
-    with own_settings():
-        yield
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """Give an accelerator to which the fakes are thread-safe."""
-    with knowing(WatchedLLM, FlareLLM, HashEmbedding) as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("shared_models")
+accelerator = knowing_fakes
 
 
 def _threads(engine: Any, llm: WatchedLLM, number: int = 4) -> set[bool]:

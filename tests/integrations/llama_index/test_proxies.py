@@ -19,41 +19,17 @@ pytest.importorskip("sentence_transformers")
 from li_programs import recording, run_in_loop
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.postprocessor.sbert_rerank import SentenceTransformerRerank
+from tiny_cross_encoder import WORDS, save_cross_encoder
 
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.leaf_table import PROXIED
 from rag_accel import Accelerator
 
-WORDS = [f"word{number}" for number in range(60)]
-
-
-def saved_model(folder: Path, labels: int = 1) -> str:
-    """Save a tiny random cross-encoder; return its folder."""
-    import torch
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
-
-    folder.mkdir()
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "vocab.txt").write_text("\n".join(tokens))
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=len(tokens),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        num_labels=labels,
-        initializer_range=1.0,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    return str(folder)
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Give the folder of a cross-encoder with one score a pair."""
-    return saved_model(tmp_path_factory.mktemp("models") / "one")
+    return save_cross_encoder(tmp_path_factory.mktemp("models") / "one")
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +228,7 @@ def test_odd_calls_end_as_plainly(
 def test_a_model_with_several_scores_a_pair_is_asked_plainly(
     tmp_path: Path, accelerator: Accelerator
 ) -> None:
-    reranker = SentenceTransformerRerank(saved_model(tmp_path / "two", labels=2), "cpu")
+    reranker = SentenceTransformerRerank(save_cross_encoder(tmp_path / "two", labels=2), "cpu")
     plain = outcome_of(lambda: rerank(reranker, 1))
     with activate(accelerator):
         assert outcome_of(lambda: rerank(reranker, 1)) == plain

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("faiss")
 
-from li_knowledge import CHAIN, QUESTION, TRIPLES, WordEmbedding, by_stage, facts
+from graph_facts import CHAIN, QUESTION, TRIPLES, by_stage, facts
+from li_knowledge import WordEmbedding
 from li_programs import EchoLLM, HashEmbedding, run_in_loop
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.chat_engine import ContextChatEngine

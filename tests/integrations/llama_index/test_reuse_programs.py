@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import reuse_kit
 import tiny_chat
 from fake_runner import tokenizer
 from li_reuse_programs import APART, TEXTS, WHOLE, ask, chatting, narrow, synthesized
+from reuse_kit import ReusedTexts, num_tokens, reused
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
 from rag_accel import Accelerator
-from rag_accel.adoption import local_calls
-from rag_accel.engine_api import GenerationInput
+
+located = reuse_kit.located
 
 Build = Callable[[Any], Any]
 
@@ -34,31 +34,8 @@ def language_model(accelerator: Accelerator, **options: Any) -> RagAccelLLM:
     )
 
 
-def reused(accelerator: Accelerator) -> int:
-    engines = accelerator.metrics.snapshot()["engines"].values()
-    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
-
-
 def tokens(*names: str) -> int:
-    texts = [TEXTS[name] for name in names]
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
-
-
-@pytest.fixture
-def located(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Return the texts of passages, of each prompt that is asked from here on."""
-    found: list[list[str]] = []
-    real = local_calls.locate_chunks
-
-    def recording(*args: Any) -> GenerationInput:
-        asked = real(*args)
-        found.append(
-            [asked.messages[one.message].content[one.start : one.stop] for one in asked.chunk_spans]
-        )
-        return asked
-
-    monkeypatch.setattr(local_calls, "locate_chunks", recording)
-    return found
+    return num_tokens(*(TEXTS[name] for name in names))
 
 
 def fast(build: Build, accelerator: Accelerator, **options: Any) -> Any:
@@ -118,47 +95,17 @@ def test_sentences_are_found_of_nodes_that_are_cut(
     assert reused(accelerator) > 0
 
 
-def test_an_edited_node_is_computed(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = fast(synthesized("compact"), accelerator)
-    engine.query("abc of these")
-    monkeypatch.setitem(TEXTS, "c", TEXTS["c"].replace("guide", "leaflet"))
-    engine.query("cab of these")
-    assert reused(accelerator) == tokens("a", "b")
+class TestReusedNodes(ReusedTexts):
+    texts, edit, ending = TEXTS, ("guide", "leaflet"), " of these"
 
+    def program(self, accelerator: Accelerator) -> Any:
+        return fast(synthesized("compact"), accelerator)
 
-def test_a_node_that_is_the_question_is_computed(
-    accelerator: Accelerator, located: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    question = "ab is said by which of the documents?"
-    monkeypatch.setitem(TEXTS, "b", question)
-    fast(synthesized("compact"), accelerator).query(question)
-    assert located == [[TEXTS["a"]]]
+    def ask(self, program: Any, question: str) -> Any:
+        return program.query(question)
 
-
-def test_tenants_share_no_nodes() -> None:
-    counts: list[int] = []
-    for tenant in ("one", "two"):
-        with Accelerator(namespace=tenant) as accelerator:
-            fast(synthesized("compact"), accelerator).query("abc of these")
-            counts.append(reused(accelerator))
-    assert counts == [0, 0]
-
-
-def test_threads_reuse_what_others_computed(accelerator: Accelerator) -> None:
-    engine = fast(synthesized("compact"), accelerator)
-    engine.query("abc of these")
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(engine.query, ["ab of", "bc of", "ca of", "cb of"]))
-    assert reused(accelerator) == tokens(*"abbccacb")
-
-
-async def test_tasks_reuse_what_others_computed(accelerator: Accelerator) -> None:
-    engine = fast(synthesized("compact"), accelerator)
-    await engine.aquery("abc of these")
-    await asyncio.gather(*map(engine.aquery, ["ab of", "bc of", "ca of"]))
-    assert reused(accelerator) == tokens(*"abbcca")
+    async def aask(self, program: Any, question: str) -> Any:
+        return await program.aquery(question)
 
 
 def test_streams_reuse_what_others_computed(accelerator: Accelerator) -> None:

@@ -116,7 +116,7 @@ async def _threads(program: Any, store: Any) -> tuple[set[int], int]:
 
 @every_retriever
 @pytest.mark.parametrize(
-    ("cls", "named", "offload_blocking"),
+    ("cls", "named", "off_loop"),
     [
         (WatchedVectors, False, True),
         (WatchedVectors, True, False),

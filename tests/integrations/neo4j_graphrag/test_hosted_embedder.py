@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,10 +10,11 @@ import pytest
 pytest.importorskip("openai")
 
 import httpx
+import shared_calls_kit
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
 from neo4j_graphrag.embeddings import AzureOpenAIEmbeddings, OpenAIEmbeddings
 from neo4j_graphrag.embeddings.openai import BaseOpenAIEmbeddings
-from neo4j_graphrag.exceptions import EmbeddingsGenerationError
+from neo4j_graphrag.exceptions import EmbeddingsGenerationError, RateLimitError
 from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.retrievers import VectorRetriever
 from neo4j_graphrag.utils.rate_limit import (
@@ -24,25 +24,21 @@ from neo4j_graphrag.utils.rate_limit import (
 )
 from ng_kit import ScriptedDriver, ScriptedModel, digest, outcome, side_by_side
 from openai.resources import Embeddings
+from shared_calls_kit import PATIENCE_S, SharedCalls
 from tenacity import RetryError
 
+import neo4j_graphrag_rag_accel
 from neo4j_graphrag_rag_accel import accelerate, activate, explain
+from neo4j_graphrag_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 from rag_accel.errors import EngineOutputError
 from rag_accel.interception.leaf_table import plain_method
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
 
-#: bounds a hang; nothing is measured
-PATIENCE_S = 20.0
 TEXTS = [f"text {number}" for number in range(32)]
 
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingsServer]:
-    """Yield a loopback server of embeddings."""
-    with EmbeddingsServer() as made:
-        yield made
+server, plain = shared_calls_kit.server, shared_calls_kit.plain
 
 
 Make = Callable[..., OpenAIEmbeddings]
@@ -64,33 +60,22 @@ def make(server: EmbeddingsServer) -> Iterator[Make]:
         client.close()
 
 
-@pytest.fixture
-def plain(make: Make) -> OpenAIEmbeddings:
-    """Give an embedder as a program makes it."""
-    return make()
-
-
 def calls(embedder: OpenAIEmbeddings) -> HostedCalls | None:
     """Return how an object asks, if its calls may be shared."""
     return hosted_calls(embedder, type(embedder), plain_method)
 
 
-def test_callers_in_threads_share_calls(
-    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
-) -> None:
-    with activate(accelerator):
-        found = side_by_side(plain.embed_query, TEXTS)
-    assert found == [vector_of(text) for text in TEXTS]
-    assert len(server.calls) <= 8
+class TestSharedCalls(SharedCalls):
+    integration, coverage = neo4j_graphrag_rag_accel, staticmethod(coverage)
+    bad_text, too_often = EmbeddingsGenerationError, RateLimitError
+    trying, tries = {"rate_limit_handler": NoOpRateLimitHandler()}, 2
+    texts = TEXTS
 
+    def embed(self, plain: OpenAIEmbeddings, text: str) -> list[float]:
+        return plain.embed_query(text)
 
-async def test_callers_on_a_loop_share_calls(
-    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
-) -> None:
-    fast = accelerate(plain, accelerator=accelerator)
-    found = await asyncio.gather(*map(fast.async_embed_query, TEXTS))
-    assert found == [vector_of(text) for text in TEXTS]
-    assert len(server.calls) <= 8
+    async def aembed(self, plain: OpenAIEmbeddings, text: str) -> list[float]:
+        return await plain.async_embed_query(text)
 
 
 def test_programs_in_threads_share_calls(
@@ -139,15 +124,6 @@ def test_arguments_of_the_call_are_sent_as_plainly(
     fast = accelerate(plain, accelerator=accelerator)
     assert fast.embed_query("a", user="u") == vector_of("a")
     assert [one.user for one in server.heard] == ["u"]
-
-
-def test_a_refusal_that_passes_loses_nothing(
-    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
-) -> None:
-    server.refusals.append(Refusal(429, "0.05"))
-    with activate(accelerator):
-        found = side_by_side(plain.embed_query, TEXTS[:8])
-    assert found == [vector_of(text) for text in TEXTS[:8]]
 
 
 @pytest.mark.parametrize("attempts", [1, 3])

@@ -33,12 +33,12 @@ TURNS = [("user", "How high is it?"), ("assistant", "The height is 3776 metres, 
 WORKFLOWS: Mapping[str, Callable[[], RAGraph]] = {
     "one_shot": partial(workflows.one_shot, prompt=ANSWER, max_tokens=TOKENS),
     "with_history": partial(workflows.one_shot, history=True, max_tokens=TOKENS),
-    "hyde": partial(workflows.hyde, prompt=ANSWER, max_tokens=TOKENS),
-    "search_backed": partial(workflows.search_backed, prompt=ANSWER, max_tokens=TOKENS),
+    "hyde": partial(workflows.hyde, prompt=ANSWER, max_tokens=6),
+    "search_backed": partial(workflows.search_backed, prompt=ANSWER, max_tokens=6),
     "kept_draft": partial(
         workflows.search_backed,
         prompt=ANSWER,
-        max_tokens=TOKENS,
+        max_tokens=6,
         wants_search=lambda verdict: False,
     ),
     "expanded": partial(

@@ -44,6 +44,7 @@ def test_its_answer_is_right() -> None:
     assert "3776" in answers(range(1, 2), 16)[0]
 
 
+@pytest.mark.slow  # on tiny models it runs always, see test_greedy_text.py
 def test_chats_together_equal_generate() -> None:
     assert answers(range(3), 8) == [generated(at, 8) for at in range(3)]
 
