@@ -19,7 +19,7 @@ class CoveredCalls:
     Args:
         cls: the class's name; in brackets the kind, where the class is not known.
         method: the method's name; empty where only the framework told of the calls.
-        scheduled: those whose work was queued on an engine of ours.
+        scheduled: those whose work was queued on an owned engine.
         borrowed: those that the scheduler admitted and that ran where their caller was.
         passed_by: those that the framework ran without the scheduler.
         reason: why they passed by; empty for others.
@@ -117,7 +117,7 @@ def as_text(calls: Iterable[CoveredCalls]) -> list[str]:
     borrowed = sum(call.borrowed for call in calls)
     past = sum(call.passed_by for call in calls)
     return [
-        f"calls: {scheduled} scheduled (queued on an engine of ours), {borrowed} borrowed"
+        f"calls: {scheduled} scheduled (queued on an owned engine), {borrowed} borrowed"
         f" (admitted, run where the caller is), {past} passed by",
         *(f"  {call}" for call in calls),
     ]
