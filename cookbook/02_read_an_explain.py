@@ -43,7 +43,7 @@ def main():
     print("   name: kind@engine(what it reads) -> what it writes  after what it waits for\n")
     with Accelerator(llm=llm, index=index) as accelerator:
         print(accelerator.explain(graph))
-        # Both engines are functions of yours, so both are borrowed: a call is admitted and then
+        # Both engines are your own functions, so both are borrowed: a call is admitted and then
         # runs where its caller is, any number at once.
         print("\nIts answer:", accelerator.run(graph, input="When did the bridge open?"))
 

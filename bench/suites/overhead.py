@@ -44,13 +44,13 @@ Ratios:
     concurrent_fakes_s: against nothing, ours alone (the plain model's is a row): seconds that the
         concurrent calls of the accelerated chat model that waits take together; median over
         repeats.
-    nothing_helps_16_mean: against the same programs run plainly by LangGraph and LangChain: median
+    nothing_helps_16_mean: against the same programs run by plain LangGraph and LangChain: median
         over pairs of accelerated / plain time of one round of 16 users, the worse of activate() and
         accelerate(); the mean of the six programs.
-    nothing_helps_16_worst: against the same programs run plainly by LangGraph and LangChain: median
+    nothing_helps_16_worst: against the same programs run by plain LangGraph and LangChain: median
         over pairs of accelerated / plain time of one round of 16 users, the worse of activate() and
         accelerate(); of the program where it is highest.
-    nothing_helps_16_leaf_ms: against the same programs run plainly by LangGraph and LangChain:
+    nothing_helps_16_leaf_ms: against the same programs run by plain LangGraph and LangChain:
         median over pairs of (accelerated - plain) time of one round / leaf calls of a round, in ms,
         the worse of activate() and accelerate(); the worst of the six programs.
     nested_callers: against the same retriever called plainly: accelerated / plain time until all

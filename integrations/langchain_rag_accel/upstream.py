@@ -52,7 +52,7 @@ def warn_of(missing: str) -> None:
     """Say in the log that nothing is accelerated, and why."""
     _logger.warning(
         "nothing is accelerated: langchain-core %s lacks what interception stands on: %s; programs"
-        " run plainly; use a version of langchain-core that README names",
+        " run plainly; use a version of langchain-core that COMPATIBILITY names",
         metadata.version("langchain-core"),
         missing,
     )

@@ -60,7 +60,7 @@ def warn_of(missing: list[str], consequence: str) -> None:
     """Say in the log what is gone."""
     _logger.warning(
         "%s: llama-index-core %s lacks what interception stands on: %s; programs run plainly there;"
-        " use a version of llama-index-core that README names",
+        " use a version of llama-index-core that COMPATIBILITY names",
         consequence,
         metadata.version("llama-index-core"),
         ", ".join(missing),

@@ -52,7 +52,7 @@ def warn_of(missing: list[str], consequence: str) -> None:
     """Say in the log what is gone."""
     _logger.warning(
         "%s: neo4j-graphrag %s lacks what interception stands on: %s; programs run plainly there;"
-        " use a version of neo4j-graphrag that README names",
+        " use a version of neo4j-graphrag that COMPATIBILITY names",
         consequence,
         metadata.version("neo4j-graphrag"),
         ", ".join(missing),

@@ -104,7 +104,7 @@ class Coverage:
 
     @property
     def scheduled(self) -> int:
-        """Return how many calls had their work queued on an engine of ours."""
+        """Return how many calls had their work queued on an owned engine."""
         return sum(call.scheduled for call in self.calls)
 
     @property

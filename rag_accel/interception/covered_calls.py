@@ -117,7 +117,7 @@ def as_text(calls: Iterable[CoveredCalls]) -> list[str]:
     borrowed = sum(call.borrowed for call in calls)
     past = sum(call.passed_by for call in calls)
     return [
-        f"calls: {scheduled} scheduled (queued on an engine of ours), {borrowed} borrowed"
+        f"calls: {scheduled} scheduled (queued on an owned engine), {borrowed} borrowed"
         f" (admitted, run where the caller is), {past} passed by",
         *(f"  {call}" for call in calls),
     ]

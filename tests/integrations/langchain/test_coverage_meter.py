@@ -124,7 +124,7 @@ def test_the_report_names_what_was_borrowed_and_what_passed_by(accelerator: Acce
         fast.invoke("x")
         SyncRetriever().invoke("x")
     head, *lines = str(meter).splitlines()
-    assert head.startswith("calls: 0 scheduled (queued on an engine of ours), 1 borrowed")
+    assert head.startswith("calls: 0 scheduled (queued on an owned engine), 1 borrowed")
     assert head.endswith("1 passed by")
     method = "SyncRetriever._get_relevant_documents"
     assert lines == [

