@@ -15,7 +15,7 @@ from rag_accel.scheduler.messages import EngineName
 
 if TYPE_CHECKING:
     from rag_accel.engines.devices.group import DeviceGroup
-    from rag_accel.engines.embedding.microbatches import Vector
+    from rag_accel.engines.embedding.checked_vectors import Vector
 
 Role = Literal["query", "document"]
 Vectors: TypeAlias = "Mapping[Role, Vector]"

@@ -84,7 +84,7 @@ class HelperCall:
         self.is_done = False
 
     def run(self) -> None:
-        """Compute it; what it raises is raised where its result is asked for."""
+        """Compute it; its exception is raised where the result is taken."""
         call = self._call
         assert call is not None, "a call is computed once"
         try:
@@ -103,7 +103,7 @@ class HelperCall:
         return self.is_done
 
     def __call__(self) -> Any:
-        """Wait for it and return its result, or raise what it raised."""
+        """Wait for it and return its result, or raise its error."""
         while not self.is_done:
             self._helpers.wait(self, _PATIENCE_S)
         error, self._error = self._error, None

@@ -1,4 +1,4 @@
-"""The way of results from the thread that makes them to the worker thread that steps an engine."""
+"""A queue of results for the worker thread that steps an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outbox(Generic[ItemT]):
             self._wake.notify_all()
 
     def take(self, timeout_s: float | None) -> list[ItemT]:
-        """Return what is there, waiting up to ``timeout_s`` (None: without bound) for a first item.
+        """Return the items, waiting up to ``timeout_s`` (None: without bound) for a first one.
 
         An interrupt that came since the last call ends this wait, so none is ever lost.
         """

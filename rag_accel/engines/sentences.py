@@ -60,7 +60,7 @@ def stem(word: str) -> str:
     return _STEMMER.stemWord(word)
 
 
-# Words that say how something is asked, not what is asked about.
+# Words of the form of a question, not of its subject.
 STOPWORDS = frozenset(
     WORD.findall("""
     a about according actually all also am an and another any anything are as at available be

@@ -79,7 +79,7 @@ def _is_built_on_openmp() -> bool:
 
 @functools.cache
 def _own_numbers_setter() -> Callable[[int], None] | None:
-    """Return what sets the calling thread's numbers alone, or None where this torch has no such."""
+    """Return a setter of the calling thread's numbers alone, or None where this torch has none."""
     import torch
 
     own = torch.get_num_threads()
@@ -104,7 +104,7 @@ def _own_numbers_setter() -> Callable[[int], None] | None:
 
 
 def _largest_teams() -> list[int]:
-    """Return what torch, OpenMP and MKL say that the calling thread would use."""
+    """Return the thread numbers of the calling thread by torch, OpenMP and MKL."""
     import torch
 
     lines = torch.__config__.parallel_info().splitlines()

@@ -30,9 +30,10 @@ from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
-from rag_accel.engines.batching import BatchLimits, PendingWork
+from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.engines.embedding.microbatches import MicroBatches, Piece
+from rag_accel.engines.pending import PendingWork
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.vectors import nearest_clusters

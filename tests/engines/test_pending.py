@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
-from rag_accel.engines.batching import PendingWork, Slot
+from rag_accel.engines.pending import PendingWork, Slot
 
 
 def request(name: str) -> EngineRequest:

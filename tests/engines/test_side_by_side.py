@@ -20,10 +20,11 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines import helper_threads
-from rag_accel.engines.batching import BatchLimits, Slot, micro_batches, shared_limits
-from rag_accel.engines.embedding.engine import EmbeddingEngine, embedding_profile
+from rag_accel.engines.batching import BatchLimits, micro_batches, shared_limits
+from rag_accel.engines.embedding.encoder_engine import EmbeddingEngine, embedding_profile
 from rag_accel.engines.embedding.prepared_texts import EncodedTexts
 from rag_accel.engines.helper_threads import HelperThreads, default_parallel, describe_parallel
+from rag_accel.engines.pending import Slot
 from rag_accel.engines.rerank.engine import Pair, RerankEngine
 from rag_accel.engines.rerank.side_by_side import parts_by_work
 from rag_accel.errors import ConfigError

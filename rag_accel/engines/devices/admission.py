@@ -1,12 +1,11 @@
-"""Whether a device group would end one more request's texts in time, and when to ask again: pure.
+"""Admission of requests to a device group by the predicted end of their texts: pure.
 
 A text waits for the step that runs and then for its own, which others still join until it begins.
 If all that is queued would end within half of the limit, neither step takes longer than that half.
 Where members' steps cannot be that long, the rest of the limit is left for the queue. What is
 measured decides: where texts have ended late, less is admitted until they do not.
 
-Those that are refused are told to come again one after the other, at the rate at which members
-compute.
+Refused requests are given retry times one after the other, at the rate at which members compute.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MOST_RETRY_S = 30.0
 """The latest slot of a refused request; those behind it share the slots of those before."""
 
 OVERSUBSCRIBED = 1.5
-"""How many refused requests come again for each that can be computed: some will have given up."""
+"""Refused requests that retry for each that can be computed: some will have given up."""
 
 LEAST_SHARE = 0.5
 """The least of what would be admitted by prediction alone, however late texts have ended."""
@@ -118,11 +117,11 @@ class Admission:
 
     @property
     def num_measured(self) -> int:
-        """Return how many works are expected to end, so that they can be measured."""
+        """Return the number of works whose end will be measured."""
         return self._lateness.num_came
 
     def _most_queued_s(self, contended: bool) -> float:
-        """Return in how many seconds all that is queued should end."""
+        """Return the seconds in which the queue should end."""
         full_s = self._placement.full_step_s(self._text_tokens, contended)
         return max(self._slo_s / 2, self._slo_s - full_s)
 
@@ -149,7 +148,7 @@ class Lateness:
 
     @property
     def num_came(self) -> int:
-        """Return of how many works only the arrival is known."""
+        """Return the number of works that have come and not ended."""
         return len(self._came)
 
     def forgotten(self, work: WorkId) -> None:
@@ -157,7 +156,7 @@ class Lateness:
         self._came.pop(work, None)
 
     def ended(self, work: WorkId, now: float) -> None:
-        """Learn from the end of a work; one of which no arrival is known teaches nothing."""
+        """Learn from the end of a work whose arrival was noted."""
         at = self._came.pop(work, None)
         if at is None:
             return
@@ -176,7 +175,7 @@ class RetrySlots:
         self._last = float("-inf")
 
     def next_s(self, now: float, least_s: float, apart_s: float) -> float:
-        """Return in how many seconds the next refused request should come again.
+        """Return the seconds until the next refused request should retry.
 
         Args:
             now: the time.

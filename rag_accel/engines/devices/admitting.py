@@ -1,4 +1,4 @@
-"""Which members may be given whose texts: by role and by namespace."""
+"""Restrictions of members to texts of some roles and namespaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROLES: tuple[Role, ...] = ("query", "document")
 
 
 class NamedMember(Protocol):
-    """A member, as far as texts are admitted to it."""
+    """A member by its name; ``roles`` and ``namespaces`` are optional."""
 
     name: str
 

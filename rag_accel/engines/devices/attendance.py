@@ -1,4 +1,4 @@
-"""Members of a group by what became of them, for people: joined, stayed out, away, or left."""
+"""State of each member of a group in words: joined, stays out, paused, or has left."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from rag_accel.errors import EngineLostError, RagAccelError
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a member takes no work.
+    """The reason why a member takes no work.
 
     Args:
-        text: for ``explain()``, the log and the callers whose work ended; may hold what a model
-            said of a text.
+        text: for ``explain()``, the log and the callers whose work ended; may quote a text.
         public: for a readiness probe; holds nothing of any request.
     """
 
@@ -26,7 +25,7 @@ class Reason:
 
 
 def reason_of(error: BaseException, before: str = "") -> Reason:
-    """Return an error of a member as a reason, with something put before it."""
+    """Return an error of a member as a reason, after the text ``before``."""
     public = error.what if isinstance(error, RagAccelError) else type(error).__name__
     text = str(error) if isinstance(error, EngineLostError) else repr(error)
     return Reason(before + text, before + public)
@@ -37,7 +36,7 @@ class Absence:
     """A member that takes nothing until it has been probed.
 
     Args:
-        why: what it failed with.
+        why: the failure.
         probes: how many probes have failed.
         asked_at: when the next one begins.
     """
@@ -48,15 +47,15 @@ class Absence:
 
 
 class Attendance:
-    """Why members take no work, and when they are asked again.
+    """Absent members of a group, their reasons and the times of their next probes.
 
     Args:
-        joining: what came of joining.
+        joining: the members that joined and those that did not.
         limits: how long members wait for a probe.
     """
 
     def __init__(self, joining: Joining, limits: MemberLimits) -> None:
-        self._joined = {one.spec.name: one for one in joining.joined}
+        self._joined = {joined.spec.name: joined for joined in joining.joined}
         self._stays_out = dict(joining.excluded)
         self._awaited = set(joining.unreached)
         self._has_left: dict[str, Reason] = {}
@@ -120,7 +119,7 @@ class Attendance:
 
         Args:
             name: of the group.
-            refuses_until: when members that wanted to be asked later are.
+            refuses_until: when members that refused calls take some again.
             now: the time.
         """
         parts = [self._health_of(member, refuses_until, now) for member in self._joined]
@@ -131,7 +130,10 @@ class Attendance:
         elif "paused" in states:
             state = "paused"
         why = "" if state == "ready" else "no member takes work now"
-        others = [Health(one, "lost", f"stays out: {y}") for one, y in self._stays_out.items()]
+        others = [
+            Health(member, "lost", f"stays out: {reason}")
+            for member, reason in self._stays_out.items()
+        ]
         return Health(name, state, why, (*parts, *others))
 
     def _health_of(self, member: str, refuses_until: Mapping[str, float], now: float) -> Health:

@@ -23,7 +23,7 @@ _ENDED_WITH_PARENT = 3
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
-    """What the program is told first.
+    """The first message to the program.
 
     Args:
         parent: id of the process it serves.
@@ -41,12 +41,12 @@ class ChildSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChildAnswer:
-    """What the program says: that it is ready, or what came of a request.
+    """An answer of the program: it is ready, or the outcome of a request.
 
     Args:
         value: ``[texts, dim], float32``, or the most tokens of a call.
         error: a pickled exception.
-        text: what the exception says, for where its class is unknown.
+        text: the exception in words, for a parent that does not know its class.
     """
 
     value: Any = None
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def portable(error: Exception) -> ChildAnswer:
-    """Return an error as it can be sent, as itself wherever its class allows it."""
+    """Return an error for the pipe, pickled where its class allows it."""
     text = f"{type(error).__name__}: {error}"
     try:
         sent = pickle.dumps(error)
@@ -103,7 +103,7 @@ def _member(settings: ChildSettings) -> Any:
 
 
 def _tried(work: Callable[[], Any], answers: BinaryIO) -> Any:
-    """Return what work returns; None if it raised, which is answered then."""
+    """Return the result of a call; None if it raised, which is sent as the answer."""
     try:
         value = work()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The child process of a member, by its handle: started, spoken with, and surely ended."""
+"""A handle of a member's child process: its start, its pipes and its end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class ChildHandle:
 
     @property
     def pid(self) -> int:
-        """Return the id of the process."""
         return self._process.pid
 
     def send(self, message: Any) -> None:
@@ -119,7 +118,7 @@ class ChildHandle:
 
 
 def answer_of(answer: ChildAnswer, name: str) -> Any:
-    """Return what a child computed, or raise what was raised there."""
+    """Return the result of a child, or raise its error."""
     if answer.error is None:
         return answer.value
     try:
@@ -132,7 +131,7 @@ def answer_of(answer: ChildAnswer, name: str) -> Any:
 
 
 def _end(owner: int, process: subprocess.Popen[bytes], *files: BinaryIO) -> None:
-    """Kill a child and free all of it; also when its handle is forgotten or this process ends."""
+    """Kill a child and close its files; also when its handle is collected or this process ends."""
     if os.getpid() != owner:  # a forked process has no child of its own in it
         return
     process.kill()

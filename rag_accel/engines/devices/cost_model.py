@@ -1,4 +1,4 @@
-"""What embedding on several devices costs and saves: WindVE 3.1 and 3.2, Equations 1 to 11.
+"""Cost and savings of embedding on several devices: WindVE 3.1 and 3.2, Equations 1 to 11.
 
 A device is a line: a batch of ``C`` texts takes ``alpha * C + beta`` seconds (Equation 12), fitted
 to what was measured (``devices/measuring.py``).
@@ -50,7 +50,7 @@ def depth_within(line: LatencyModel, slo_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DeviceDemand:
-    """What is asked of a deployment.
+    """The load of a deployment.
 
     Args:
         mean_rate: texts a second in the mean, N.
@@ -81,7 +81,7 @@ class DeviceDemand:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCapacity:
-    """What some devices do together within a limit.
+    """The concurrency and throughput of some devices within a latency limit.
 
     Args:
         concurrency: texts that may come at once, C.
@@ -102,7 +102,7 @@ class DeviceCapacity:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSavings:
-    """What further devices, there already, add to the first one.
+    """The savings of further devices, there already, over the first one.
 
     Args:
         alone: the first device.
@@ -122,7 +122,7 @@ class DeviceSavings:
 
 
 def capacity_of(lines: Sequence[LatencyModel], slo_s: float) -> DeviceCapacity:
-    """Return what devices do together if each batch ends within ``slo_s`` seconds."""
+    """Return the capacity of devices if each batch ends within ``slo_s`` seconds."""
     depths = [depth_within(line, slo_s) for line in lines]
     used = [(line, depth) for line, depth in zip(lines, depths, strict=True) if depth]
     rate = sum(_quotient(depth, line.predict_s(depth)) for line, depth in used)
@@ -130,7 +130,7 @@ def capacity_of(lines: Sequence[LatencyModel], slo_s: float) -> DeviceCapacity:
 
 
 def savings_of(lines: Sequence[LatencyModel], slo_s: float) -> DeviceSavings:
-    """Return what the devices after the first one save.
+    """Return the savings of the devices after the first one.
 
     Raises:
         ConfigError: no device.

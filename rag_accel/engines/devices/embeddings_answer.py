@@ -1,4 +1,4 @@
-"""Reading what a server answers to ``/embeddings``: each vector once, in order, of real numbers."""
+"""A parser of ``/embeddings`` answers: each vector once, in order, of real numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.checked_vectors import Vector
 
 
 class AnswerFault(Exception):
-    """An answer that cannot be right: what is wrong, and what was found."""
+    """An answer that cannot be right: the fault, and the found value."""
 
     def __init__(self, what: str, found: str) -> None:
         super().__init__(what, found)
@@ -22,7 +22,7 @@ class AnswerFault(Exception):
 
 
 class EmbeddingsAnswer(NamedTuple):
-    """What a server has answered.
+    """The vectors of an answer.
 
     Args:
         vectors: ``[count, dim], float32``, each of a finite length above 0.
@@ -50,7 +50,8 @@ def parse_embeddings(body: bytes, count: int) -> EmbeddingsAnswer:
         data, model = answer["data"], answer.get("model")
         rows = [(item["index"], item["embedding"]) for item in data]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise AnswerFault("the answer is no list of embeddings", _beginning(body)) from None
+        beginning = body[:1000].decode("utf-8", "replace")
+        raise AnswerFault("the answer is no list of embeddings", beginning) from None
     if len(rows) != count:
         raise AnswerFault("wrong number of vectors", f"{len(rows)} for {count} texts")
     indexes = [index for index, _ in rows]
@@ -94,7 +95,3 @@ def _vector(value: Any, index: int) -> Vector:
     if vector.ndim != 1 or not len(vector):
         raise AnswerFault("an embedding is no vector of numbers", f"vector {index}")
     return vector
-
-
-def _beginning(body: bytes) -> str:
-    return body[:1000].decode("utf-8", "replace")

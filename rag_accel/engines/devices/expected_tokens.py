@@ -1,4 +1,4 @@
-"""How much text the requests that live will still bring to an embedder, learned from earlier."""
+"""Predictions of the tokens that live requests will still send to an embedder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MEMORY = 16  # requests over which the mean is taken, so that each later one co
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What a request has brought, or requests do in the mean."""
+    """The tokens and works of a request, or their means."""
 
     tokens: float = 0.0
     work_items: float = 0.0
 
 
 class ExpectedTokens:
-    """The mean tokens and works of a request, and what live requests lack of them.
+    """The mean tokens and works of a request, and the difference of live requests to them.
 
     A request counts with all that it brought, also nothing, once it is seen to have ended; one
     that was refused teaches nothing. Until a first one has ended, those that live and have brought
@@ -72,22 +72,25 @@ class ExpectedTokens:
         mean = self._mean_of_all()
         if mean.work_items <= 0.0:
             return 0.0
-        lacking = sum(max(0.0, mean.work_items - one.work_items) for one in self._brought.values())
+        live_works = (brought.work_items for brought in self._brought.values())
+        lacking = sum(max(0.0, mean.work_items - work_items) for work_items in live_works)
         return lacking * mean.tokens / mean.work_items
 
     def _mean_of_all(self) -> Brought:
         if self._num_learned:
             return self._mean
-        seen = [one for one in self._brought.values() if one.tokens]
+        seen = [brought for brought in self._brought.values() if brought.tokens]
         if not seen:
             return Brought()
-        tokens, work_items = sum(one.tokens for one in seen), sum(one.work_items for one in seen)
-        return Brought(tokens / len(seen), work_items / len(seen))
+        return Brought(
+            sum(brought.tokens for brought in seen) / len(seen),
+            sum(brought.work_items for brought in seen) / len(seen),
+        )
 
-    def _learn(self, one: Brought) -> None:
+    def _learn(self, brought: Brought) -> None:
         self._num_learned = min(self._num_learned + 1, _MEMORY)
         mean, part = self._mean, 1 / self._num_learned
         self._mean = Brought(
-            mean.tokens + (one.tokens - mean.tokens) * part,
-            mean.work_items + (one.work_items - mean.work_items) * part,
+            mean.tokens + (brought.tokens - mean.tokens) * part,
+            mean.work_items + (brought.work_items - mean.work_items) * part,
         )

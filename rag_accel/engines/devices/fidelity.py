@@ -1,4 +1,4 @@
-"""Whether a member's vectors are those of the first member, from texts that both embed."""
+"""Comparison of a member's vectors with the first member's, on texts that both embed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engines.devices.members import Member
-from rag_accel.engines.embedding.microbatches import (
+from rag_accel.engines.embedding.checked_vectors import (
     Vector,
     checked_rows,
     checked_vector,
@@ -45,7 +45,7 @@ def probe_texts() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """How near a member's vectors of the probes are to the first member's.
+    """The nearness of a member's vectors of the probes to the first member's.
 
     Args:
         difference: the largest of any component, over the first's largest one if above 1.

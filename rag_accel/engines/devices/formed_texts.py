@@ -1,7 +1,6 @@
-"""Texts of a caller whose arguments of ``encode`` a device group does not have of itself.
+"""Arguments of ``encode`` that a device group applies around its members.
 
-The members compute what they always do; the prompt stands before the text they are given, and
-their vectors are cut and scaled afterwards, as ``encode`` does both.
+The prompt is put before each text; vectors are cut and scaled afterwards, as ``encode`` does both.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from rag_accel.engine_api import TextBatch
 
 if TYPE_CHECKING:
-    from rag_accel.engines.embedding.microbatches import Vector
+    from rag_accel.engines.embedding.checked_vectors import Vector
 
 _LEAST_LENGTH = 1e-12  # of a vector that is scaled, as in torch
 _KNOWN = frozenset({"prompt", "truncate_dim", "normalize_embeddings"})
@@ -36,11 +35,11 @@ class TextForm:
     normalises: bool = False
 
     def texts(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """Return the texts that members are given."""
+        """Return the texts for the members."""
         return tuple(self.prompt + text for text in texts) if self.prompt else tuple(texts)
 
     def finished(self, vectors: Vector) -> Vector:
-        """Return the caller's vectors, ``[texts, dim], float32``, of those of members."""
+        """Cut and scale the members' vectors; return ``[texts, dim], float32``."""
         if self.truncate_dim is not None:
             vectors = vectors[:, : self.truncate_dim]
         if self.normalises:

@@ -1,8 +1,8 @@
 """One embedder on several devices: an engine with a worker for each member.
 
-The scheduler hands it works at once and sees one engine. A work is cut into pieces, and a piece is
-bound to a member when that member is free (``placement.py``), whichever thread notices: the one
-that submits, or that of the member whose step has just ended.
+The scheduler sees one engine. A work is cut into pieces, and a piece is bound to a member when that
+member is free (``placement.py``), on the thread that submits or on that of the member whose step
+has just ended.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence, Set
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     EngineBase,
@@ -22,30 +20,25 @@ from rag_accel.engine_api import (
     EngineProfile,
     EngineRequest,
     Health,
-    PrimitiveKind,
     StepBudget,
     WorkId,
 )
 from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.admitting import admitted_members, no_member_admits
-from rag_accel.engines.devices.formed_texts import form_of
 from rag_accel.engines.devices.joining import Joined, NotJoined, join
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.member_counts import MemberCounts
-from rag_accel.engines.devices.member_jobs import MemberJob, group_profile
+from rag_accel.engines.devices.member_jobs import MemberJobs, group_profile
 from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import Placement
-from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.devices.probing import MemberProber
 from rag_accel.engines.devices.upkeep import Upkeep
-from rag_accel.engines.devices.worker import Part, Task
-from rag_accel.engines.embedding.engine import payload_fault
-from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.devices.worker import Task
+from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.vector_cache import kept_in_front
-from rag_accel.engines.outbox import Outbox
-from rag_accel.errors import ClosedError, EngineError, ForkedError, MemberPausedError
+from rag_accel.errors import ClosedError, ForkedError, MemberPausedError
 
 CLOSE_S = 5.0
 """How long closing waits for the members' running steps."""
@@ -106,18 +99,17 @@ class DeviceGroup(EngineBase):
             awaits=True,
         )
         limits = limits or MemberLimits()
-        self._members = {one.spec.name: one.member for one in joining.joined}
-        self._dimensions = joining.dimensions
+        self._members = {joined.spec.name: joined.member for joined in joining.joined}
         #: the vectors of the probes with which members were compared, by role
         self.expected: Mapping[Role, Vector] = joining.expected
-        reference = next(one for one in joining.joined if one.spec.name == joining.reference)
-        engine = getattr(reference.member, "engine", None)
+        reference = self._members[joining.reference]
+        engine = getattr(reference, "engine", None)
         #: the SentenceTransformer with which members were compared; None if it is not here
         self.reference_model: Any = getattr(engine, "model", None)
         self._estimate = joining.joined[0].member.estimate
         self._counts = MemberCounts()
         self._placement = Placement(
-            [one.spec for one in joining.joined], slo_s, limits, step_timeout_s=step_timeout_s
+            [joined.spec for joined in joining.joined], slo_s, limits, step_timeout_s=step_timeout_s
         )
         self._upkeep = Upkeep(
             joining,
@@ -132,18 +124,17 @@ class DeviceGroup(EngineBase):
         self._admission: Admission | None = None
         if refuses_late and slo_s is not None:
             self._admission = Admission(self._placement, slo_s)
-        engines = [getattr(one.member, "engine", None) for one in joining.joined]
+        engines = [getattr(member, "engine", None) for member in self._members.values()]
         #: in front of all members, since any of them may compute a text
         self._kept = kept_in_front([getattr(engine, "kept", None) for engine in engines])
         self._profile = group_profile(joining.joined)
-        self._outbox: Outbox[tuple[MemberJob, EngineOutput]] = Outbox()
         self._rejected: list[EngineOutput] = []
-        self._jobs: dict[WorkId, MemberJob] = {}
+        self._jobs = MemberJobs(joining.dimensions, self._kept)
         self._cores = 1
         self._most_cores = 1
         self._contended = False
         self._closed = False
-        #: when a waiting step looks at the members again by itself
+        #: when a waiting step checks the members again without an event
         self._wakes_at = inf
         #: guards placement, jobs and counts against the members' threads
         self._lock = threading.Lock()
@@ -153,14 +144,13 @@ class DeviceGroup(EngineBase):
 
     @property
     def profile(self) -> EngineProfile:
-        """Return what this engine does."""
         return self._profile
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Return steps, texts, tokens, busy milliseconds, failed and refused steps by member.
 
-        ``texts_past_slo`` came when all that was queued would have ended later than it should.
+        ``texts_past_slo`` came while the queue would have ended later than ``slo_s``.
         """
         with self._lock:
             kept = self._kept.counts if self._kept is not None else {}
@@ -168,7 +158,7 @@ class DeviceGroup(EngineBase):
 
     @property
     def num_unfinished(self) -> int:
-        """Return how much work has not been reported as ended."""
+        """Return the number of works whose end has not been reported."""
         return len(self._jobs)
 
     def describe_parts(self) -> tuple[str, ...]:
@@ -222,29 +212,23 @@ class DeviceGroup(EngineBase):
             self._bind()
             wait_s = self._wait_s(budget.time_s)
             self._wakes_at = self._clock.now() + wait_s
-        reports = self._outbox.take(0.0 if outputs else wait_s)
+        reports = self._jobs.wait(0.0 if outputs else wait_s)
         with self._lock:
             self._wakes_at = inf
-            for job, output in reports:
-                if self._jobs.get(output.id) is job:  # else it was cancelled after its end
-                    del self._jobs[output.id]
-                    outputs.append(output)
-        return outputs
+            return outputs + self._jobs.settle(reports)
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work; what a member computes of it is dropped when it is done."""
+        """Forget work; results of running steps are dropped."""
         gone = set(ids)
         self._rejected = [output for output in self._rejected if output.id not in gone]
         with self._lock:
-            for id in gone:
-                self._jobs.pop(id, None)
+            self._jobs.cancel(gone)
             self._placement.cancel(gone)
             if self._admission is not None:
                 self._admission.forgotten(gone)
 
     def interrupt(self) -> None:
-        """Make a waiting step return at once."""
-        self._outbox.interrupt()
+        self._jobs.interrupt()
 
     def close(self) -> None:
         """Forget all work, close the members and end their threads; idempotent.
@@ -257,14 +241,10 @@ class DeviceGroup(EngineBase):
         with self._lock:
             self._jobs.clear()
             self._placement.drop_all()
-            if self._kept is not None:
-                self._kept.clear()
         self._upkeep.close(CLOSE_S)
 
-    # What the members' threads report.
-
     def ended(self, task: Task, vectors: list[Vector], seconds: float) -> None:
-        """Put the vectors of a step where they belong; the member's thread."""
+        """Store the vectors of a step; the member's thread."""
         with self._lock:
             if self._closed:
                 return
@@ -272,7 +252,7 @@ class DeviceGroup(EngineBase):
             self._counts.count_step(task, seconds)
             found = {part.piece: rows for part, rows in zip(task.parts, vectors, strict=True)}
             for piece in done:
-                self._jobs[piece.work].vectors[list(piece.positions)] = found[piece]
+                self._jobs.store(piece, found[piece])
             self._report_ended({piece.work for piece in done})
             self._bind_during_step()
 
@@ -296,39 +276,27 @@ class DeviceGroup(EngineBase):
                 self._bind_during_step()
 
     def _refused(self, task: Task, error: MemberPausedError) -> None:
-        """Let others take what a member refused for a while, and ask it again then."""
+        """Pause a member that refused a step, and let others take it."""
         self.count(task.batch.member, "refused_steps", 1)
         until = self._clock.now() + error.retry_after_s
         self.report_failed(self._placement.refused(task.batch, until), error)
         self._bind()
-        self._outbox.interrupt()  # a waiting step does not know when the pause ends
+        self._jobs.interrupt()  # a waiting step does not know when the pause ends
 
     def _add(self, request: EngineRequest) -> None:
-        if request.kind is not PrimitiveKind.EMBEDDING:
-            raise EngineError("kind not executed here", found=request.kind, valid="EMBEDDING")
-        fault = payload_fault(request.payload)
-        if fault is not None:
-            raise fault
-        if request.id in self._jobs:
-            raise EngineError("unfinished work was submitted again", found=request.id)
-        form, role = form_of(request.payload), request.payload.role
-        texts = request.payload.texts if form is None else form.texts(request.payload.texts)
+        self._jobs.require_valid(request)
+        role = request.payload.role
         admitted = self._admitted(role, request.namespace)
         if admitted is not None and not admitted:
             raise no_member_admits(role, request.namespace)
-        known = None
-        if request.payload.keep and self._kept is not None:
-            known = self._kept.look_up_texts(request.namespace, role, texts)
-            texts = known.missing_of(texts)
-        vectors = np.empty((len(texts), self._dimensions[role]), dtype=np.float32)
-        job = MemberJob(request, role, texts, vectors, known)
-        costs = [self._estimate(text) for text in texts]
-        self._jobs[request.id] = job
+        job = self._jobs.make(request)
+        costs = [self._estimate(text) for text in job.texts]
+        self._jobs.add(job)
         now = self._clock.now()
         if self._admission is not None:
             self._admission.brought(request.request_id, request.id, costs, now)
-        if not texts:
-            self._report(EngineOutput(request.id, "final", job.value(self._kept)))
+        if not costs:
+            self._jobs.end(request.id)
             return
         self._placement.add(
             request.id,
@@ -346,7 +314,7 @@ class DeviceGroup(EngineBase):
         return admitted_members(self._members.values(), role, namespace)
 
     def _bind(self) -> None:
-        """Let free members take what they should compute now."""
+        """Bind pieces to free members."""
         now = self._clock.now()
         self._upkeep.give_up(now)
         for id in self._placement.unanswered(now):
@@ -355,25 +323,17 @@ class DeviceGroup(EngineBase):
             error = self._upkeep.unanswered_error(now, admitted)
             self._report_error(id, error)
         for batch in self._placement.bind(now, self._cores, self._contended):
-            self._upkeep.put(self._task(batch))
+            self._upkeep.put(self._jobs.task(batch))
 
     def _bind_during_step(self) -> None:
-        """The same on a member's thread: a waiting step may have to look again sooner."""
+        """Bind on a member's thread: a waiting step may have to wake sooner."""
         self._bind()
         again = self._placement.look_again_at(self._clock.now())
         if again is not None and again < self._wakes_at < inf:
-            self._outbox.interrupt()
-
-    def _task(self, batch: MemberBatch) -> Task:
-        parts: list[Part] = []
-        for piece in batch.pieces:
-            job = self._jobs[piece.work]
-            texts = tuple(job.texts[position] for position in piece.positions)
-            parts.append(Part(piece, texts, job.role))
-        return Task(batch, tuple(parts))
+            self._jobs.interrupt()
 
     def _wait_s(self, time_s: float | None) -> float:
-        """Return how long a step may wait before members are looked at again."""
+        """Return the seconds a step may wait before the next check of members."""
         now = self._clock.now()
         times = [at - now for at in self._upkeep.hang_at()]
         again = self._placement.look_again_at(now)
@@ -389,7 +349,7 @@ class DeviceGroup(EngineBase):
             if not self._placement.has(id):
                 if self._admission is not None:
                     self._admission.ended(id, now)
-                self._report(EngineOutput(id, "final", self._jobs[id].value(self._kept)))
+                self._jobs.end(id)
 
     def report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
         for id in dict.fromkeys(piece.work for piece in pieces):
@@ -403,20 +363,17 @@ class DeviceGroup(EngineBase):
     def _report_error(self, id: WorkId, error: BaseException) -> None:
         if self._admission is not None:
             self._admission.forgotten([id])
-        self._report(EngineOutput(id, "error", error=error))
-
-    def _report(self, output: EngineOutput) -> None:
-        self._outbox.put([(self._jobs[output.id], output)])
+        self._jobs.fail(id, error)
 
     def _count_late(self, work: Sequence[EngineRequest]) -> None:
-        """Count texts with which all that is queued would end later than it should."""
+        """Count texts that came while the queue would end later than the SLO."""
         late = self._placement.late_by_s(0, self._clock.now(), self._cores, self._contended)
         if late > 0:
-            new = (self._jobs.get(request.id) for request in work)
-            self._counts["texts_past_slo"] += sum(len(job.texts) for job in new if job is not None)
+            num_texts = self._jobs.num_texts(request.id for request in work)
+            self._counts["texts_past_slo"] += num_texts
 
-    def count(self, member: str, what: str, number: int) -> None:
-        self._counts.count(member, what, number)
+    def count(self, member: str, event: str, number: int) -> None:
+        self._counts.count(member, event, number)
 
     def _require_usable(self) -> None:
         if os.getpid() != self._pid:

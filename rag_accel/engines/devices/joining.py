@@ -1,4 +1,4 @@
-"""Which of the members given join a device group, and why the others stay out."""
+"""Joining of members to a device group, each by a comparison with the first one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, prob
 from rag_accel.engines.devices.latency_fit import LatencyFit
 from rag_accel.engines.devices.members import Member, MemberChangedError
 from rag_accel.engines.devices.plan import MemberSpec
-from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import ConfigError, EngineError, RemoteEngineError
 
@@ -31,7 +31,7 @@ class Joined:
 
     Args:
         member: the member.
-        spec: what placement is told of it.
+        spec: its speed and limits, for placement.
         fidelity: how near its vectors are to the first's, None for the first.
     """
 
@@ -49,7 +49,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class NotJoined:
-    """Why a member does not join.
+    """The reason why a member does not join.
 
     Args:
         why: for people.
@@ -64,7 +64,7 @@ class NotJoined:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """What came of joining.
+    """The members that joined, and the reasons of the others.
 
     Args:
         joined: those that take part, in order of preference, and those that may do so later.
@@ -96,7 +96,7 @@ def join(
     threads: int = 1,
     awaits: bool = False,
 ) -> Joining:
-    """Compare all members with the first one; those that stay out are closed.
+    """Compare all members with the first one; close those that stay out.
 
     Args:
         members: the members, most preferred first; their names are unique.
@@ -158,12 +158,12 @@ def compared(
     """Return a member that joins, or why it does not.
 
     Args:
-        member: asked for the probes.
+        member: embeds the probes.
         expected: the first member's vectors of the probes, by role.
         clock: measures its first steps.
         tolerance: as of ``join``.
         threads: with how many threads it computes.
-        is_first: these are its own vectors of before; a server need not repeat each bit of them.
+        is_first: ``expected`` are its own earlier vectors; a server need not repeat each bit.
     """
     try:
         found = _probe(member, threads)
@@ -191,10 +191,10 @@ def _require_names(members: Sequence[Member]) -> None:
 def _until_one_works(
     members: Sequence[Member], clock: Clock, threads: int, awaits: bool
 ) -> tuple[list[Joined | NotJoined], dict[Role, Vector]]:
-    """Return what came of the members up to the first that works, and its vectors of the probes.
+    """Return the outcomes up to the first member that works, and its vectors of the probes.
 
     Raises:
-        ConfigError: the first one fails, and is not awaited or none works. All asked are closed.
+        ConfigError: the first one fails, and is not awaited or none works; all tried are closed.
     """
     outcomes: list[Joined | NotJoined] = []
     errors: list[Exception] = []
@@ -220,7 +220,7 @@ def _until_one_works(
 def _not_joined(member: Member, error: Exception) -> NotJoined:
     """Return why a member that raised does not join.
 
-    One elsewhere may do so later where no answer came, or one that says nothing of what was asked.
+    A remote one may join later where no answer came, or an error that is none of the texts'.
     """
     if isinstance(error, RemoteEngineError):
         status = error.status
@@ -273,7 +273,7 @@ def _spec(member: Member, clock: Clock, threads: int) -> MemberSpec:
 
 
 def _spec_of(member: Member) -> MemberSpec:
-    """Return what a member says of itself, with a guess of what its steps cost."""
+    """Return a member's own limits, with a guess of the cost of its steps."""
     return MemberSpec(
         member.name,
         max_texts=member.max_texts,

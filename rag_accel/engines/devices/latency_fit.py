@@ -1,4 +1,4 @@
-"""How long a member's steps take: a line over tokens, refitted after every step."""
+"""Predicted seconds of a member's steps: a line over tokens, refitted after every step."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LatencyFit:
 
 
 class MemberLines:
-    """The line of a member's steps, and another of those beside a neighbour on the same cores.
+    """The line of a member's steps, and another of those with a neighbour on the same cores.
 
     Until the second has a step it is the first.
     """

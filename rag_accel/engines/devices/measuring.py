@@ -1,4 +1,4 @@
-"""What batches cost on an idle engine: the line of WindVE 4.2.2, Equation 12."""
+"""Measured latency of batches on an idle engine: the line of WindVE 4.2.2, Equation 12."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ def measure(
     before a scheduler drives the engine.
 
     Args:
-        engine: what to measure; it is left without work.
-        kind: what it is asked for.
+        engine: the engine to measure; it is left without work.
+        kind: the kind of work.
         payload: makes a batch of so many items; make them as long as real ones.
         sizes: items of the batches.
         repeats: runs of each size that count.
-        threads: what each step may use.
+        threads: the threads of each step.
         clock: measures.
 
     Raises:
         ConfigError: no run, or fewer than two different sizes.
         EngineError: a batch does not end.
-        BaseException: what the engine reports as the error of a batch.
+        BaseException: the error of a batch.
     """
     ascending = sorted(set(sizes))
     if repeats < 1 or len(ascending) < 2 or ascending[0] < 1:

@@ -1,4 +1,4 @@
-"""What members of a group have done, counted by the names under which metrics show it."""
+"""Counters of the members of a group, by their names in metrics."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _NO_WORD = re.compile(r"\W+")
 
 
 class MemberCounts(Counter[str]):
-    """Counts of each member, its name before what is counted, and of the group."""
+    """Counters named ``<member>_<event>``, and those of the group."""
 
-    def count(self, member: str, what: str, number: int = 1) -> None:
-        """Count something of a member."""
-        self[f"{_NO_WORD.sub('_', member)}_{what}"] += number
+    def count(self, member: str, event: str, number: int = 1) -> None:
+        """Count events of a member."""
+        self[f"{_NO_WORD.sub('_', member)}_{event}"] += number
 
     def count_step(self, task: Task, seconds: float) -> None:
         """Count a step that has ended."""

@@ -1,4 +1,4 @@
-"""What a device group needs of each of its members, and an engine as one."""
+"""The protocol of a member of a device group, and the engine that implements it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from rag_accel.engine_api import (
-    Engine,
-    EngineRequest,
-    PrimitiveKind,
-    StepBudget,
-    TextBatch,
-    WorkId,
-)
+from rag_accel.engine_api import Engine, EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.devices.admitting import checked_namespaces, checked_roles
 from rag_accel.engines.embedding.sentence_encoder import Role
@@ -36,16 +29,16 @@ class Member(Protocol):
     """A place that computes vectors; its methods run on one thread, of its own once it has joined.
 
     Attributes:
-        name: what it is called in reports, such as ``cpu`` or ``cuda:0``.
+        name: its name in reports, such as ``cpu`` or ``cuda:0``.
         max_threads: most threads it computes with on this machine's cores; 0 if it computes
             elsewhere.
         max_texts: most texts of one call.
         max_tokens: about the most tokens of one call.
 
-    A member may say more of itself: ``roles`` and ``namespaces``, a frozenset of those whose texts
-    it may be given or None for all, and ``in_flight``, most calls at once, each on a thread of its
-    own; by default 1. ``may_change`` tells that it can become another model without a notice: then
-    probes are put among its texts, and their vectors compared.
+    Optional attributes: ``roles`` and ``namespaces``, a frozenset of those whose texts it may be
+    given or None for all; ``in_flight``, most calls at once, each on a thread of its own, by
+    default 1; ``may_change`` for one that can become another model without notice: then probes are
+    put among its texts, and their vectors compared.
     """
 
     name: str
@@ -62,7 +55,7 @@ class Member(Protocol):
             threads: with how many threads it may compute; 0 if it computes elsewhere.
 
         Raises:
-            EngineLostError: this member is gone; it is asked nothing more.
+            EngineLostError: this member is gone, and is not called again.
             MemberPausedError: it takes nothing for a while.
             Exception: these texts have failed, here.
         """
@@ -104,7 +97,7 @@ class EngineMember:
 
     Args:
         engine: an owned engine for EMBEDDING; it belongs to the member from now on.
-        name: what it is called; by default its model's device, or its class.
+        name: its name; by default its model's device, or its class.
         max_texts: most texts of one call, if it computes on this machine's cores.
         roles: whose texts it may be given: ``query``, ``document`` or both; by default both.
         namespaces: of which tenants it may be given texts; by default of all.
@@ -126,7 +119,8 @@ class EngineMember:
         self.roles = checked_roles(roles, "EngineMember")
         self.namespaces = checked_namespaces(namespaces, "EngineMember")
         self.engine = engine
-        self.name = name or _name_of(engine)
+        device = getattr(getattr(engine, "model", None), "device", None)
+        self.name = name or str(type(engine).__name__ if device is None else device)
         self.max_threads = profile.max_threads
         self.max_texts = profile.max_batch
         if self.max_threads:
@@ -136,7 +130,7 @@ class EngineMember:
         self._numbers = count(1)
 
     def embed(self, texts: Sequence[str], role: Role, threads: int) -> Any:
-        """Step the engine until these texts have ended. Raises what the work ended with.
+        """Step the engine until these texts have ended; raises the error of the work.
 
         Texts that are too many for a device's memory are embedded in halves.
         """
@@ -167,7 +161,6 @@ class EngineMember:
         return max(1, own(text)) if own else guess_tokens(text)
 
     def close(self) -> None:
-        """Close the engine."""
         self.engine.close()
 
     def _ended(self, id: WorkId, budget: StepBudget) -> Any:
@@ -188,8 +181,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     return name in _OUT_OF_MEMORY or (
         name == "RuntimeError" and "out of memory" in str(error).lower()
     )
-
-
-def _name_of(engine: Engine) -> str:
-    device = getattr(getattr(engine, "model", None), "device", None)
-    return type(engine).__name__ if device is None else str(device)

@@ -1,4 +1,4 @@
-"""How queued pieces fill the next steps of members, and which are late whatever is done."""
+"""Packing of queued pieces into the next steps of members, and the choice of late ones."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rag_accel.engines.devices.pieces import Turn
 from rag_accel.engines.devices.plan import MemberPlan
 
 AT_EASE = 0.5
-"""A piece that would end later in the time it has is taken over by whichever member ends it sooner.
+"""The share of its time that a piece may use on the preferred member.
 
-If it waited for the preferred member until that would be late, whoever comes next would be too.
-While a begun work has pieces left, all members compute anyway, and no piece waits for a preferred
-one: a limit that is far away makes nobody wait.
+Beyond it, the member that ends it first takes it, so that later arrivals meet their deadline.
+While a begun work has pieces left, all members compute anyway, and no piece waits for the preferred
+one.
 """
 
 POSTPONED = (1, 2, 4, 8, 16, 32)
-"""How many of the most urgent pieces may be put off where some are late in any case."""
+"""Numbers of the most urgent pieces that are put off on trial, where some are late in any case."""
 
 _MOST_WEIGHED = 256  # queued pieces, where some are late
 _LEAST_ALPHA = 1e-9  # seconds a token: a line may be flat
@@ -66,10 +66,10 @@ def place(turns: Sequence[Turn], plans: Sequence[MemberPlan]) -> int:
 def least_late(
     turns: Sequence[Turn], plans: list[MemberPlan], make: Callable[[], list[MemberPlan]]
 ) -> list[MemberPlan]:
-    """Return the plans in which fewest pieces are late, though the most urgent ones be put off.
+    """Return the plans in which fewest pieces are late, even if the most urgent are put off.
 
-    A step that must end soon for one piece has room for few others, and costs these what every step
-    costs.
+    A step that must end soon for one piece has room for few others, each of which waits for the
+    fixed cost of one more step.
 
     Args:
         turns: the queued pieces, most urgent first.

@@ -16,7 +16,7 @@ AGEING_S = 2.0
 """After so many seconds without service the work that has waited longest goes before all others."""
 
 LATE_SHARE = 0.125
-"""Of what members compute, the share that works get first which are too late whatever is done."""
+"""The share of computed tokens that goes first to works that are late in any case."""
 
 EQUAL_S = 0.05
 """Works whose latest ends differ by less are equally urgent; the shorter one goes first."""
@@ -46,7 +46,7 @@ class WorkPiece:
     losses: int = 0
     #: how often a member refused it for a while
     refusals: int = 0
-    #: in how many places it is: the queue, and each step of a member that has not been given up
+    #: number of places that hold it: the queue, and each step that has not been given up
     places: int = 1
     is_queued: bool = True
 

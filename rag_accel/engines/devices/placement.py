@@ -1,8 +1,8 @@
-"""Which member of a device group computes what, and when: pure, with the time passed in.
+"""Placement of the pieces of works on the members of a device group: pure, with the time passed in.
 
-Work is cut into pieces when it comes. A piece is bound only when a member that is free takes it:
-until then each event decides anew, so whatever a lost, slow or late member would have computed goes
-to another without further ado, and an idle member takes over what would end sooner there.
+Work is cut into pieces when it comes. A piece is bound only when a free member takes it: until then
+each event decides again, so that the pieces of a lost, slow or late member go to another, and an
+idle member takes those that it would end sooner.
 """
 
 from __future__ import annotations
@@ -24,12 +24,7 @@ from rag_accel.engines.devices.pieces import (
     by_urgency,
     cut,
 )
-from rag_accel.engines.devices.plan import (
-    MemberBatch,
-    MemberPlan,
-    MemberSpec,
-    MemberState,
-)
+from rag_accel.engines.devices.plan import MemberBatch, MemberPlan, MemberSpec, MemberState
 from rag_accel.engines.devices.returns import Returns
 
 GOES_ON_S = 0.125
@@ -42,7 +37,7 @@ _MOST_LOOKED_AT = 4096  # queued pieces, at each event
 
 
 class Placement(Returns):
-    """The queue, the members and what each of them computes.
+    """The queue of pieces, and the members with their running steps.
 
     Args:
         members: the members, the most preferred one first.
@@ -67,7 +62,7 @@ class Placement(Returns):
 
     @property
     def num_work_items(self) -> int:
-        """Return how many works live."""
+        """Return the number of live works."""
         return len(self._works)
 
     def has(self, id: WorkId) -> bool:
@@ -76,7 +71,7 @@ class Placement(Returns):
 
     @property
     def num_queued(self) -> int:
-        """Return how many pieces no member has taken."""
+        """Return the number of pieces that no member has taken."""
         return sum(len(work.todo) for work in self._works.values())
 
     def predict_s(self, member: str, tokens: int, contended: bool = False) -> float:
@@ -149,7 +144,7 @@ class Placement(Returns):
         return drained_at(tokens + self.queued_tokens, lanes) - now
 
     def tokens_a_second(self, text_tokens: float, contended: bool = False) -> float:
-        """Return what members compute together in steps that are full of such texts."""
+        """Return the tokens a second of all members in steps that are full of such texts."""
         return sum(
             state.spec.in_flight * tokens / seconds
             for state, tokens, seconds in self._full_steps(text_tokens, contended)
@@ -170,7 +165,7 @@ class Placement(Returns):
         return sum(piece.cost for work in self._works.values() for piece in work.todo)
 
     def bind(self, now: float, cores: int = 1, contended: bool = False) -> list[MemberBatch]:
-        """Let members that are free take what they should compute now.
+        """Bind pieces to free members.
 
         Args:
             now: the time.
@@ -201,7 +196,7 @@ class Placement(Returns):
         return max(min(times), now + LOOK_AGAIN_S) if times else None
 
     def check(self) -> None:
-        """Raise AssertionError unless each piece of a live work is in as many places as it says.
+        """Raise AssertionError unless each piece of a live work is in ``places`` places.
 
         It is in one, or in another too where a member is late; and never twice in the queue.
         """
@@ -246,13 +241,13 @@ class Placement(Returns):
     def _plan(self, state: MemberState, now: float, cores: int, contended: bool) -> MemberPlan:
         at = state.free_at(now)
         if state.is_free(now) and not self._may_take(state, now, cores):
-            ends = [one.free_at(now) for one in self._computing_here()]
+            ends = [other.free_at(now) for other in self._computing_here()]
             at = max(at, min(ends, default=now))
         goes_on_s = GOES_ON_S if self._slo_s is None else min(GOES_ON_S, self._slo_s / 8)
         return MemberPlan(state, self._is_contended(state, contended), at, goes_on_s)
 
     def _expected(self) -> list[MemberState]:
-        """Return the members that will compute what is queued: if all are away, those."""
+        """Return the members that will compute the queue: if all are away, those."""
         return list((self._members or self._presence.away).values())
 
     def _lanes(self, now: float, cores: int, contended: bool) -> list[MemberPlan]:
@@ -296,7 +291,7 @@ class Placement(Returns):
     def _is_contended(self, state: MemberState, contended: bool) -> bool:
         if not state.spec.on_cores:
             return False
-        return contended or any(one is not state for one in self._computing_here())
+        return contended or any(other is not state for other in self._computing_here())
 
     def _take(self, plan: MemberPlan, now: float, cores: int, contended: bool) -> MemberBatch:
         state = plan.member
@@ -324,7 +319,7 @@ class Placement(Returns):
         return batch
 
     def _threads(self, state: MemberState, cores: int) -> int:
-        """Return what a member gets of the cores: all, unless another one here has work too."""
+        """Return a member's threads: all cores, unless another member here has work too."""
         if not state.spec.on_cores:
             return 0
         held = self._held_threads()

@@ -1,4 +1,4 @@
-"""The next batch of each member as it is put together, and when it would end."""
+"""Plans of the members' next batches, with their predicted ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rag_accel.engines.devices.pieces import Turn, WorkPiece
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """What placement knows of a member from the beginning.
+    """A member's limits and first latency estimate, for placement.
 
     Args:
         name: unique in its group.
@@ -40,15 +40,15 @@ class MemberSpec:
 
 @dataclass(slots=True, eq=False)
 class MemberBatch:
-    """What one step of a member computes. Compared by identity.
+    """The pieces of one step of a member. Compared by identity.
 
     Args:
         member: the member's name.
-        pieces: what it computes.
+        pieces: the computed pieces.
         cost: estimated tokens.
         began: when it was bound.
         predicted_s: how long it was expected to take.
-        contended: whether it began beside a neighbour on the same cores.
+        contended: whether another member computed on the same cores when it began.
         threads: how many threads it may compute with; 0 off the cores.
     """
 

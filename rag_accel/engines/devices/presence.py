@@ -37,13 +37,13 @@ class Presence:
         return self.present.get(member) or self.away.get(member)
 
     def suspend(self, member: str) -> None:
-        """Let a member take nothing until it joins again; what it computes goes on."""
+        """Let a member take nothing until it joins again; its running steps go on."""
         state = self.present.pop(member, None)
         if state is not None:
             self.away[member] = state
 
     def rejoin(self, spec: MemberSpec) -> bool:
-        """Let a member that was away take work, by what was measured of it now.
+        """Let a member that was away take work, with a new estimate of its speed.
 
         False if it was not away.
         """

@@ -1,4 +1,4 @@
-"""Probes of members that have joined: whether they still are the same model, and may join again.
+"""Probes of members that have joined, to see that they are still the same model.
 
 A probe holds fixed texts and none of any request. It runs on the member's own thread.
 """
@@ -14,7 +14,7 @@ from rag_accel.engines.devices.fidelity import checked, compare, probe_texts
 from rag_accel.engines.devices.joining import Joined, Joining, NotJoined, compared
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.members import InterruptibleMember, Member, MemberChangedError
-from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 
 _NUM_SAMPLES = 4  # of the probes, short ones, embedded as queries
@@ -22,10 +22,10 @@ _WITHOUT_ROOM = 16  # times as many texts in calls that have no room for a probe
 
 
 class MemberProber:
-    """Comparisons of members with what the first one computed when they joined.
+    """Comparisons of members with the first one's vectors of when they joined.
 
     Args:
-        joining: what came of joining.
+        joining: the members and the expected vectors of the probes.
         clock: measures the first steps of members that join again.
         tolerance: as of ``join``.
         threads: with how many threads members here compute meanwhile.
@@ -48,7 +48,7 @@ class MemberProber:
         self._limits = limits
 
     def rejoined(self, member: Member) -> Joined | NotJoined:
-        """Return a member that was away and is as it was, or why it is not."""
+        """Return a member that may join again, or why it may not."""
         with _limited(member, self._limits.probe_s):
             return compared(
                 member,
@@ -99,7 +99,7 @@ class MemberProber:
 
 
 class DueComparison:
-    """When a member is compared again before its next step: after a failure, and now and then.
+    """The schedule of comparisons of a member: after a failure, and by time and texts.
 
     Args:
         clock: the time.

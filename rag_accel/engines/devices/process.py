@@ -1,4 +1,4 @@
-"""A member that computes in a process of its own, which ends with the one it serves."""
+"""A member in a child process, which ends with its parent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ProcessMember:
         query_kwargs: as of ``SentenceTransformerEngine``.
         document_kwargs: as of ``SentenceTransformerEngine``.
         runtime: as of ``SentenceTransformerEngine``.
-        name: what it is called.
+        name: its name in reports.
         max_threads: most threads of a step; by default one for each core it may run on.
         max_texts: most texts of one call.
         max_tokens: about the most tokens of one call.

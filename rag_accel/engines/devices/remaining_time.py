@@ -1,4 +1,4 @@
-"""How long requests go on after an embedding, learned from their later embeddings."""
+"""Predicted remaining time of requests after an embedding, learned from their later ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MOST_REQUESTS = 1024
 
 
 class RemainingTime:
-    """The learned seconds of a level of depth: what a request needs from one to the next.
+    """The learned seconds of a request from one level of depth to the next.
 
-    It is learned where one request embeds twice, from the time between the end of the deeper work
-    and the arrival of the shallower one.
+    Learned where a request embeds twice, from the end of the deeper work to the arrival of the
+    shallower one.
     """
 
     __slots__ = ("_ended", "level_s")

@@ -17,8 +17,8 @@ from rag_accel.engines.devices.embeddings_answer import (
     parse_embeddings,
 )
 from rag_accel.engines.devices.members import MemberChangedError, guess_tokens
+from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS
-from rag_accel.engines.embedding.microbatches import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.http.errors import ErrorWriter, Secret, check_base_url
 from rag_accel.engines.http.loop_thread import LoopThread
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ONE_CALL = RemoteOptions(
     concurrency=1, read_timeout_s=30.0, total_timeout_s=60.0, max_retries=0, stream_usage=False
 )
-"""None of the calls is repeated: the group tries another member first."""
+"""Options without retries: the group tries another member first."""
 
 MOST_IN_FLIGHT = 64
 """Most calls to one server at once."""
@@ -69,7 +69,7 @@ class RemoteMember:
         base_url: the server, such as ``http://localhost:8080/v1``.
         model: the model's name there.
         api_key: sent to this server only, and shown in no error.
-        name: what the member is called; ``remote`` by default.
+        name: its name in reports; ``remote`` by default.
         options: bounds and time limits of a call. With ``max_retries`` calls are repeated before
             the group hears of an error, and HTTP 429 with them.
         max_texts: most texts of one call.

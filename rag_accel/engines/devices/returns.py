@@ -1,8 +1,8 @@
-"""Pieces that come back from members: computed, failed, refused, lost, or shared out once more."""
+"""Pieces that members return: computed, failed, refused, lost, or queued a second time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from rag_accel.engine_api import WorkId
@@ -23,10 +23,10 @@ MOST_LOSSES = 2
 
 
 class Returns:
-    """The live works of a group and its members, as far as steps end; the base of ``Placement``.
+    """The live works of a group and the ends of its members' steps; the base of ``Placement``.
 
     A piece is queued, or with a member, or with a second one too because the first is late: then
-    the first result counts, and what fails of one is left to the other.
+    the first result counts, and a failure of one is left to the other.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Returns:
         return tuple(self._presence.away)
 
     def running(self, member: str) -> tuple[MemberBatch, ...]:
-        """Return what a member computes now."""
+        """Return the running steps of a member."""
         state = self._presence.get(member)
         return () if state is None else tuple(state.running)
 
@@ -76,7 +76,7 @@ class Returns:
         return done
 
     def failed(self, batch: MemberBatch, has_changed: bool = False) -> tuple[WorkPiece, ...]:
-        """Put the pieces of a step that raised where another member finds them.
+        """Queue the pieces of a step that raised for another member.
 
         A piece that raised alone, with no member left to try it on, is returned: its work has
         failed and is forgotten. After ``MOST_FAILURES`` steps in a row the member is away until it
@@ -98,10 +98,10 @@ class Returns:
         if has_changed or state.failures >= MOST_FAILURES:
             self._presence.suspend(batch.member)
         final: list[WorkPiece] = []
-        for one in batches:
-            for piece in self._without(one):
+        for returned in batches:
+            for piece in self._without(returned):
                 present = self._present_for(piece)
-                if present and piece.tried.issuperset(present) and len(one.pieces) == 1:
+                if present and piece.tried.issuperset(present) and len(returned.pieces) == 1:
                     final.append(piece)
                 else:
                     self._put_back(piece)
@@ -116,15 +116,10 @@ class Returns:
         if self._presence.free(batch) is None:
             return ()
         self.pause(batch.member, until)
-        final: list[WorkPiece] = []
-        for piece in self._without(batch):
+        pieces = self._without(batch)
+        for piece in pieces:
             piece.refusals += 1
-            is_tried = piece.tried.issuperset(self._present_for(piece))
-            if piece.refusals >= MOST_REFUSALS and is_tried:
-                final.append(piece)
-            else:
-                self._put_back(piece, alone=piece.alone)
-        return self._drop(final)
+        return self._retry(pieces, lambda piece: piece.refusals >= MOST_REFUSALS)
 
     def give_up(self, batch: MemberBatch) -> tuple[WorkPiece, ...]:
         """Wait for a silent step no longer; its member is away until it joins again.
@@ -134,13 +129,7 @@ class Returns:
         if self._presence.free(batch) is None:
             return ()
         self._presence.suspend(batch.member)
-        final: list[WorkPiece] = []
-        for piece in self._without(batch):
-            if piece.tried.issuperset(self._present_for(piece)):
-                final.append(piece)
-            else:
-                self._put_back(piece, alone=piece.alone)
-        return self._drop(final)
+        return self._retry(self._without(batch), lambda _: True)
 
     def lose(self, member: str) -> tuple[WorkPiece, ...]:
         """Forget a member; return pieces that were lost ``MOST_LOSSES`` times, whose works end."""
@@ -160,7 +149,7 @@ class Returns:
         self._presence.suspend(member)
 
     def pause(self, member: str, until: float) -> None:
-        """Let a member take nothing before a time; what it computes goes on."""
+        """Let a member take nothing before a time; its running steps go on."""
         state = self._presence.get(member)
         if state is not None:
             state.paused_until = max(state.paused_until, until)
@@ -171,7 +160,7 @@ class Returns:
         return 0.0 if state is None else state.paused_until
 
     def rejoin(self, spec: MemberSpec) -> None:
-        """Let a member that was away take work again, by what was measured of it now."""
+        """Let a member that was away take work again, with a new estimate of its speed."""
         if self._presence.rejoin(spec):
             for work in self._works.values():
                 if work.admits(spec.name):
@@ -185,7 +174,9 @@ class Returns:
         found: list[MemberBatch] = []
         for state in self._presence.states():
             for batch in () if state.spec.on_cores else state.running:
-                late = self._limits.late_at(batch) <= now and not self._is_wanted(batch)
+                late = self._limits.late_at(batch) <= now and not any(
+                    map(self._owner, batch.pieces)
+                )
                 if late or self._limits.silent_at(batch, self._slo_s, self._hang_s) <= now:
                     found.append(batch)
         return found
@@ -200,7 +191,7 @@ class Returns:
         return found
 
     def cancel(self, ids: Iterable[WorkId]) -> None:
-        """Forget works; what members have taken of them is dropped when it comes back."""
+        """Forget works; results of their running steps are dropped."""
         for id in ids:
             work = self._works.pop(id, None)
             if work is not None and work.admitted is not None:
@@ -251,9 +242,6 @@ class Returns:
                     times.append(self._limits.silent_at(batch, self._slo_s, self._hang_s))
         return [at for at in times if at < inf]
 
-    def _is_wanted(self, batch: MemberBatch) -> bool:
-        return any(self._owner(piece) is not None for piece in batch.pieces)
-
     def _present_for(self, piece: WorkPiece) -> set[str]:
         """Return the present members that may be given a piece."""
         work = self._owner(piece)
@@ -269,6 +257,18 @@ class Returns:
             else:
                 found.append(piece)
         return found
+
+    def _retry(
+        self, pieces: Iterable[WorkPiece], may_end: Callable[[WorkPiece], bool]
+    ) -> tuple[WorkPiece, ...]:
+        """Queue pieces again; drop and return those that may end, once tried on all members."""
+        final: list[WorkPiece] = []
+        for piece in pieces:
+            if may_end(piece) and piece.tried.issuperset(self._present_for(piece)):
+                final.append(piece)
+            else:
+                self._put_back(piece, alone=piece.alone)
+        return self._drop(final)
 
     def _settle(self, piece: WorkPiece, now: float) -> None:
         work = self._works[piece.work]

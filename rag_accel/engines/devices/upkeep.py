@@ -1,4 +1,4 @@
-"""The members of a group in use: given up when silent, probed when they failed, lost when gone.
+"""Supervision of a group's members: silent steps, failures, probes and losses.
 
 Everything here is called under the group's lock.
 """
@@ -27,14 +27,14 @@ logger = logging.getLogger("rag_accel.engines")
 
 
 class UpkeepReports(Reports, Protocol):
-    """What a group is told of its members."""
+    """The events of members that a group handles."""
 
     def report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
         """End the works of pieces that no member computes."""
         ...
 
-    def count(self, member: str, what: str, number: int) -> None:
-        """Count something of a member."""
+    def count(self, member: str, event: str, number: int) -> None:
+        """Count events of a member."""
         ...
 
     def forget_vectors(self) -> None:
@@ -46,8 +46,8 @@ class Upkeep:
     """The workers of a group's members, and which of them take part.
 
     Args:
-        joining: what came of joining.
-        placement: what members compute.
+        joining: the members that joined and those that did not.
+        placement: the queue and the members' steps.
         group: told of steps, and of works that ended with an error.
         prober: compares members again.
         clock: the time.
@@ -72,18 +72,18 @@ class Upkeep:
         self._group = group
         self._clock = clock
         self._hang_s = step_timeout_s
-        self._here = {one.spec.name for one in joining.joined if one.spec.on_cores}
+        self._here = {joined.spec.name for joined in joining.joined if joined.spec.on_cores}
         self._workers = {
-            one.spec.name: MemberWorker(
-                one.member,
+            joined.spec.name: MemberWorker(
+                joined.member,
                 joining.dimensions,
                 clock,
                 group,
                 prober,
                 DueComparison(clock, limits.compare_every_s, limits.compare_every_texts),
-                one.spec.in_flight,
+                joined.spec.in_flight,
             )
-            for one in joining.joined
+            for joined in joining.joined
         }
 
     def await_unreached(self) -> None:
@@ -186,7 +186,7 @@ class Upkeep:
                     self._lose(name, error, "lost: ")
 
     def unanswered_error(self, now: float, admitted: frozenset[str] | None) -> EngineLostError:
-        """Return the error of a work that no member there may take.
+        """Return the error of a work that no present member may take.
 
         Args:
             now: the time.

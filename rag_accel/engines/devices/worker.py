@@ -1,4 +1,4 @@
-"""The threads of one member: they take batches from its group until the group is closed."""
+"""The worker threads of one member, which take batches until the group is closed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rag_accel.engines.devices.members import AbortableMember, InterruptibleMemb
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.devices.probing import DueComparison, MemberProber
-from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is embedded of one piece.
+    """The texts of one piece.
 
     Args:
         piece: the piece.
@@ -39,7 +39,7 @@ class Task:
     """One step of a member.
 
     Args:
-        batch: what placement bound.
+        batch: the pieces that placement bound.
         parts: its texts; pieces whose work has gone are left out.
     """
 
@@ -59,7 +59,7 @@ class ProbeTask:
 
 
 class Reports(Protocol):
-    """What a worker tells its group, on the worker's thread."""
+    """The callbacks of a worker to its group, on the worker's thread."""
 
     def ended(self, task: Task, vectors: list[Vector], seconds: float) -> None:
         """Take the vectors of each part, ``[texts, dim], float32``."""

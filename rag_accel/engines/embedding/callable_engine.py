@@ -9,7 +9,7 @@ from typing import Any
 from rag_accel.clock import Clock
 from rag_accel.engine_api import LatencyModel
 from rag_accel.engines.batching import BatchLimits
-from rag_accel.engines.embedding.engine import (
+from rag_accel.engines.embedding.encoder_engine import (
     KEPT_BYTES,
     EmbeddingEngine,
     embedding_profile,

@@ -1,4 +1,4 @@
-"""The process that a model is converted in: isolated, bounded, and ended with the one it serves.
+"""The child process that converts a model: isolated, bounded, and ended with its parent.
 
 Tracing in this process would show in it: torch keeps one map of traced values for all threads, so
 that two traces at once fail, and keeps what was traced for ever.
@@ -26,9 +26,9 @@ from rag_accel.engines.embedding.rebuilt_network import FAILED, OUT_OF_MEMORY, R
 
 #: Longest time of one child, in seconds: the imports alone take some of them on busy cores.
 LIMIT_S = 300.0
-#: How often it is looked whether its result is still wanted, in seconds.
+#: Seconds between two checks that its result is still wanted.
 _LOOK_S = 0.25
-#: What a child may take besides its libraries: copies of the weights, and what a trace needs.
+#: Memory of a child besides its libraries: copies of the weights, and the trace.
 _WEIGHT_COPIES, _LEAST_BYTES = 8, 2**31
 _TRIES = 2
 _LIBRARIES = ("torch", "transformers", "sentence_transformers", "safetensors", "openvino", "numpy")
@@ -37,7 +37,7 @@ _OURS = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "
 
 
 class CompileError(Exception):
-    """A child has not converted a model; the message says why."""
+    """A failed conversion of a model; the message says why."""
 
 
 class _Children:
@@ -58,17 +58,13 @@ def end_all() -> None:
     """Kill the children of this process, and let none be started any more."""
     with _children.lock:
         _children.is_ending = True
-        for one in _children.running:
-            one.kill()
-
-
-def _always() -> bool:
-    return True
+        for child in _children.running:
+            child.kill()
 
 
 #: Tells whether anybody still waits for what is compiled in this context.
 _is_wanted: ContextVar[Callable[[], bool]] = ContextVar(
-    "rag_accel_is_compiled_form_wanted", default=_always
+    "rag_accel_is_compiled_form_wanted", default=lambda: True
 )
 
 
@@ -93,7 +89,7 @@ def turn_of(is_wanted: Callable[[], bool]) -> Iterator[None]:
 
 
 def require_time() -> None:
-    """Stop here if this process is ending, or nobody wants what is compiled.
+    """Stop here if this process is ending, or nobody waits for the compiled form.
 
     Raises:
         CompileError: if so.
@@ -105,7 +101,7 @@ def require_time() -> None:
 
 
 def _forget() -> None:
-    """Leave, in a forked process, the children to the process whose they are."""
+    """Forget, in a forked process, the children of its parent."""
     global _children
     _children = _Children()
 
@@ -124,21 +120,17 @@ def private_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _nothing() -> None:
-    """Stand for weights that are there already."""
-
-
 def convert(
     folder: Path,
     spec: Mapping[str, Any],
     weights_bytes: int,
-    write: Callable[[], None] = _nothing,
+    write: Callable[[], object] = lambda: None,
 ) -> None:
-    """Have a child convert what a folder holds; another one if the first dies by chance.
+    """Have a child convert the weights in a folder; another one if the first dies by chance.
 
     Args:
-        folder: where the weights and the graph come to.
-        spec: what the child is told of the network.
+        folder: holds the weights and the graph.
+        spec: the child's description of the network.
         weights_bytes: size of the weights.
         write: writes the weights. Called when there is a child, which removes the folder if this
             process is killed.
@@ -182,7 +174,7 @@ def _run(folder: Path, fill: Callable[[], None]) -> int:
             # -I and -S: no file of the working directory, no PYTHON*, nothing of `site`.
             child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-B", _PROGRAM, str(folder), str(os.getpid())],
-                stdin=subprocess.PIPE,  # a byte tells it to begin, its end tells it of ours
+                stdin=subprocess.PIPE,  # a byte starts it, its end means ours
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 cwd=folder,
@@ -239,7 +231,7 @@ def _require_interpreter() -> None:
 
 
 def _library_path() -> list[str]:
-    """Return where the libraries were found, and what else was installed, in the order of here."""
+    """Return the folders of the libraries and of other packages, in the order of ``sys.path``."""
     roots: set[str] = set()
     for name in _LIBRARIES:
         spec = importlib.util.find_spec(name)

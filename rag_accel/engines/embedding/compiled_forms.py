@@ -1,8 +1,8 @@
-"""One graph, compiled by OpenVINO for each number of threads that it is run on.
+"""One graph, compiled by OpenVINO for each number of threads, with weights in float32 or int8.
 
-How many threads a compiled graph computes on is fixed when it is compiled, and its weights are laid
-out anew each time. So it is compiled for all threads and for one, which a step may be granted
-beside an engine that shares the cores; for numbers between once they are asked for.
+The number of threads is fixed when a graph is compiled, and each form has its own copy of the
+weights. So it is compiled for all threads and for one, which a step is granted while other engines
+use the cores; for numbers between on first use.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_accel.engines.embedding.background_task import BackgroundTask, never_free
 from rag_accel.engines.embedding.compile_process import require_time
-from rag_accel.engines.embedding.runtime import BackgroundTask, never_free
 
-# Hold the weights of a graph's products in eight bits, so that they are multiplied as such.
-
-
-#: Operators that only change how a weight is held.
+#: Operators that only change the form of a weight.
 _PLAIN = ("Convert", "Reshape", "Transpose")
 
 
@@ -73,12 +70,7 @@ class CompiledForms:
     """
 
     def __init__(
-        self,
-        graph: Any,
-        threads: int,
-        most: int,
-        settings: Mapping[str, str],
-        parallel: int = 1,
+        self, graph: Any, threads: int, most: int, settings: Mapping[str, str], parallel: int = 1
     ) -> None:
         self._graph = graph
         self._threads = threads
@@ -89,7 +81,7 @@ class CompiledForms:
         self._tasks: dict[int, BackgroundTask] = {}
 
     def find(self, threads: int) -> CompiledForm | None:
-        """Return the form that computes on at most so many threads, None if there is none yet."""
+        """Return the form for at most so many threads, None if there is none yet."""
         wanted = self._threads
         if threads < wanted:
             wanted = 1 << (max(1, threads).bit_length() - 1)
@@ -116,7 +108,7 @@ class CompiledForms:
 
 
 class CompiledForm:
-    """A compiled graph; what is started while as many runs as it has streams compute is queued."""
+    """A compiled graph; runs beyond its number of streams are queued."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
@@ -124,7 +116,7 @@ class CompiledForm:
         self._idle: deque[Any] = deque()
 
     def start(self, arrays: list[Any], output: int) -> _CompiledRun:
-        """Start a run and return what waits for one of its outputs."""
+        """Start a run; calling the result waits for one of its outputs."""
         # Popped and pushed back: a deque's single operations need no lock.
         try:
             request = self._idle.pop()
@@ -137,7 +129,7 @@ class CompiledForm:
 
 
 class _CompiledRun:
-    """One run; it keeps what it reads until it has ended, even if its output is not wanted."""
+    """One run; it keeps its inputs alive until it has ended, even if its output is not wanted."""
 
     __slots__ = ("_arrays", "_give_back", "_output", "_pid", "_request")
 

@@ -1,8 +1,8 @@
 """A sentence-transformers model compiled by OpenVINO, from its own weights.
 
 torch runs a small transformer as some hundred and fifty operators, each called from Python;
-compiled, it is one call that lets the interpreter go, on kernels chosen for the processor. What is
-compiled is everything after the look-up of the word embeddings, pooling and normalisation included.
+compiled, it is one call that releases the interpreter lock, on kernels chosen for the processor.
+Compiled is everything after the look-up of the word embeddings, with pooling and normalisation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 
 class NotCompilableError(Exception):
-    """A model cannot be compiled; the message says why."""
+    """The refusal of a model that cannot be compiled; the message says why."""
 
 
 class CompiledTransformer:
@@ -75,7 +75,7 @@ class CompiledTransformer:
         #: all modules of the model
         self.modules = self._watch.modules
         rest = _rest_of(model)
-        self._excludes_prompts = not all(getattr(one, "include_prompt", True) for one in rest)
+        self._excludes_prompts = not all(getattr(module, "include_prompt", True) for module in rest)
         self._inputs = _inputs_of(model)
         graph = _converted(transformer, rest, embedding, self._inputs)
         require_time()
@@ -93,9 +93,11 @@ class CompiledTransformer:
         if prompt and self._excludes_prompts:
             return None
         features = self._model.preprocess(list(texts), prompt=prompt)
-        found = {name: one.numpy() for name, one in features.items() if getattr(one, "ndim", 0) > 0}
+        found = {
+            name: value.numpy() for name, value in features.items() if getattr(value, "ndim", 0) > 0
+        }
         is_known = found.keys() == {"input_ids", *self._inputs}
-        return found if is_known and len({one.shape for one in found.values()}) == 1 else None
+        return found if is_known and len({table.shape for table in found.values()}) == 1 else None
 
     def start(self, tables: Tables, threads: int, output: Output) -> Callable[[], Any] | None:
         """Start the model on ``[texts, tokens]`` tables; return what waits for one of its results.
@@ -140,8 +142,8 @@ def _transformer_of(model: Any) -> Any:
 def _rest_of(model: Any) -> list[Any]:
     """Return the modules after the first, if their code is known to depend on shapes alone."""
     rest = list(model.children())[1:]
-    for one in rest:
-        kind = type(one)
+    for module in rest:
+        kind = type(module)
         if kind.__name__ not in _KNOWN or not kind.__module__.startswith("sentence_transformers."):
             raise NotCompilableError(f"it has a module {kind.__name__}")
     return rest
@@ -175,12 +177,12 @@ def _converted(
     first_names: dict[int, str] = {}
     weights: dict[str, torch.Tensor] = {}
     names: dict[str, str] = {}
-    for name, one in tensors(parts):
-        if id(one) in left_out:
+    for name, tensor in tensors(parts):
+        if id(tensor) in left_out:
             continue
-        names[name] = first_names.setdefault(id(one), name)
+        names[name] = first_names.setdefault(id(tensor), name)
         if names[name] == name:
-            weights[name] = one.detach().contiguous()
+            weights[name] = tensor.detach().contiguous()
     with torch.inference_mode():
         dim = embedding(torch.ones((1, 1), dtype=torch.int64)).shape[-1]
     spec = {
@@ -206,33 +208,32 @@ def _write(weights: dict[str, torch.Tensor], path: Path) -> None:
 
 
 def _recipe(transformer: Any, rest: Sequence[Any]) -> dict[str, Any]:
-    """Return what the modules are built from, in terms of JSON."""
+    """Return the classes and configurations to rebuild the modules from, as JSON values."""
     config = transformer.config
     return {
         "class": _importable(type(transformer)),
         "config_class": _importable(type(config)),
         "config": json.loads(config.to_json_string(use_diff=False)),
         "attention": config._attn_implementation,
-        "rest": [(_importable(type(one)), one.get_config_dict()) for one in rest],
+        "rest": [(_importable(type(module)), module.get_config_dict()) for module in rest],
     }
 
 
 def _require_known(parts: torch.nn.Module, embedding: torch.nn.Module) -> None:
     """Raise unless all modules but the word embeddings are of classes that a child can import."""
     inside = set(map(id, embedding.modules()))
-    for one in parts.modules():
-        module = type(one).__module__
-        if module.startswith(_ADAPTERS):
-            raise NotCompilableError(f"it has adapters ({module}.{type(one).__qualname__})")
-        if id(one) not in inside and not module.startswith(_SOURCES):
-            raise NotCompilableError(f"its class {module}.{type(one).__qualname__} is not known")
-        if id(one) not in inside:
-            _importable(type(one))
+    for part in parts.modules():
+        kind = type(part)
+        if kind.__module__.startswith(_ADAPTERS):
+            raise NotCompilableError(f"it has adapters ({kind.__module__}.{kind.__qualname__})")
+        if id(part) not in inside:
+            _importable(kind)
 
 
 def _importable(kind: type) -> str:
     """Return the name that a class is imported by."""
-    found = getattr(importlib.import_module(kind.__module__), kind.__qualname__, None)
-    if found is not kind or not kind.__module__.startswith(_SOURCES):
+    is_known = kind.__module__.startswith(_SOURCES)
+    module = importlib.import_module(kind.__module__) if is_known else None
+    if getattr(module, kind.__qualname__, None) is not kind:
         raise NotCompilableError(f"its class {kind.__module__}.{kind.__qualname__} is not known")
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""Embedding on servers: small requests of several callers in one call, and no call waits."""
+"""Embedding on servers: small requests of several callers share a call, and no call waits."""
 
 from __future__ import annotations
 
@@ -148,7 +148,6 @@ class HostedEmbeddingEngine(EngineBase):
 
     @property
     def profile(self) -> EngineProfile:
-        """Return what this engine does."""
         return self._profile
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
@@ -172,7 +171,7 @@ class HostedEmbeddingEngine(EngineBase):
             waiting.append(job)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Start what is due, and wait up to ``budget.time_s`` for answers, or until interrupted."""
+        """Start due calls, and wait up to ``budget.time_s`` for answers, or until interrupted."""
         outputs, self._rejected = self._rejected, []
         self._start_due()
         if not self._jobs:
@@ -192,7 +191,6 @@ class HostedEmbeddingEngine(EngineBase):
             self._jobs.pop(id, None)
 
     def interrupt(self) -> None:
-        """Make a waiting step return at once."""
         self._answers.interrupt()
 
     def close(self) -> None:
@@ -217,7 +215,7 @@ class HostedEmbeddingEngine(EngineBase):
         return request.payload
 
     def _wait_s(self, most: float | None) -> float | None:
-        """Return how long to wait for an answer before something else is due."""
+        """Return the seconds to wait for an answer before a call is due."""
         if not self._gathers_until:
             return most
         gathering = max(0.0, min(self._gathers_until.values()) - self._clock.now())
@@ -231,7 +229,7 @@ class HostedEmbeddingEngine(EngineBase):
         self._threads = {thread for thread in self._threads if thread.is_alive()}
 
     def _gathered(self, group: Hashable, now: float) -> _Call:
-        """Take what goes into the group's next call; nothing while others may still come."""
+        """Take the requests of the group's next call; none while others may still come."""
         waiting = self._waiting.get(group, [])
         call, num_texts, num_chars = list[_TextsToSend](), 0, 0
         for job in waiting:

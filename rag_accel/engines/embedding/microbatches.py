@@ -1,103 +1,33 @@
-"""Micro-batches of texts of many requests, and checks of what the model returned."""
+"""Micro-batches of texts of many requests, kept under way so that no model idles.
+
+A compiled model computes without the thread that started it. One micro-batch runs on all threads
+and one more stands in line, while callers are given vectors and ask for more. Torch computes in
+helper threads where there are some, else in the thread that takes the result.
+
+Where a model is called on one thread, one micro-batch runs on each granted thread, and never more
+than there are requests: a program's own threads would do the same.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rag_accel.engines.batching import PendingWork, Slot
+from rag_accel.engines.embedding.checked_vectors import Vector, checked_rows
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.helper_threads import HelperThreads
-from rag_accel.errors import EngineOutputError
+from rag_accel.engines.pending import PendingWork, Slot
 
-# Checks of what a model or a user's function returned, before it becomes a result.
-
-Vector = NDArray[np.float32]
-
-
-def checked_rows(values: Any, count: int) -> Sequence[Any]:
-    """Return ``values`` if it has one row per text; a wrong number cannot be told apart.
-
-    Raises:
-        EngineOutputError: it has no length, or another length than ``count``.
-    """
-    try:
-        found = len(values)
-    except TypeError:
-        raise EngineOutputError(
-            "an embedding function returned no sequence of vectors", found=type(values).__name__
-        ) from None
-    if found != count:
-        raise EngineOutputError(
-            "wrong number of vectors", found=f"{found}", valid=f"{count}, one per text"
-        )
-    return values
-
-
-def is_checked(values: Any, dimension: int | None) -> bool:
-    """Tell whether ``values`` are rows that ``checked_vector`` would return as they are."""
-    return (
-        isinstance(values, np.ndarray)
-        and values.dtype == np.float32
-        and values.ndim == 2
-        and 0 < values.shape[1] == dimension
-        and bool(np.isfinite(values).all())
-    )
-
-
-def checked_vector(value: Any, dimension: int | None) -> Vector:
-    """Return ``value`` as ``[dimension], float32``, finite.
-
-    Raises:
-        EngineOutputError: NaN, infinity, another shape or something that is no number.
-    """
-    vector = _as_vector(value)
-    if vector is None:
-        raise EngineOutputError(
-            "an embedding is no vector", found=type(value).__name__, valid="a sequence of numbers"
-        )
-    if len(vector) == 0 or (dimension is not None and len(vector) != dimension):
-        raise EngineOutputError(
-            "wrong dimension of an embedding",
-            found=str(len(vector)),
-            valid=str(dimension) if dimension else "1 or more",
-        )
-    if not np.isfinite(vector).all():
-        raise EngineOutputError(
-            "an embedding is not finite", found="NaN or infinity", valid="finite numbers"
-        )
-    return vector
-
-
-def usual_dimension(values: Sequence[Any]) -> int | None:
-    """Return the commonest number of components among rows that are vectors, None if none is."""
-    vectors = (_as_vector(value) for value in values)
-    counts = Counter(len(vector) for vector in vectors if vector is not None and len(vector))
-    return counts.most_common(1)[0][0] if counts else None
-
-
-def _as_vector(value: Any) -> Vector | None:
-    try:
-        # A number beyond float32 becomes infinity, which is reported as such.
-        with np.errstate(over="ignore"):
-            vector = np.asarray(value, dtype=np.float32)
-    except (TypeError, ValueError):
-        return None
-    return vector if vector.ndim == 1 else None
-
-
-# Say what an embedding engine needs of a model, and compute one micro-batch with it.
+#: Seconds between two looks of a step for newcomers.
+_LOOK_S = 0.001
 
 
 class Encoder(Protocol):
-    """What an embedding engine needs of a model."""
+    """A model, as an embedding engine uses it."""
 
     def same_batch(self, role: Role) -> Role:
         """Return the role whose batches this role can join."""
@@ -151,7 +81,7 @@ class Piece:
             return True
 
     def take(self, threads: int, slots: list[Slot[str]]) -> Any:
-        """Return what was computed for ``slots``; after a failure some are computed anew."""
+        """Return the rows of ``slots``; after a failure some are computed again."""
         end, self.end = self.end, None
         if end is None:
             return checked_rows(self._encoding(slots, threads)(), len(slots))
@@ -163,20 +93,6 @@ class Piece:
 
     def _encoding(self, slots: list[Slot[str]], threads: int) -> Callable[[], Any]:
         return self.prepared.start([self.rows[slot] for slot in slots], threads)
-
-
-# Keep micro-batches under way, so that a compiled model never stands still.
-#
-# A compiled model computes without the thread that started it. One micro-batch runs on all threads
-# and one more stands in line, while callers are given vectors and ask for more. What torch computes
-# is under way where helper threads compute it; else it is started when it is asked for.
-#
-# Where a model is called on one thread, as many micro-batches run at the same time as threads are
-# granted, and never more than there are requests: a program's own threads would do the same.
-
-
-#: How often a step looks for newcomers, in seconds.
-_LOOK_S = 0.001
 
 
 class MicroBatches:
@@ -207,7 +123,7 @@ class MicroBatches:
         self._is_interrupted = False
 
     def __len__(self) -> int:
-        """Return how many were started and not taken."""
+        """Return the number of started micro-batches that were not taken."""
         return len(self._running)
 
     def fill(self, threads: int) -> None:
@@ -251,7 +167,7 @@ class MicroBatches:
         return self._running.popleft()
 
     def take_rest(self, threads: int) -> Iterator[Piece]:
-        """Take what would compute after a step on cores that others may have been granted."""
+        """Take those that would go on after a step, on cores that others may have been granted."""
         if self._helpers is None or threads >= self._max_threads:
             return
         while self._running and self._running[0].overlaps:
@@ -260,7 +176,7 @@ class MicroBatches:
                 yield piece
 
     def side_by_side(self, threads: int) -> int:
-        """Return how many micro-batches may compute at the same time."""
+        """Return the number of micro-batches that may compute at the same time."""
         if self._helpers is None:
             return 1
         # What runs for work that was cancelled meanwhile keeps its core until it ends.
@@ -278,13 +194,12 @@ class MicroBatches:
                 self._pending.put_back(pieces.pop().slots)
 
     def clear(self) -> None:
-        """Forget all."""
         self._ready.clear()
         self._running.clear()
 
     def _drop_forgotten(self) -> None:
         if self._helpers is not None:
-            is_over = [not self._is_wanted(one) and one.is_done(0.0) for one in self._running]
+            is_over = [not self._is_wanted(run) and run.is_done(0.0) for run in self._running]
             kept = (piece for piece, over in zip(self._running, is_over, strict=True) if not over)
             self._running = deque(kept)
             return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelEncoding:
-    """How a program embeds: the model, and the arguments of ``encode`` for both roles.
+    """A model, and the arguments of ``encode`` for both roles.
 
     Args:
         model: the ``SentenceTransformer``.
@@ -27,11 +27,11 @@ class ModelEncoding:
 
     @property
     def variant(self) -> str:
-        """Return what differs between two ways of using one model."""
+        """Return a text that differs between two ways of using one model."""
         return f"{sorted(self.query_kwargs.items())} {sorted(self.document_kwargs.items())}"
 
     def engine(self, options: Options, model: Any = None) -> Engine:
-        """Return an engine that computes what the program would.
+        """Return an engine with the vectors of the program's own calls.
 
         Args:
             options: ``reproducible`` and ``embedding_runtime``.

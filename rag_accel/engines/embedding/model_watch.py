@@ -1,7 +1,7 @@
-"""A watch for changes of a model since it was compiled.
+"""Watches for changes of a model, its settings and its tokenizer.
 
-What was made of a model's weights must never be used once they have changed. Looking at everything
-takes some fifty microseconds for a hundred weights, so it is done whenever texts are prepared.
+A compiled model must never be used once its weights have changed. A full comparison takes some
+fifty microseconds for a hundred weights, so it is done whenever texts are prepared.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.modules import module as torch_modules
-
-# Remember the settings of an object, and tell whether they are still the same.
 
 _PLAIN = (str, int, float, bool, type(None))
 #: Whether it trains is looked at elsewhere.
@@ -41,11 +39,11 @@ class Settings:
             for name, value in list(self._own.items())
             if name not in _NO_SETTINGS and not name.startswith("_")
         }
-        self._values = {name: _copied(one) for name, one in kept.items() if _is_plain(one)}
-        self._objects = {name: one for name, one in kept.items() if name not in self._values}
+        self._values = {name: _copied(value) for name, value in kept.items() if _is_plain(value)}
+        self._objects = {name: value for name, value in kept.items() if name not in self._values}
 
     def are_same(self) -> bool:
-        """Tell whether all are what they were."""
+        """Tell whether none has changed."""
         now = self._own.get
         try:
             return all(map(is_, map(now, self._objects), self._objects.values())) and all(
@@ -67,7 +65,7 @@ def _is_collection(value: Any) -> bool:
 def _copied(value: Any) -> Any:
     """Return a collection with copies of those in it; other values as they are."""
     if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, list):
         return list(map(_copied, value))
     return set(value) if isinstance(value, set) else value
@@ -87,7 +85,7 @@ _BASE = frozenset({*vars(torch.nn.Module()), "name_or_path"})
 
 
 class ModelWatch:
-    """A check of whether a module tree, its weights and its code are what they were.
+    """A watch for changes of a module tree, its weights and its code.
 
     Seen are modules, parameters and buffers that were replaced, added or removed, hooks, methods
     put over ``forward`` of a module or of its class, another class, settings of every module that
@@ -229,7 +227,7 @@ def _written(part: Any) -> Any:
 
 
 def _spread(weight: torch.Tensor) -> NDArray[np.signedinteger]:
-    """Return a view of the bits of some components, which shows what is written there later."""
+    """Return a view of the bits of some components, which shows later writes."""
     is_seen = weight.is_contiguous() and weight.device.type == "cpu"
     flat = weight.view(-1) if is_seen else weight.new_empty(0, device="cpu")
     bits = flat.view(_BITS[weight.element_size()])

@@ -1,4 +1,4 @@
-"""The loading of sentence-transformers models; where a package is missing, its extra is named."""
+"""Sentence-transformers models: their loading, and checks of ``encode`` and its arguments."""
 
 from __future__ import annotations
 
@@ -46,20 +46,17 @@ def load_named_model(name: str | None, where: str, device: str | None = None) ->
     except ImportError:
         raise
     except Exception as error:  # of a name that cannot be one, and of damaged files
+        first_line = next(iter(str(error).splitlines()), "")
         raise ConfigError(
             "the embedding model cannot be loaded",
             where=where,
-            found=f"{name}: {type(error).__name__}: {_first_line(error)}",
+            found=f"{name}: {type(error).__name__}: {first_line}",
             valid="a folder or name that sentence-transformers loads",
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
-
-
 def default_threads(on_cpu: bool) -> int:
-    """Return how many threads torch would use in the calling thread; 0 off the CPU."""
+    """Return the number of torch threads of the calling thread; 0 off the CPU."""
     if not on_cpu:
         return 0
     try:
@@ -80,9 +77,6 @@ def _packaged_model() -> str:
     return str(package.get_model_path())
 
 
-# Answer what must be known of a ``SentenceTransformer`` before it is run in another way.
-
-
 # These change how a call looks, not what a vector is; the engine decides them itself.
 _OWN = frozenset({"batch_size", "show_progress_bar", "convert_to_numpy", "convert_to_tensor"})
 # These would change what comes back or where it is computed; only the values named leave both
@@ -96,7 +90,7 @@ _ACCEPTED: Mapping[str, tuple[Any, ...]] = {
 
 
 def encode_arguments(kwargs: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """Return the arguments of ``encode`` that decide what a vector is.
+    """Return the arguments of ``encode`` that affect a vector.
 
     Raises:
         ConfigError: an argument asks for something else than one float32 vector per text, or

@@ -26,11 +26,11 @@ class PreparedTexts(Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Tell whether what was started computes by itself, without the thread that started it."""
+        """Tell whether a started encoding computes without the thread that started it."""
         ...
 
     def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
-        """Encode some of the texts on so many threads; what is returned gives the vectors.
+        """Start encoding some of the texts on so many threads; calling the result returns vectors.
 
         Those are ``[len(rows), dim]``. Where nothing overlaps, the thread that asks computes; else
         what is returned may have a method ``wait(timeout_s)`` that tells whether they are there.
@@ -59,11 +59,7 @@ class EncodedTexts:
     overlaps = False
 
     def __init__(
-        self,
-        model: Any,
-        texts: Sequence[str],
-        kwargs: Mapping[str, Any],
-        lengths: Sequence[int],
+        self, model: Any, texts: Sequence[str], kwargs: Mapping[str, Any], lengths: Sequence[int]
     ) -> None:
         self._model = model
         self._texts = texts
@@ -91,10 +87,10 @@ class CompiledTexts:
 
     Args:
         compiled: the model.
-        tables: what its ``prepare`` gave.
-        finish: makes of its vectors what ``encode`` would return.
+        tables: the result of its ``prepare``.
+        finish: turns its vectors into those of ``encode``.
         again: prepares some of the texts for torch.
-        give_up: is told what went wrong with the compiled model.
+        give_up: called with an error of the compiled model.
     """
 
     overlaps = True
@@ -205,8 +201,8 @@ class TorchTexts:
 
     Args:
         model: a ``SentenceTransformer``.
-        features: what its ``preprocess`` gave; see ``is_sliceable``.
-        finish: makes of its vectors what ``encode`` would return.
+        features: the result of its ``preprocess``; see ``is_sliceable``.
+        finish: turns its vectors into those of ``encode``.
     """
 
     overlaps = False
@@ -282,6 +278,6 @@ def is_sliceable(features: Mapping[str, Any], count: int) -> bool:
 
 
 def evaluate(model: Any, modules: Iterable[Any]) -> None:
-    """Do what ``encode`` does at each call; asking first is a tenth of the cost."""
+    """Set a model to evaluation as each ``encode`` does; the check is a tenth of the cost."""
     if any(map(_is_training, modules)):
         model.eval()

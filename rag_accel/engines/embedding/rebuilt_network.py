@@ -1,10 +1,11 @@
 """The network of a model, built again from its configuration and traced: a program of its own.
 
 ``compile_process`` runs this file by its path in a fresh, isolated interpreter. So it imports
-nothing of rag_accel, and its heavy imports wait until the folder that it is given has said where
-they are. Tracing keeps its state in the process, for all threads and for ever; here that ends with
-the process. The folder holds ``spec.json`` and ``weights.safetensors``; added are ``model.xml``
-and ``model.bin``, or ``failed.txt`` with the reason.
+nothing of rag_accel, and its heavy imports wait until its folder has said where they are; both
+processes call ``describe`` and the child compares the results. Tracing keeps its state in the
+process, for all threads and for ever; here that ends with the process. The folder holds
+``spec.json`` and ``weights.safetensors``; added are ``model.xml`` and ``model.bin``, or
+``failed.txt`` with the reason.
 """
 
 from __future__ import annotations
@@ -42,10 +43,7 @@ _ORIGIN = frozenset({"_name_or_path", "name_or_path", "transformers_version", "_
 
 
 class NotRebuiltError(Exception):
-    """A network is not what its configuration builds; the message says where."""
-
-
-# Both processes: what is compared ----------------------------------------------------------------
+    """The error of a network that its configuration does not build; the message says where."""
 
 
 def describe(module: Any, is_left_out: Any = None) -> list[list[Any]]:
@@ -59,15 +57,15 @@ def describe(module: Any, is_left_out: Any = None) -> list[list[Any]]:
     own = vars(torch.nn.Module())
     left_out = set() if is_left_out is None else set(map(id, is_left_out.modules()))
     found: list[list[Any]] = []
-    for name, one in module.named_modules(remove_duplicate=False):
-        if id(one) in left_out:
+    for name, part in module.named_modules(remove_duplicate=False):
+        if id(part) in left_out:
             continue
         settings = {
             key: _described(value)
-            for key, value in vars(one).items()
+            for key, value in vars(part).items()
             if key not in own and not key.startswith("_") and key not in _ORIGIN
         }
-        found.append([name, _name(type(one)), _described(type(one).forward), settings])
+        found.append([name, _name(type(part)), _described(type(part).forward), settings])
     return found
 
 
@@ -112,7 +110,7 @@ def _described(value: Any) -> Any:
         return [f"{len(value)} items", *(map(_described, value) if len(value) <= _MOST else ())]
     if callable(getattr(value, "to_dict", None)) and not isinstance(value, type):
         parts: dict[str, Any] = value.to_dict()
-        kept = {key: one for key, one in parts.items() if key not in _ORIGIN}
+        kept = {key: part for key, part in parts.items() if key not in _ORIGIN}
         return [
             _name(type(value)),
             repr(getattr(value, "_attn_implementation", None)),
@@ -127,14 +125,11 @@ def _described(value: Any) -> Any:
 
 
 def _pairs(table: Mapping[Any, Any]) -> list[Any]:
-    return sorted([str(key), _described(one)] for key, one in table.items())
-
-
-# The child ---------------------------------------------------------------------------------------
+    return sorted([str(key), _described(value)] for key, value in table.items())
 
 
 def main(folder: Path) -> int:
-    """Build, compare, trace and save what a folder describes; return an exit status."""
+    """Build, compare, trace and save the network of a folder; return an exit status."""
     spec = json.loads((folder / SPEC).read_text())
     _end_with(spec["parent"], folder)
     # After the standard library, which no file of the user's may shadow.
@@ -154,7 +149,7 @@ def main(folder: Path) -> int:
 
 
 def _end_with(parent: int, folder: Path) -> None:
-    """End this process, and remove what it was given, as soon as its parent has ended.
+    """End this process, and remove its folder, as soon as its parent has ended.
 
     Then the pipe to it is closed, unless a forked process holds it too: that has another parent.
     """
@@ -188,7 +183,7 @@ def _clear(folder: Path) -> None:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """Bound what this process may take besides what it has, and let it leave no core file."""
+    """Bound the further memory of this process, and let it leave no core file."""
     try:
         resource = importlib.import_module("resource")
         has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -264,16 +259,16 @@ def _fill(torch: Any, parts: Any, folder: Path, names: Mapping[str, str]) -> Non
     """
     weights = importlib.import_module("safetensors.torch").load_file(folder / WEIGHTS)
     for module in _words(parts).modules():
-        for name, one in module._parameters.items():
-            zeros = torch.zeros(one.shape, dtype=one.dtype)
+        for name, tensor in module._parameters.items():
+            zeros = torch.zeros(tensor.shape, dtype=tensor.dtype)
             module._parameters[name] = torch.nn.Parameter(zeros, requires_grad=False)
-    for name, one in list(tensors(parts)):
-        if one.device.type != "meta":
+    for name, tensor in list(tensors(parts)):
+        if tensor.device.type != "meta":
             continue
         if name not in names:
             raise NotRebuiltError(f"it has no {name}, which its configuration asks for")
         value = weights[names[name]]
-        if value.shape != one.shape or value.dtype != one.dtype:
+        if value.shape != tensor.shape or value.dtype != tensor.dtype:
             raise NotRebuiltError(f"its {name} has another shape or type than configured")
         owner, _, last = name.rpartition(".")
         module = parts.get_submodule(owner)

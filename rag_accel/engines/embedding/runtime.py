@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import logging
 import os
 import threading
@@ -15,65 +13,8 @@ from weakref import WeakSet, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_accel.engines.embedding.compile_process import CompileError, end_all, turn_of
-
-# Live with threads of a library that neither the end of a process nor a fork knows of.
-
-
-#: Longest wait at the end of the process, in seconds: for one call of native code. Conversions run
-#: in processes that are killed then, and between two calls a task looks whether it is to stop.
-EXIT_WAIT_S = 10.0
-
-
-class BackgroundTask:
-    """A thread that runs ``call``, and that the end of the process waits for, but not for long.
-
-    What it raises is its own to report.
-    """
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._thread = threading.Thread(target=self._run, name="rag-accel-compile", daemon=True)
-
-    def start(self) -> None:
-        """Start it, once.
-
-        Raises:
-            RuntimeError: if the process cannot have another thread.
-        """
-        # A daemon that comes back from C++ after the interpreter has ended is unwound through it,
-        # which aborts the process.
-        atexit.register(self._end)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            atexit.unregister(self._end)
-            raise
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until it has ended."""
-        self._thread.join(timeout_s)
-
-    def _end(self) -> None:
-        end_all()
-        self.wait(EXIT_WAIT_S)
-
-    def _run(self) -> None:
-        try:
-            self._call()
-        finally:
-            self._call = _nothing  # its owner may hold this task: they would keep each other
-            atexit.unregister(self._end)
-
-
-def _nothing() -> None:
-    """Stand for what has been done."""
-
-
-def never_free(obj: object) -> None:
-    """Keep an object until the process ends, even past the end of the interpreter."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(obj))
-
+from rag_accel.engines.embedding.background_task import BackgroundTask, never_free
+from rag_accel.engines.embedding.compile_process import CompileError, turn_of
 
 logger = logging.getLogger("rag_accel.embedding")
 
@@ -82,7 +23,7 @@ Output = Literal["sentence_embedding", "token_embeddings"]
 Tables = dict[str, NDArray[np.int64]]
 """What a tokenizer gives, ``[texts, tokens]`` each, by name."""
 
-#: How often a model that has changed is compiled anew; one in training is left alone then.
+#: Compilations of a changing model before it stays on torch, such as one in training.
 MAX_BUILDS = 3
 
 #: What was compiled in a process has no threads in its forked children, and nothing can be compiled
@@ -104,7 +45,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 class Compiled(Protocol):
-    """What is required of a compiled model."""
+    """A compiled model, as a runtime uses it."""
 
     modules: Sequence[Any]
 

@@ -1,4 +1,4 @@
-"""The checks of whether a model is still what it was, and whether two models are one."""
+"""Checks that a model has not changed, and that two models are the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rag_accel.engines.embedding.models import has_plain_encode, is_plain_model
 
 
 def watch_of(model: Any) -> Callable[[], Callable[[], bool]] | None:
-    """Return what makes a check of a model from now on, or None where no change would be seen.
+    """Return a function that starts a watch of a model; None where no change would be seen.
 
     Seen is what ``ModelWatch`` and ``TokenizerWatch`` see, and settings of the model itself such as
     its prompts.
@@ -18,11 +18,7 @@ def watch_of(model: Any) -> Callable[[], Callable[[], bool]] | None:
         return None
 
     def watch() -> Callable[[], bool]:
-        from rag_accel.engines.embedding.model_watch import (
-            ModelWatch,
-            Settings,
-            TokenizerWatch,
-        )
+        from rag_accel.engines.embedding.model_watch import ModelWatch, Settings, TokenizerWatch
 
         try:
             seen = ModelWatch(model)
@@ -37,7 +33,7 @@ def watch_of(model: Any) -> Callable[[], Callable[[], bool]] | None:
 
 
 def difference(model: Any, other: Any) -> str | None:
-    """Return in what two models of sentence-transformers differ; None if they compute the same.
+    """Return the difference of two sentence-transformers models; None if they compute the same.
 
     Compared are the kinds of their modules, all weights bit by bit, the length at which texts are
     cut, truncation of vectors, and the vocabularies.

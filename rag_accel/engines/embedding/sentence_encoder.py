@@ -82,7 +82,7 @@ class SentenceEncoder:
         return "query" if self._kwargs["query"] == self._kwargs["document"] else role
 
     def dimension(self, role: Role) -> int | None:
-        """Return how many components a vector of this role has, None where the model is silent."""
+        """Return the components of a vector of this role, None where the model does not tell."""
         for name in ("get_embedding_dimension", "get_sentence_embedding_dimension"):
             ask = getattr(self.model, name, None)
             if callable(ask):
@@ -105,39 +105,37 @@ class SentenceEncoder:
             self.runtime.give_up(error)
 
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedSentences:
-        """Tokenise texts; raises what the model's tokenizer raises.
+        """Tokenise texts; errors of the model's tokenizer pass through.
 
         A compiled model is looked at here: whatever changes the model before a caller asks is seen.
         """
-        kwargs = self._kwargs[role]
-        if self._runs_directly() and kwargs.keys() <= _DIRECT:
-            prompt, is_known = prompt_of(self.model, kwargs)
+        if self._runs_directly(role):
+            prompt, is_known = prompt_of(self.model, self._kwargs[role])
             compiled = self.runtime.current() if is_known and self.runtime is not None else None
             if compiled is not None and (tables := compiled.prepare(texts, prompt)) is not None:
                 evaluate(self.model, compiled.modules)
-                again = partial(self._prepare_some, texts, role)
+
+                def again(rows: Sequence[int]) -> PreparedSentences:
+                    return self._prepare_plainly([texts[row] for row in rows], role)
+
                 finish = partial(self._finished, role)
                 return CompiledTexts(compiled, tables, finish, again, self._give_up)
         return self._prepare_plainly(texts, role)
 
-    def _runs_directly(self) -> bool:
-        """Tell whether ``encode`` is still the plain one, which may be replaced at any time."""
-        return self._is_plain and has_plain_encode(self.model)
+    def _runs_directly(self, role: Role) -> bool:
+        """Tell whether ``encode`` and its arguments are plain; it may be replaced at any time."""
+        is_plain = self._is_plain and has_plain_encode(self.model)
+        return is_plain and self._kwargs[role].keys() <= _DIRECT
 
     def _prepare_plainly(self, texts: Sequence[str], role: Role) -> PreparedSentences:
         kwargs = self._kwargs[role]
-        if self._runs_directly() and kwargs.keys() <= _DIRECT:
+        if self._runs_directly(role):
             prompt, is_known = prompt_of(self.model, kwargs)
             if is_known:
                 features = self.model.preprocess(list(texts), prompt=prompt)
                 if is_sliceable(features, len(texts)):
                     return TorchTexts(self.model, features, partial(self._finished, role))
         return EncodedTexts(self.model, texts, kwargs, [self.estimate(text) for text in texts])
-
-    def _prepare_some(
-        self, texts: Sequence[str], role: Role, rows: Sequence[int]
-    ) -> PreparedSentences:
-        return self._prepare_plainly([texts[row] for row in rows], role)
 
     def _finished(self, role: Role, vectors: Any) -> Any:
         """Return vectors ``[n, dim]`` of the model, an array, as ``encode`` would."""

@@ -34,7 +34,7 @@ _shared: WeakValueDictionary[tuple[int, int, int, str], BackgroundRuntime] = Wea
 def runtime_for(
     model: Any, runtime: EmbeddingRuntime, threads: int, parallel: int = 1
 ) -> BackgroundRuntime | None:
-    """Return what compiles a ``SentenceTransformer`` on the CPU; None where nothing does.
+    """Return the runtime that compiles a ``SentenceTransformer`` on the CPU; None without one.
 
     Args:
         model: the model.
@@ -67,22 +67,22 @@ def describe(model: Any, runtime: EmbeddingRuntime) -> str:
         return "runs on torch; pip install 'rag-accel[fast]' compiles it"
     precision = _PRECISIONS[runtime]
     found = [
-        one
-        for (key, _, _, held), one in list(_shared.items())
+        shared
+        for (key, _, _, held), shared in list(_shared.items())
         if key == id(model) and held == precision
     ]
     return found[0].describe() if found else "compiled by OpenVINO once it is used"
 
 
 def wait_until_compiled(timeout_s: float) -> None:
-    """Wait for what is being compiled in this process, for measurements and readiness checks."""
+    """Wait for running compilations of this process, for measurements and readiness checks."""
     end = time.monotonic() + timeout_s
-    for one in list(_shared.values()):
-        one.wait(max(0.0, end - time.monotonic()))
+    for shared in list(_shared.values()):
+        shared.wait(max(0.0, end - time.monotonic()))
 
 
 def prove(model: Any, threads: int, precision: str, compiled: Compiled) -> str:
-    """Compare a compiled model with the model on ``PROBES`` and say what was found.
+    """Compare a compiled model with the model on ``PROBES``; return the finding in words.
 
     Raises:
         RuntimeError: unless its vectors are the same, or as near as its precision allows.

@@ -1,4 +1,4 @@
-"""Vectors of texts that come again, in bounded memory, for as long as their model is the same."""
+"""An LRU cache of vectors, bounded in bytes and cleared when their model changes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float32]
+from rag_accel.engines.embedding.checked_vectors import Vector
 
-#: About what a text and an entry take beside the vector.
+#: Approximate bytes of a text and an entry without the vector.
 _ENTRY_BYTES = 300
 _CHARACTER_BYTES = 4
 
@@ -22,13 +21,13 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class KnownTexts:
-    """What is known of the texts of one work, and what has to be computed.
+    """The cached vectors of the texts of one work, and the places of the missing ones.
 
     Args:
         keys: of all its texts, in order.
-        vectors: those that are known, by place.
+        vectors: the cached ones, by place.
         missing: the places of the others.
-        generation: which model's they are.
+        generation: of the model; it rises when that changes.
     """
 
     keys: tuple[Key, ...]
@@ -42,12 +41,12 @@ class KnownTexts:
         return [found[place] for place in range(len(self.keys))]
 
     def missing_of(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """Return those of all its texts that have to be computed."""
+        """Return the texts that have to be computed, out of all of its texts."""
         return tuple(texts[place] for place in self.missing)
 
 
 class VectorCache:
-    """The least recently used go first once the memory is full. Used on one thread.
+    """An LRU over vectors by tenant, role and text. Used on one thread.
 
     Args:
         max_bytes: most memory, 0 to keep nothing.
@@ -66,7 +65,7 @@ class VectorCache:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return how many texts were known and unknown, and the bytes that are held."""
+        """Return the hits, misses and bytes."""
         return {
             "kept_vector_hits": self._hits,
             "kept_vector_misses": self._misses,
@@ -74,11 +73,11 @@ class VectorCache:
         }
 
     def look_up_texts(self, namespace: str, role: str, texts: Sequence[str]) -> KnownTexts:
-        """Return what is known of texts of a tenant and a role."""
+        """Return the cached vectors of texts of a tenant and a role."""
         return self.look_up(tuple((namespace, role, text) for text in texts))
 
     def look_up(self, keys: tuple[Key, ...]) -> KnownTexts:
-        """Return what is known of texts, after a look at whether the model has changed."""
+        """Return the cached vectors of texts, after a check that the model has not changed."""
         self._renew()
         vectors: dict[int, Vector] = {}
         for place, key in enumerate(keys):
@@ -92,7 +91,7 @@ class VectorCache:
         return KnownTexts(keys, vectors, missing, self._generation)
 
     def keep(self, known: KnownTexts, computed: Iterable[Vector]) -> None:
-        """Keep what was computed of texts, unless the model has changed since the look-up."""
+        """Cache computed vectors, unless the model has changed since the look-up."""
         self._renew()
         if known.generation != self._generation:
             return
@@ -100,7 +99,6 @@ class VectorCache:
             self._put(known.keys[place], vector)
 
     def clear(self) -> None:
-        """Forget all."""
         self._vectors.clear()
         self._bytes = 0
         self._is_same = None
@@ -128,20 +126,20 @@ def _size(key: Key, vector: Any) -> int:
 
 
 def kept_in_front(kept: Sequence[VectorCache | None]) -> VectorCache | None:
-    """Return an empty memory for vectors that several engines compute alike.
+    """Return an empty cache in front of several engines that compute the same vectors.
 
     None where the first of them, with which the others are compared, keeps none. All vectors are
     forgotten when the model of any engine that keeps some has changed.
 
     Args:
-        kept: the memory of each engine, the first one's first.
+        kept: the cache of each engine, the first one's first.
     """
-    known = [one for one in kept if one is not None]
+    known = [cache for cache in kept if cache is not None]
     if not kept or kept[0] is None:
         return None
 
     def watch() -> Callable[[], bool]:
-        checks = [one.watch() for one in known]
+        checks = [cache.watch() for cache in known]
         return lambda: all(check() for check in checks)
 
     return VectorCache(kept[0].max_bytes, watch)

@@ -1,4 +1,4 @@
-"""HTTP answers within bounds: never more bytes than allowed, nothing asked twice in vain."""
+"""An HTTP client with bounded answers that leaves final errors unrepeated."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Body(httpx2.AsyncByteStream):
         self._max_bytes = max_bytes
 
     def forget_head(self) -> None:
-        """Keep no more of what is read."""
+        """Keep no copy of what is read from here on."""
         self.head = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Errors that say what a server did wrong without ever showing the API key."""
+"""Errors of servers, which never show the API key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return the key itself."""
         return self._text
 
     def redact(self, text: str) -> str:

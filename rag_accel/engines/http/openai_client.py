@@ -1,4 +1,4 @@
-"""The ``openai`` client as remote engines use it, and what its failures are called here."""
+"""The ``openai`` client of remote engines, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def open_client(
 
 
 def omitted_headers(secret: Secret | None) -> dict[str, Any]:
-    """Return what is not given here and not taken from the environment: it is another server's."""
+    """Return headers that are omitted: the environment's values are another server's."""
     from openai import Omit
 
     names = ["OpenAI-Organization", "OpenAI-Project", *([] if secret else ["Authorization"])]
@@ -52,7 +52,7 @@ def omitted_headers(secret: Secret | None) -> dict[str, Any]:
 
 
 def failure(error: Exception, errors: ErrorWriter) -> RemoteEngineError | None:
-    """Return how an exchange failed, None for an error that no exchange ends with."""
+    """Return the error of a failed exchange, None for one that no exchange ends with."""
     from openai import APIConnectionError, APIStatusError
 
     from rag_accel.engines.http.bounded_client import HttpFault
@@ -72,12 +72,12 @@ def failure(error: Exception, errors: ErrorWriter) -> RemoteEngineError | None:
 
 
 def count_retries(request: httpx2.Request) -> int:
-    """Return how often the openai client has repeated this request, which it writes into it."""
+    """Return the retries of a request, which the openai client writes into its headers."""
     return int(request.headers.get("x-stainless-retry-count", 0))
 
 
 def cause_of(error: APIConnectionError) -> str:
-    """Return what broke a connection."""
+    """Return the cause of a broken connection."""
     cause = error.__cause__ or error
     return f"{type(cause).__name__}: {cause}"
 

@@ -1,4 +1,4 @@
-"""When a server that refuses a call wants to be asked again."""
+"""Reading of ``Retry-After``: the wait that a refusing server asks for."""
 
 from __future__ import annotations
 

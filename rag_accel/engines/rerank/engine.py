@@ -30,14 +30,13 @@ from rag_accel.engine_api import (
 from rag_accel.engines.batching import (
     CPU_LIMITS,
     BatchLimits,
-    PendingWork,
-    Slot,
     StepDeadline,
     micro_batches,
     shared_limits,
 )
 from rag_accel.engines.embedding.models import default_threads
 from rag_accel.engines.helper_threads import default_parallel
+from rag_accel.engines.pending import PendingWork, Slot
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.engines.rerank.side_by_side import Pair, SideBySide, parts_by_work
 from rag_accel.engines.torch_threads import thread_count
@@ -108,11 +107,11 @@ class RerankEngine(EngineBase):
         self._limits = limits or getattr(self._scorer, "limits", CPU_LIMITS)
         self._clock = clock or MonotonicClock()
         self._pending: PendingWork[Pair, float] = PendingWork(_ranked)
-        threads = _threads(self._scorer) if max_threads is None else max_threads
-        if parallel is None:
-            is_known = isinstance(self._scorer, MaxSimScorer) and max_threads is None
-            parallel = default_parallel(threads) if is_known else 1
-        parallel = 1 if reproducible else _checked(parallel)
+        threads = 1 if max_threads is None else max_threads
+        if max_threads is None and isinstance(self._scorer, MaxSimScorer):
+            threads = default_threads(self._scorer.on_cpu)
+            parallel = default_parallel(threads) if parallel is None else parallel
+        parallel = 1 if reproducible or parallel is None else _checked(parallel)
         threads = parallel if parallel > 1 else threads
         self._parallel = parallel
         self._side_by_side: SideBySide | None = None
@@ -134,11 +133,10 @@ class RerankEngine(EngineBase):
 
     @property
     def profile(self) -> EngineProfile:
-        """Return what this engine does."""
         return self._profile
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; what is malformed is reported by the next step."""
+        """Take work; malformed payloads are reported by the next step."""
         for request in work:
             fault = _fault(request.payload)
             if fault is not None:
@@ -247,10 +245,6 @@ def _ranked(request: EngineRequest, scores: list[float]) -> tuple[ScoredDocument
 
 def _estimate(pair: Pair) -> int:
     return min(sum(map(len, pair)) // _CHARACTERS_PER_TOKEN + 2, _USUAL_MAX_TOKENS)
-
-
-def _threads(scorer: PairScorer) -> int:
-    return default_threads(scorer.on_cpu) if isinstance(scorer, MaxSimScorer) else 1
 
 
 def _checked(parallel: Any) -> int:

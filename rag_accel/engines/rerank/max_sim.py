@@ -11,10 +11,7 @@ from rag_accel.config import EmbeddingRuntime
 from rag_accel.engines.batching import ACCELERATOR_LIMITS, CPU_LIMITS, BatchLimits, micro_batches
 from rag_accel.engines.embedding.models import default_threads, load_model
 from rag_accel.engines.embedding.prepared_texts import PreparedSentences, PreparedTexts
-from rag_accel.engines.embedding.sentence_encoder import (
-    SentenceEncoder,
-    runs_on_cpu,
-)
+from rag_accel.engines.embedding.sentence_encoder import SentenceEncoder, runs_on_cpu
 from rag_accel.engines.helper_threads import default_parallel
 
 
@@ -53,10 +50,7 @@ class MaxSimScorer:
         threads = default_threads(runs_on_cpu(loaded))
         parallel = 1 if reproducible else default_parallel(threads)
         self._encoder = SentenceEncoder(
-            loaded,
-            runtime="torch" if reproducible else runtime,
-            threads=threads,
-            parallel=parallel,
+            loaded, runtime="torch" if reproducible else runtime, threads=threads, parallel=parallel
         )
         #: micro-batches in line of one call: where calls run side by side, each has one core
         self._in_line = int(parallel == 1)
@@ -71,7 +65,7 @@ class MaxSimScorer:
         return self._encoder.on_cpu
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Return one score per pair, in order; raises what the model raises."""
+        """Return one score per pair, in order; errors of the model pass through."""
         scores = [0.0] * len(pairs)
         pairs_of: dict[str, list[int]] = {}
         for index, (_, text) in enumerate(pairs):

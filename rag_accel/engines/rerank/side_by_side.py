@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.batching import PendingWork, Slot
 from rag_accel.engines.helper_threads import HelperCall, HelperThreads
+from rag_accel.engines.pending import PendingWork, Slot
 
 Pair = tuple[str, str]
 ScoreSlots = Callable[[list[Slot[Pair]]], list[float]]
@@ -41,7 +41,7 @@ class ScoringCall:
             self._call.wait(timeout_s)
 
     def take(self, slots: list[Slot[Pair]]) -> list[float]:
-        """Return the scores of some of its slots; after a failure they are computed anew."""
+        """Return the scores of some of its slots; after a failure they are computed again."""
         call, self._call = self._call, None
         if call is None:
             return self._score(slots)
@@ -78,11 +78,11 @@ class SideBySide:
         self._is_interrupted = False
 
     def __len__(self) -> int:
-        """Return how many calls were started and not taken."""
+        """Return the number of started calls that were not taken."""
         return len(self._running)
 
     def ended(self, threads: int) -> Iterator[ScoringCall]:
-        """Start as many calls as there are threads and requests, and yield what has ended.
+        """Start a call for each thread, at most one a request, and yield those that have ended.
 
         That is one call, or none where newcomers can start meanwhile. On a part of the threads it
         is all calls: what went on would compute on cores that others may have been granted.
@@ -108,7 +108,9 @@ class SideBySide:
         self._running.clear()
 
     def _fill(self, threads: int) -> None:
-        self._running = [one for one in self._running if not self._is_over(one)]
+        self._running = [
+            call for call in self._running if not call.is_done or self._is_wanted(call)
+        ]
         free = self._most(threads) - len(self._running)
         if free <= 0:
             return
@@ -134,9 +136,6 @@ class SideBySide:
         # What runs for work that was cancelled meanwhile keeps its core until it ends.
         forgotten = sum(not self._is_wanted(call) for call in self._running)
         return min(threads, len(self._pending) + forgotten)
-
-    def _is_over(self, call: ScoringCall) -> bool:
-        return call.is_done and not self._is_wanted(call)
 
     def _is_wanted(self, call: ScoringCall) -> bool:
         return any(map(self._pending.is_alive, call.slots))

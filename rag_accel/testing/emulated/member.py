@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engines.devices.members import guess_tokens
-from rag_accel.engines.embedding.microbatches import Vector
+from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import ConfigError, EngineOutputError
 

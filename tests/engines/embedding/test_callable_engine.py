@@ -21,7 +21,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
-from rag_accel.engines.embedding.engine import EmbeddingEngine
+from rag_accel.engines.embedding.encoder_engine import EmbeddingEngine
 from rag_accel.errors import EngineError, EngineOutputError
 from rag_accel.testing import EngineContract, ManualClock
 

@@ -35,7 +35,7 @@ PROGRAM = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from rag_accel.engines.embedding import compile_process
-from rag_accel.engines.embedding.runtime import BackgroundTask
+from rag_accel.engines.embedding.background_task import BackgroundTask
 
 compile_process._library_path = lambda: [sys.argv[2]]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
-from rag_accel.engines.batching import PendingWork, Slot
 from rag_accel.engines.embedding.microbatches import MicroBatches, Piece
+from rag_accel.engines.pending import PendingWork, Slot
 
 COST = 20
 

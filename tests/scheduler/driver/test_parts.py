@@ -20,7 +20,7 @@ from rag_accel.engine_api import (
     TextBatch,
 )
 from rag_accel.engines.batching import BatchLimits
-from rag_accel.engines.embedding.engine import EmbeddingEngine, embedding_profile
+from rag_accel.engines.embedding.encoder_engine import EmbeddingEngine, embedding_profile
 from rag_accel.errors import EngineError, EngineOutputError
 from rag_accel.requests.kinds import check_output
 from rag_accel.scheduler.messages import LeafArrived, NodeCancelled, NodeKey, NodeSpec

@@ -113,7 +113,6 @@ class ExtractiveEngine(EngineBase):
 
     @property
     def profile(self) -> EngineProfile:
-        """Return what this engine does."""
         return self._profile
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
@@ -138,7 +137,6 @@ class ExtractiveEngine(EngineBase):
         self._queue = deque(request for request in self._queue if request.id not in gone)
 
     def close(self) -> None:
-        """Forget all work."""
         self._queue.clear()
         self._closed = True
 

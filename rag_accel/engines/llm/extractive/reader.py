@@ -19,13 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.sentences import (
-    STOPWORDS,
-    WEAK_STEMS,
-    WORD,
-    split_sentences,
-    stem,
-)
+from rag_accel.engines.sentences import STOPWORDS, WEAK_STEMS, WORD, split_sentences, stem
 
 NO_ANSWER = "The documents do not answer this."
 
@@ -93,11 +87,11 @@ class ExtractiveReader:
         for candidate in found:
             if candidate.stems or candidate.title_stems:
                 candidate.score = _score(candidate, weights)
-        found.sort(key=lambda one: (-one.score, one.order))
+        found.sort(key=lambda candidate: (-candidate.score, candidate.order))
         if not found or not _is_supported(found[0], weights):
             return ExtractiveAnswer(NO_ANSWER, (), False, (NO_ANSWER,))
         chosen = _choose(found, weights, max(1, max_sentences))
-        return _compose(sorted(chosen, key=lambda one: one.order))
+        return _compose(sorted(chosen, key=lambda candidate: candidate.order))
 
 
 def _question_stems(question: str) -> frozenset[str]:
@@ -184,13 +178,13 @@ def _is_supported(best: _Candidate, weights: Mapping[str, float]) -> bool:
 def _choose(
     ranked: Sequence[_Candidate], weights: Mapping[str, float], limit: int
 ) -> list[_Candidate]:
-    """Take the best sentence, then those that add most to what is already said."""
+    """Take the best sentence, then those that add most to the ones taken."""
     best = ranked[0]
     chosen = [best]
-    pool = [one for one in ranked[1:] if one.score >= _floor(one, best)]
+    pool = [other for other in ranked[1:] if other.score >= _floor(other, best)]
     while pool and len(chosen) < limit:
-        said = frozenset[str]().union(*(one.stems for one in chosen))
-        gains = [_gain(one, said, weights) / _floor(one, best) for one in pool]
+        said = frozenset[str]().union(*(sentence.stems for sentence in chosen))
+        gains = [_gain(other, said, weights) / _floor(other, best) for other in pool]
         at = max(range(len(pool)), key=lambda index: (gains[index], -index))
         if gains[at] < 1.0:
             break
@@ -209,7 +203,7 @@ def _floor(candidate: _Candidate, best: _Candidate) -> float:
 
 
 def _gain(candidate: _Candidate, said: frozenset[str], weights: Mapping[str, float]) -> float:
-    """Return the score, lower as more of what the sentence shows was already said."""
+    """Return the score, lower the more of its terms were already said."""
     shown = new = 0.0
     for term, weight in weights.items():
         if term in candidate.stems:

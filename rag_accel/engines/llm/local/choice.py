@@ -1,4 +1,4 @@
-"""Which language model is to run here, shared by all that name it alike, and its engine."""
+"""Language models to run here, shared by all that name them alike, and their engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_BOUNDS = LocalOptions()
 
 
 def name_of(model: Any) -> str:
-    """Return what a model is called that is a folder, a name on the hub, or an object."""
+    """Return the name of a model that is a folder, a name on the hub, or an object."""
     if isinstance(model, str | Path):
         return str(model)
     return getattr(getattr(model, "config", None), "name_or_path", "") or "model"
@@ -36,7 +36,7 @@ class LocalModel:
         tokenizer: the tokenizer of a model object.
         dtype: ``float32`` or ``bfloat16``; None for that of the checkpoint.
         template: a chat template in place of the tokenizer's.
-        bounds: what it may hold.
+        bounds: its options.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class LocalModel:
 
     @property
     def name(self) -> str:
-        """Return what the model is called."""
+        """Return the model's name."""
         return name_of(self.model)
 
     @property
     def reuses_texts(self) -> bool:
-        """Tell whether it has a use for where retrieved texts stand in a prompt."""
+        """Tell whether it reuses the retrieved texts of prompts."""
         return self.bounds.kv_reuse != "exact"
 
     def make(self, options: Options) -> Engine:
@@ -145,7 +145,7 @@ class LocalModel:
         return all(watch() for watch in self._watches)
 
     def check(self) -> None:
-        """Look whether a model object is still what was loaded.
+        """Check that a model object has not changed.
 
         Raises:
             ConfigError: it was changed in a way that its engine does not follow.
@@ -193,7 +193,7 @@ def local_model(
     template: str | None = None,
     bounds: LocalOptions = DEFAULT_BOUNDS,
 ) -> LocalModel:
-    """Return the model; the same for all that ask for the same while one of them lives.
+    """Return the model; the same object for equal arguments while it is in use.
 
     A model object that was changed since an engine of it was made is another, as it is where its
     generation settings or its tokenizer's chat template were; so is a folder whose files were.
@@ -212,7 +212,7 @@ def local_model(
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield name, size and time of the files of a folder; nothing for a name on the hub."""
     with contextlib.suppress(OSError):  # loading says what is wrong
-        for entry in sorted(os.scandir(folder.expanduser()), key=lambda one: one.name):
+        for entry in sorted(os.scandir(folder.expanduser()), key=lambda file: file.name):
             if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")):
                 found = entry.stat()
                 yield entry.name, found.st_size, found.st_mtime_ns

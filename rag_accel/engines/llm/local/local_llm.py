@@ -1,4 +1,4 @@
-"""A local language model as users name it: which one, and the bounds that it is run within."""
+"""A local language model as users name it, with the bounds that it is run within."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LocalLLM:
 
     @classmethod
     def of(cls, given: Any, tokenizer: Any = None, **named: Any) -> LocalLLM:
-        """Return what a component names over what it was given, a ``LocalLLM`` or a model.
+        """Return a component's model: its own arguments over those of a given ``LocalLLM``.
 
         Raises:
             ConfigError: as the class.
@@ -88,7 +88,7 @@ class LocalLLM:
 
     @property
     def name(self) -> str:
-        """Return what the model is called."""
+        """Return the model's name."""
         return name_of(self.model)
 
     @cached_property

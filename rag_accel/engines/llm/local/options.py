@@ -26,7 +26,7 @@ PREFIX_LANES = 16
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """Bounds of what a local language model does and holds; others share no engine with these.
+    """Options of a local language model; models of other options have engines of their own.
 
     Args:
         max_tokens_default: most tokens of a completion whose request does not say.

@@ -1,4 +1,4 @@
-"""One piece of work of a local language model: how it is read and what it reports."""
+"""Works of a local language model: their reading from requests, and their outputs."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ class LocalWork:
 
 
 class WorkReader:
-    """What turns requests into work: prompts into tokens, options into samplers and bounds.
+    """A reader of requests: prompts into tokens, options into samplers and bounds.
 
     Args:
-        runner: tells what has room.
+        runner: its pool and context bound a work.
         tokenizer: of transformers.
         prompting: of the same tokenizer; None where all prompts are token ids.
         eos: tokens that end a completion.

@@ -49,7 +49,7 @@ class ChatClient:
     """A client of ``<base_url>/chat/completions``, for use on one event loop only.
 
     The openai client sends them, repeats what is worth repeating and reads streams; only a stream
-    that breaks before its first text is asked for again here.
+    that breaks before its first text is repeated here.
     """
 
     def __init__(
@@ -85,11 +85,10 @@ class ChatClient:
         raise outcome  # only here, where it gets no context
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._openai.close()
 
     def describe(self, error: BaseException) -> RemoteEngineError:
-        """Return an error of ours for one that was not foreseen."""
+        """Return a RemoteEngineError for an unforeseen error."""
         text = f"{type(error).__name__}: {error}"
         return self._errors.fault("the HTTP client failed", text, "report this as a bug")
 
@@ -106,10 +105,7 @@ class ChatClient:
         import httpx2
 
         response = await self._openai.post(
-            _PATH,
-            cast_to=httpx2.Response,
-            content=call.body,
-            options={"headers": self._headers},
+            _PATH, cast_to=httpx2.Response, content=call.body, options={"headers": self._headers}
         )
         return self._checked(parse_completion(response.content))
 
@@ -170,7 +166,7 @@ class ChatClient:
         return self._take_whole(bytes(body.head), emit) if body.head else _Broken(end)
 
     def _take_whole(self, body: bytes, emit: Emit) -> GenerationOutput | RemoteEngineError:
-        """Take what came instead of a stream: it ended properly, and asking again costs again."""
+        """Take a whole answer instead of a stream: it is complete, and a retry would cost again."""
         output = self._checked(parse_completion(body))
         if isinstance(output, GenerationOutput) and output.text:
             emit(output.text)
@@ -197,7 +193,7 @@ class ChatClient:
 
 @dataclass(frozen=True, slots=True)
 class _Broken:
-    """How a stream ended that was not over."""
+    """The end of a stream that broke off."""
 
     text: str
 

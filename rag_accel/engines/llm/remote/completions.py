@@ -16,7 +16,7 @@ _RESERVED = frozenset({"model", "messages", "stream", "stream_options", "stop", 
 
 @dataclass(frozen=True, slots=True)
 class CompletionFault:
-    """What is wrong with an answer, and the text that is."""
+    """A fault of an answer, and the text at fault."""
 
     what: str
     text: str

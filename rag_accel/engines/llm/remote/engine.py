@@ -53,7 +53,7 @@ class OpenAICompatibleEngine(EngineBase):
     Args:
         base_url: such as ``http://localhost:8000/v1``; without credentials or query.
         model: name the server knows.
-        api_key: sent as a bearer token; never shown in any repr, error or log of ours.
+        api_key: sent as a bearer token; never shown in any repr, error or log.
         options: limits, timeouts, retries.
         transport: httpx2 transport to use instead of the network's.
 
@@ -92,7 +92,6 @@ class OpenAICompatibleEngine(EngineBase):
 
     @property
     def profile(self) -> EngineProfile:
-        """Return what this engine does."""
         return self._profile
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
@@ -136,11 +135,10 @@ class OpenAICompatibleEngine(EngineBase):
             self._thread.post(_abort, jobs)
 
     def interrupt(self) -> None:
-        """Make a waiting step return at once."""
         self._outbox.interrupt()
 
     def close(self) -> None:
-        """Drop what is in flight, close all connections and end the thread; idempotent."""
+        """Drop requests in flight, close all connections and end the thread; idempotent."""
         if self._is_started and not self._closed:
             self._thread.call(self._shut_down()).result()
         self._closed = True

@@ -41,7 +41,7 @@ class ForwardCost:
         self._medium_row_s: float | None = None
 
     def rows(self, *, decodes: bool) -> int:
-        """Return how many rows a forward may have, beside sequences that decode or alone.
+        """Return the most rows of a forward, with sequences that decode or without.
 
         Where nothing decodes, there is nothing that a long forward holds up but an interrupt, since
         prompts are computed in the order they came in.

@@ -1,4 +1,4 @@
-"""Beginnings of prompts whose attention state is in the pool, found by their token ids."""
+"""A prefix cache: a radix tree over the token ids of the lanes in the pool."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class PrefixCache:
 
     @property
     def num_idle(self) -> int:
-        """Return how many lanes are kept that no sequence uses."""
+        """Return the number of idle lanes."""
         return len(self._idle)
 
     def open(
@@ -113,7 +113,7 @@ class PrefixCache:
         self._touch(self._longest(namespace, wanted)[0])  # so that it is given up last
         number = self._pool.take(capacity)
         while number is None and self._idle:
-            self._give_up_one()
+            self.drop(min(self._idle, key=lambda lane: lane.pins > 0))
             number = self._pool.take(capacity)
         if number is None:
             return None
@@ -133,12 +133,12 @@ class PrefixCache:
         self.grow(lane, ids)
 
     def grow(self, lane: Lane, ids: tuple[int, ...]) -> None:
-        """Enter what a lane holds by now."""
+        """Enter a lane under the ids that it holds by now."""
         lane.ids = ids
         self._trees.setdefault(lane.namespace, RadixTree()).put(lane)
 
     def drop(self, lane: Lane) -> None:
-        """Give a lane back and forget what it holds."""
+        """Give a lane back and forget its ids."""
         self._idle.pop(lane, None)
         if (tree := self._trees.get(lane.namespace)) is not None:
             tree.remove(lane)
@@ -151,7 +151,7 @@ class PrefixCache:
         """Keep the lane of an ended sequence; shorter idle ones that it covers are given back."""
         lane.in_use = False
         covered = self._trees[lane.namespace].before(lane.ids)
-        for other in [one for one in covered if one in self._idle and not one.pins]:
+        for other in [idle for idle in covered if idle in self._idle and not idle.pins]:
             self.drop(other)
         self._idle[lane] = None
         self._trim()
@@ -174,9 +174,6 @@ class PrefixCache:
         unpinned = [lane for lane in self._idle if not lane.pins]
         for lane in unpinned[: max(0, len(unpinned) - self._most_idle)]:
             self.drop(lane)
-
-    def _give_up_one(self) -> None:
-        self.drop(min(self._idle, key=lambda lane: lane.pins > 0))
 
     def _touch(self, lane: Lane | None) -> None:
         if lane in self._idle:

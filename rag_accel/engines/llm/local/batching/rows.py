@@ -1,4 +1,4 @@
-"""The rows of one forward: what is computed for which sequence, and what each row may see.
+"""The rows of one forward: tokens of sequences, and the slots that each row may see.
 
 Between the schedule, which decides, the runner, which computes, and the sampler, which chooses
 tokens, nothing but these values passes.
@@ -26,11 +26,11 @@ CAUSAL = Causal()
 
 
 class Probe:
-    """Asks how much rows look at each slot of their lane, in one layer.
+    """The attention of rows to each slot of their lane, in one layer.
 
     Args:
         layer: the layer.
-        rows: which rows of the sequence's in this forward, by their index.
+        rows: rows of the sequence in this forward, by their index.
     """
 
     __slots__ = ("layer", "rows", "scores")
@@ -54,7 +54,7 @@ class SequenceRows:
             state was moved.
         asked: the rows, by their index here, whose logits are wanted.
         visible: what each row may see.
-        probe: is told where rows look, once the forward is computed.
+        probe: receives the rows' attention, once the forward is computed.
     """
 
     lane: int
@@ -95,7 +95,7 @@ class LanePool(Protocol):
         ...
 
     def read(self, lane: int, slots: range) -> LaneState:
-        """Return a copy of what slots hold that were written in their places."""
+        """Return a copy of the content of slots that were written in their places."""
         ...
 
     def write(self, lane: int, slot: int, state: LaneState) -> None:
@@ -108,11 +108,11 @@ class LanePool(Protocol):
 
 
 class Runner(Protocol):
-    """What runs rows through a model."""
+    """A model that computes rows."""
 
     @property
     def pool(self) -> LanePool:
-        """Return where the sequences' keys and values are."""
+        """Return the sequences' keys and values."""
         ...
 
     @property
@@ -131,7 +131,7 @@ class Runner(Protocol):
         ...
 
     def identity(self) -> str:
-        """Return what tells states of this model from all others; may take seconds."""
+        """Return the identity of this model's states; may take seconds."""
         ...
 
     def run(self, rows: Sequence[SequenceRows]) -> Any:

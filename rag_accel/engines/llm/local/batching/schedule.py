@@ -1,4 +1,4 @@
-"""What the next forward computes: tokens being decoded, and pieces of prompts in their order.
+"""The schedule of the next forward: tokens being decoded, and pieces of prompts in their order.
 
 No tensor and no clock: the schedule decides on numbers alone.
 """
@@ -13,7 +13,7 @@ from rag_accel.engines.llm.local.batching.rows import SequenceRows
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 
 Admit = Callable[[TokenSequence], bool]
-"""What gives a sequence its lane and returns True, or returns False while there is no room."""
+"""Gives a sequence its lane and returns True, or returns False while there is no room."""
 
 LEAST_CHUNK = 128
 """Prompt tokens computed in a forward even where decoding alone fills the budget.
@@ -42,7 +42,7 @@ class Planned:
 
 
 class Schedule:
-    """The sequences of an engine, and which of them the next forward advances.
+    """The sequences of an engine, and the choice of those that the next forward advances.
 
     Every sequence that decodes advances by one token in each forward. What is left of the budget
     goes to prompts: those of earlier requests first, and within one request those with the longest
@@ -75,7 +75,7 @@ class Schedule:
         number = next(self._numbers)
         # Requests that arrived at the same moment go by which of them came here first.
         group = min(
-            (key[1] for one, key in self._order.items() if one.request == sequence.request),
+            (key[1] for other, key in self._order.items() if other.request == sequence.request),
             default=number,
         )
         self._order[sequence] = (sequence.arrived_at, group, -sequence.depth, number)
@@ -85,12 +85,12 @@ class Schedule:
         self._order.pop(sequence, None)
 
     def next(self, budget: int) -> list[Planned]:
-        """Return what the next forward computes: about ``budget`` rows, more where more decode.
+        """Return the rows of the next forward: about ``budget``, more where more decode.
 
         Empty only if nothing is held, or if nothing that is held gets a lane.
         """
         ordered = list(self)
-        plan = [Planned(one, one.rows(1)) for one in ordered if one.is_decoding]
+        plan = [Planned(running, running.rows(1)) for running in ordered if running.is_decoding]
         left = max(budget - len(plan), min(budget, LEAST_CHUNK))
         prompts: list[Planned] = []
         has_room = True
@@ -112,7 +112,7 @@ class Schedule:
 
 
 def common_length(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return how many tokens two sequences have in common from their beginning."""
+    """Return the length of the common prefix of two sequences."""
     most = min(len(one), len(other))
     if one[:most] == other[:most]:
         return most
@@ -129,6 +129,6 @@ def _gains_by_waiting(sequence: TokenSequence, prompts: Iterable[Planned]) -> bo
 
 
 def _common(one: TokenSequence, other: TokenSequence) -> int:
-    """Return how many tokens two prompts can have in common of what is taken over."""
+    """Return the length of the common prefix of two prompts that can be taken over."""
     exact = [most for most in (one.exact, other.exact) if most is not None]
     return min(common_length(one.prompt, other.prompt), *exact, len(one.prompt))

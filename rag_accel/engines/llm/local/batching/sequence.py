@@ -1,4 +1,4 @@
-"""One sequence of tokens: what it still has to compute and where its attention state lies."""
+"""One sequence of tokens, with its pending tokens and its lane in the pool."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Lane:
 
 @dataclass(slots=True)
 class Probing:
-    """Where the rows of a prompt look, collected over its forwards.
+    """The attention of a prompt's rows in one layer, collected over its forwards.
 
     Args:
-        layer: in which layer.
-        start: the first place that is asked.
+        layer: the layer.
+        start: the first place whose row is probed.
     """
 
     layer: int
@@ -41,11 +41,11 @@ class Probing:
     probes: list[Probe] = field(default_factory=list[Probe])
 
     def rows(self, rows: SequenceRows) -> SequenceRows:
-        """Return the same rows, those of them asked that are to be."""
-        asked = [at for at, slot in enumerate(rows.slots) if slot >= self.start]
-        if not asked:
+        """Return the same rows, with a probe of those from ``start`` on."""
+        probed = [at for at, slot in enumerate(rows.slots) if slot >= self.start]
+        if not probed:
             return rows
-        self.probes.append(Probe(self.layer, asked))
+        self.probes.append(Probe(self.layer, probed))
         return replace(rows, probe=self.probes[-1])
 
     def scores(self, size: int) -> list[float]:
@@ -77,8 +77,7 @@ class TokenSequence:
             count as taken over, wherever their state comes from.
         skipped: places of the prompt that are not computed, ranges in order, whose state is
             put into the lane when it is taken; the last token is never among them.
-        probing: while the prompt is computed to learn where it looks: at which layer, and from
-            which place on rows are asked; what they answer is collected.
+        probing: the collected attention, while the prompt is computed to learn it.
     """
 
     prompt: tuple[int, ...]
@@ -106,9 +105,9 @@ class TokenSequence:
 
     @property
     def pending(self) -> int:
-        """Return how many known tokens are still to be computed."""
+        """Return the number of known tokens that are not computed."""
         left = len(self.prompt) + len(self.generated) - self.computed
-        return left - sum(len(one) for one in self.skipped if one.start >= self.computed)
+        return left - sum(len(places) for places in self.skipped if places.start >= self.computed)
 
     @property
     def is_decoding(self) -> bool:
@@ -129,9 +128,9 @@ class TokenSequence:
 
     def go_on(self, computed: int) -> None:
         """Note that the lane holds all tokens before a place, and those skipped from there on."""
-        for one in self.skipped:
-            if one.start == computed:
-                computed = one.stop
+        for places in self.skipped:
+            if places.start == computed:
+                computed = places.stop
         self.computed = computed
 
     def rows(self, most: int) -> SequenceRows:
@@ -150,7 +149,7 @@ class TokenSequence:
         """Return the next places to compute."""
         slots: list[int] = []
         at = self.computed
-        ends = [*(one for one in self.skipped if one.start >= at), None]
+        ends = [*(places for places in self.skipped if places.start >= at), None]
         for end in ends:
             behind = at + count - len(slots)
             stop = behind if end is None else min(behind, end.start)

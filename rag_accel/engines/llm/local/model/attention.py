@@ -148,7 +148,7 @@ def _decoding_block(group: Sequence[tuple[int, int, int]]) -> Block:
 
 
 class Packed:
-    """Where the rows of one forward belong: their slots in the pool and what each may see.
+    """The rows of one forward, placed: their slots in the pool, and the slots each may see.
 
     Args:
         pool: holds the sequences; told here what will be written.
@@ -162,8 +162,8 @@ class Packed:
         if len({row.lane for row in rows}) < len(rows):
             raise ValueError("the rows of a sequence are one item")
         self._pool = pool
-        for one in rows:
-            pool.mark(one.lane, one.slots[-1] + 1, list(one.slots) != list(one.positions))
+        for row in rows:
+            pool.mark(row.lane, row.slots[-1] + 1, list(row.slots) != list(row.positions))
         device = pool.keys.device
         self.positions = _indices((at for row in rows for at in row.positions), device)
         self._slots = _indices((slot for row in rows for slot in row.slots), device)
@@ -171,9 +171,9 @@ class Packed:
         pool.claim(self._lanes, self._slots, self.positions)
         self._parts = [_Part(block, pool, self.positions) for block in _blocks(rows, pool)]
         self._probed = [
-            (one.probe, one.lane, [start + row for row in one.probe.rows])
-            for one, start in placed(rows)
-            if one.probe is not None
+            (item.probe, item.lane, [start + row for row in item.probe.rows])
+            for item, start in placed(rows)
+            if item.probe is not None
         ]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -230,11 +230,11 @@ def placed(rows: Sequence[SequenceRows]) -> list[tuple[SequenceRows, int]]:
 
 def _blocks(rows: Sequence[SequenceRows], pool: TensorPool) -> list[Block]:
     decoding = [
-        (one.lane, pool.reach(one.lane, one.positions[0]), start)
-        for one, start in placed(rows)
-        if len(one) == 1
+        (item.lane, pool.reach(item.lane, item.positions[0]), start)
+        for item, start in placed(rows)
+        if len(item) == 1
     ]
-    prompts = [prompt_blocks(one, start, pool) for one, start in placed(rows) if len(one) > 1]
+    prompts = [prompt_blocks(item, start, pool) for item, start in placed(rows) if len(item) > 1]
     return [*decoding_blocks(decoding), *(block for blocks in prompts for block in blocks)]
 
 
@@ -267,12 +267,12 @@ class _Part:
         if self._least_window is not None and (window is None or window >= self._least_window):
             return self._attend_split(queries, keys, values, scaling)
         kv_heads = keys.shape[1]
-        seen = [one[self._lanes, :, : self._reach] for one in (keys, values)]
+        seen = [tensor[self._lanes, :, : self._reach] for tensor in (keys, values)]
         grouped = queries.index_select(0, self._rows).unflatten(1, (kv_heads, -1))
         if not self._is_decoding:
             # The query heads that share keys are the batch, so that one mask serves all of them.
             grouped = grouped.permute(2, 1, 0, 3)
-            seen = [one.expand(len(grouped), -1, -1, -1) for one in seen]
+            seen = [tensor.expand(len(grouped), -1, -1, -1) for tensor in seen]
         mask = self._mask(window, queries.dtype)
         out = torch.nn.functional.scaled_dot_product_attention(
             grouped, *seen, attn_mask=mask, scale=scaling
@@ -282,14 +282,10 @@ class _Part:
         return merged if self._kept is None else merged.index_select(0, self._kept)
 
     def _attend_split(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        scaling: float | None,
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None
     ) -> torch.Tensor:
         seen_keys, seen_values = (
-            one[self._lanes.start, :, : self._reach] for one in (keys, values)
+            tensor[self._lanes.start, :, : self._reach] for tensor in (keys, values)
         )
         grouped = queries.index_select(0, self._rows).unflatten(1, (keys.shape[1], -1))
         out = split_attention(grouped.permute(1, 2, 0, 3), seen_keys, seen_values, scaling)
@@ -313,7 +309,7 @@ class _Part:
         return last - int(held.min()) + 1
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        """Return what is added to scores, 0 or minus infinity: ``[lane, 1, row, slot]``."""
+        """Return the additive mask, 0 or minus infinity: ``[lane, 1, row, slot]``."""
         if window not in self._masks:
             unseen = self._held > self._own
             if window is not None:

@@ -55,7 +55,7 @@ def check_type(model_type: object) -> str:
 
 
 def check_config(config: Any) -> None:
-    """Check what a configuration of transformers says about how a model computes.
+    """Check that a configuration of transformers describes a supported computation.
 
     Raises:
         ConfigError: the type is not supported, positions are rotated by length, or weights are
@@ -81,7 +81,7 @@ def check_config(config: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What keys, values and logits of a model look like.
+    """The sizes of a model's keys, values and logits.
 
     Args:
         layers: the number of layers.

@@ -43,7 +43,7 @@ class LoadedModel:
         tokenizer: the model's own.
         name: where it came from.
         config: the model's configuration.
-        settings: what is used of its and the tokenizer's settings, as they were then.
+        settings: the used settings of it and the tokenizer, as they were then.
         watch: of a model object, whether it is still what was copied; None if it was loaded here.
     """
 
@@ -61,11 +61,11 @@ class LoadedModel:
 
     @property
     def sampling(self) -> Mapping[str, Any]:
-        """Return what the model's generation configuration asks of every completion."""
+        """Return the sampling options of the model's generation configuration."""
         return self.settings.sampling
 
     def is_same(self) -> bool:
-        """Tell whether the user's model object is still what was copied; from any thread."""
+        """Tell whether the user's model object has not changed since its copy; from any thread."""
         return self.watch is None or self.watch.is_same()
 
 
@@ -107,7 +107,8 @@ def load(
         source, name, watch = _loaded(folder, dtype, device), str(model), None
         tokenizer = tokenizer if tokenizer is not None else _tokenizer(folder)
     else:
-        source, name, watch = _checked(model, dtype, device), _name_of(model), _watched(model)
+        source, watch = _checked(model, dtype, device), _watched(model)
+        name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
     check_equality(source)
@@ -147,9 +148,6 @@ def _runner(source: Any, context: int | None, pool_bytes: int) -> PackedRunner:
     return PackedRunner(packed_copy(source), pool, shape.vocabulary)
 
 
-# A model object
-
-
 def _checked(model: Any, dtype: str | None, device: str | None) -> Any:
     check_model(model)
     own = {"dtype": str(model.dtype).removeprefix("torch."), "device": str(model.device)}
@@ -183,13 +181,6 @@ def _watched(model: Any) -> SourceWatch:
             hint="remove them, or load the model by its path",
         )
     return watch
-
-
-def _name_of(model: Any) -> str:
-    return str(getattr(model, "name_or_path", "") or type(model).__name__)
-
-
-# A named model
 
 
 def _folder(name: str | Path, revision: str | None, local_files_only: bool) -> Path:
@@ -275,7 +266,7 @@ def _check_files(folder: Path) -> None:
             hint="merge it (merge_and_unload), save the model and give that folder",
         )
     if not any(folder.glob("*.safetensors")):
-        weights = [one.name for kind in ("*.bin", "*.pt", "*.gguf") for one in folder.glob(kind)]
+        weights = [file.name for kind in ("*.bin", "*.pt", "*.gguf") for file in folder.glob(kind)]
         raise refusal(
             "only weights in safetensors are read",
             found=", ".join(sorted(weights)) or "no weights",

@@ -21,9 +21,9 @@ class TensorPool:
     """Keys and values of sequences: a pair of tensors ``[layer, lane, kv head, slot, dim]``.
 
     All lanes have the same number of slots, which doubles up to the context as sequences need it;
-    so does the number of lanes. A change of either copies what is held to new tensors: for that
-    moment the old keys, then the old values, stand beside the new ones. Slots that hold nothing
-    are zero, also after a lane was given back: what one sequence wrote never reaches the next.
+    so does the number of lanes. A change of either copies the content to new tensors: for that
+    moment the old keys, then the old values, take memory besides the new ones. Unused slots are
+    zero, also after a lane was given back: no sequence sees the content of an earlier one.
 
     Args:
         layers: the layers of the model.
@@ -106,7 +106,7 @@ class TensorPool:
         """Return a lane for a sequence of at most so many tokens; None while there is no room."""
         if not self.fits(tokens):
             return None
-        lane = next(one for one in range(self.lanes + 1) if one not in self._reserved)
+        lane = next(number for number in range(self.lanes + 1) if number not in self._reserved)
         if lane >= self.lanes or tokens > self.slots:
             shape = self._shape_for(lane, tokens)
             if shape is None:
@@ -133,7 +133,7 @@ class TensorPool:
             self._moved.add(target)
 
     def read(self, lane: int, slots: range) -> KeyValues:
-        """Return a copy of what slots hold that were written in their places.
+        """Return a copy of the content of slots that were written in their places.
 
         Raises:
             ValueError: the lane is not taken, or holds fewer tokens.
@@ -177,7 +177,7 @@ class TensorPool:
         del self._reserved[lane]
 
     def claim(self, lanes: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
-        """Say which positions the rows of a forward write: int64 tensors, one element a row."""
+        """Note the positions that the rows of a forward write: int64 tensors, one element a row."""
         self.positions[lanes, slots] = positions.int()
 
     def mark(self, lane: int, slots: int, is_moved: bool) -> None:
@@ -192,7 +192,7 @@ class TensorPool:
             self._moved.add(lane)
 
     def reach(self, lane: int, position: int) -> int:
-        """Return how many of a lane's first slots can hold positions up to this one."""
+        """Return the number of a lane's first slots that can hold positions up to this one."""
         written = self._written[lane]
         return written if lane in self._moved else min(written, position + 1)
 

@@ -20,7 +20,7 @@ class PackedRunner:
 
     Args:
         model: a causal language model of transformers whose attention is that of packed rows.
-        pool: where the sequences' keys and values are.
+        pool: the sequences' keys and values.
         vocabulary: the number of logits of a row.
     """
 
@@ -31,17 +31,15 @@ class PackedRunner:
 
     @property
     def pool(self) -> TensorPool:
-        """Return where the sequences' keys and values are."""
+        """Return the sequences' keys and values."""
         return self._pool
 
     @property
     def layers(self) -> int:
-        """Return the number of layers."""
         return self._pool.keys.shape[0]
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of logits of a row."""
         return self._vocabulary
 
     @property
@@ -51,7 +49,7 @@ class PackedRunner:
 
     @torch.inference_mode()
     def identity(self) -> str:
-        """Return what tells states of this model from all others; reads all its weights."""
+        """Return the identity of this model's states; reads all its weights."""
         return model_identity(self._model, how=f"{NAME}, {transformers_version()}")
 
     def run(self, rows: Sequence[SequenceRows]) -> torch.Tensor:
@@ -65,7 +63,7 @@ class PackedRunner:
         packed = Packed(self._pool, rows)
         device = packed.positions.device
         starts = [0, *accumulate(map(len, rows))]
-        asked = [at + row for one, at in zip(rows, starts, strict=False) for row in one.asked]
+        asked = [at + row for item, at in zip(rows, starts, strict=False) for row in item.asked]
         output = self._model(
             input_ids=torch.tensor([[id for row in rows for id in row.ids]], device=device),
             position_ids=packed.positions[None],

@@ -114,6 +114,6 @@ def packed_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
             if lane is not None and part
         ]
         logits = runner.run(rows).split([len(row) for row in rows]) if rows else ()
-        for one, rows_logits in zip(rows, logits, strict=True):
-            found[one.lane].append(rows_logits)
+        for item, rows_logits in zip(rows, logits, strict=True):
+            found[item.lane].append(rows_logits)
     return torch.cat([piece for pieces in found for piece in pieces])

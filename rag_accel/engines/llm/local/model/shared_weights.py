@@ -17,7 +17,10 @@ def shared_copy(model: Any) -> Any:
     Modules and settings are its own. Its parameters are other objects in the same memory: weights
     that are written in place change in both, those that are moved or cast stay as they were here.
     """
-    weights = {id(parameter): _alias(parameter) for parameter in model.parameters()}
+    weights = {
+        id(weight): torch.nn.Parameter(weight.detach(), requires_grad=False)
+        for weight in model.parameters()
+    }
     buffers = {id(buffer): buffer.detach() for buffer in model.buffers()}
     return copy.deepcopy(model, {**weights, **buffers}).eval()
 
@@ -30,12 +33,8 @@ def packed_copy(model: Any) -> Any:
     return made
 
 
-def _alias(weight: torch.nn.Parameter) -> torch.nn.Parameter:
-    return torch.nn.Parameter(weight.detach(), requires_grad=False)
-
-
 class SourceWatch:
-    """A check of whether a model is still what it was when a copy of it was made.
+    """A watch for changes of a model since a copy of it was made.
 
     Seen is what ``ModelWatch`` sees, and a setting that was changed or another configuration.
 

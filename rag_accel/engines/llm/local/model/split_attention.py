@@ -42,7 +42,7 @@ def split_attention(
     kv_heads, group, rows, _ = queries.shape
     before = keys.shape[1] - rows
     shape = (kv_heads, group, -1, -1)
-    own_keys, own_values = (one[:, None, before:].expand(shape) for one in (keys, values))
+    own_keys, own_values = (part[:, None, before:].expand(shape) for part in (keys, values))
     own, own_sums = _flash(queries, own_keys, own_values, is_causal=True, scaling=scaling)
     if not before:
         return own
@@ -86,7 +86,7 @@ def _is_proved(dtype: torch.dtype) -> bool:
         )
         seen = torch.ones(_PROOF_ROWS, slots, dtype=torch.bool).tril(_PROOF_BEFORE)
         expected = torch.nn.functional.scaled_dot_product_attention(
-            *(one.float() for one in (queries, keys, values)), attn_mask=seen, scale=0.5
+            *(part.float() for part in (queries, keys, values)), attn_mask=seen, scale=0.5
         )
         try:
             found = split_attention(queries, keys[:, 0], values[:, 0], 0.5)

@@ -1,4 +1,4 @@
-"""The settings of models and tokenizers that answers depend on, and whether they have changed."""
+"""The settings of models and tokenizers that answers depend on, and a check of changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which states of texts a folder is to have: each behind the head, and behind its neighbours."""
+"""A plan of the states that a folder gets: of each text alone, and behind its neighbours."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class FillTask:
     """A state that the folder is to have.
 
     Args:
-        text: what it is of.
-        key: what it is kept under.
-        neighbours: the texts that it has seen beside the head.
+        text: its text.
+        key: its key in the store.
+        neighbours: the texts between the head and it.
     """
 
     text: FillText
@@ -57,7 +57,7 @@ class FillTask:
 
     @property
     def payload(self) -> EncodingInput:
-        """Return what an engine is asked for."""
+        """Return the input of an engine that computes it."""
         return EncodingInput(prompt=self.text.prompt, neighbours=self.neighbours)
 
 
@@ -117,21 +117,21 @@ def tasks_behind(
     chosen = neighbours(
         vectors,
         count,
-        contents=[one.segment.text.strip() for one in corpus],
-        tokens=[len(one.segment.ids) for one in corpus],
-        room=[_room_beside(one, most_tokens, fits) for one in corpus],
+        contents=[text.segment.text.strip() for text in corpus],
+        tokens=[len(text.segment.ids) for text in corpus],
+        room=[_neighbour_room(text, most_tokens, fits) for text in corpus],
         order=order,
     )
     tasks: list[FillTask] = []
     for text, places in zip(corpus, chosen, strict=True):
         before = tuple(corpus[at].segment for at in places)
         if before:
-            source = text.source.behind(one.ids for one in before)
+            source = text.source.behind(neighbour.ids for neighbour in before)
             tasks.append(FillTask(text, source.key(text.segment.ids), before))
     return tasks
 
 
-def _room_beside(text: FillText, most: int, fits: Fits) -> int:
+def _neighbour_room(text: FillText, most: int, fits: Fits) -> int:
     """Return the most tokens that the neighbours of a text may have, to a factor of two."""
     while most > 0 and not fits(text.room + most):
         most //= 2

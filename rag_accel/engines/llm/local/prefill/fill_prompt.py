@@ -1,7 +1,7 @@
-"""The prompt that texts are encoded for before any is asked.
+"""The prompt that texts are encoded for ahead of any question.
 
-What stands before the first message that is not the system's, or that holds a text, is the head;
-the rest of a prompt does not matter to what is kept.
+Its head ends before the first message that is not the system's, or that holds a text; the rest of
+the prompt does not affect the stored states.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rag_accel.kv.segments import SegmentedPrompt
 
 #: Where texts stand in the messages of a prompt.
 PLACE = "{context}"
-#: Stands for what is asked: a prompt of texts alone has none.
+#: Stands for the question, which a prompt of texts alone lacks.
 _QUESTION = "\n\n?"
 
 
@@ -57,11 +57,11 @@ class FillPrompt:
                 found=f"{count} times {PLACE}",
                 valid=f"messages with {PLACE} once",
             )
-        at = next(at for at, one in enumerate(self._messages) if PLACE in one.content)
+        at = next(at for at, turn in enumerate(self._messages) if PLACE in turn.content)
         self._at, self._holder = at, self._messages[at]
         self._before, _, self._after = self._holder.content.partition(PLACE)
         if self._holder.role == "user" and not (self._before + self._after).strip():
-            self._after += _QUESTION  # a message of texts alone is what is asked
+            self._after += _QUESTION  # a message of texts alone is the question
 
     def around(self, text: str) -> SegmentedPrompt | None:
         """Return the prompt with a text; None where no program would reuse the text in it.

@@ -1,13 +1,13 @@
-"""The filling of a folder with the states of texts before any is asked for (FusionRAG section 3.1).
+"""The filling of a folder with states of texts ahead of any prompt (FusionRAG section 3.1).
 
-Texts are encoded by an engine in the way in which it encodes those that a prompt brings, so that a
-later one with the same model, head and namespace finds them.
+Texts are encoded as an engine encodes those of a prompt, so that a later prompt with the same
+model, head and namespace finds them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -42,7 +42,7 @@ NEIGHBOUR_TOKENS = 2048
 #: Rows of a forward: nothing else waits for it.
 _STEP_TOKENS = 2048
 _STALL_S = 60.0
-#: The most bytes of a file beside keys and values: digests of neighbours take most of it.
+#: The most bytes of a file besides keys and values, most of them digests of neighbours.
 _HEADER_BYTES = 4096
 _WHERE = "filling of a folder"
 
@@ -54,7 +54,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class FillOptions:
-    """How a folder is filled.
+    """Options of the filling of a folder.
 
     Args:
         neighbours: most texts of the corpus that each is encoded behind; 0 for the head alone.
@@ -94,7 +94,7 @@ DEFAULT_OPTIONS = FillOptions()
 
 @dataclass(frozen=True, slots=True)
 class FillReport:
-    """What a fill has done.
+    """The counts of a fill.
 
     Args:
         head: what texts stand behind, as text.
@@ -206,7 +206,6 @@ class _Fill:
         self._seconds = 0.0
 
     def close(self) -> None:
-        """Free what the engine holds."""
         self._engine.close()
 
     def run(
@@ -214,7 +213,7 @@ class _Fill:
     ) -> FillReport:
         """Keep the states of texts; of equal ones the first counts."""
         corpus = corpus_of(prompts, self._identity, self._options.namespace, self._fits)
-        alone = [FillTask(one, one.key) for one in corpus]
+        alone = [FillTask(text, text.key) for text in corpus]
         behind = self._behind(corpus, embed)
         missing = self._missing([*alone, *behind])
         self._total = len(missing)
@@ -246,7 +245,7 @@ class _Fill:
         assert embed is not None
         return tasks_behind(
             corpus,
-            embed([one.segment.text for one in corpus]),
+            embed([text.segment.text for text in corpus]),
             self._options.neighbours,
             most_tokens=self._options.neighbour_tokens,
             order=self._options.neighbour_order,
@@ -274,7 +273,8 @@ class _Fill:
         return 2 * shape.layers * shape.heads * shape.dim * tokens * size + _HEADER_BYTES
 
     def _encode(self, tasks: Sequence[FillTask]) -> None:
-        for batch in _batches(tasks, self._options.batch):
+        left = iter(tasks)
+        while batch := list(islice(left, self._options.batch)):
             started = time.perf_counter()
             self._run(batch)
             self._link(batch)
@@ -311,9 +311,3 @@ class _Fill:
             WorkId(f"fill-{self._done + at}"), "fill", PrimitiveKind.DECODING, task.payload
         )
         return replace(request, namespace=self._options.namespace)
-
-
-def _batches(tasks: Sequence[FillTask], size: int) -> Iterator[list[FillTask]]:
-    left = iter(tasks)
-    while batch := list(islice(left, size)):
-        yield batch

@@ -1,4 +1,4 @@
-"""Where an engine keeps the state of retrieved texts, as its options say."""
+"""The store of retrieved texts' states that an engine's options name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_accel.kv.tiers import TieredStore
 
 
 def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]:
-    """Return a store, and what identifies the model in its keys.
+    """Return a store, and the model's identity in its keys.
 
     With a folder all weights are read once, to tell their states from those of other models.
 
@@ -29,7 +29,7 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
 
 
 def disk_store(runner: Runner, options: LocalOptions, folder: Path) -> tuple[DiskStore, str]:
-    """Return the states of a model in a folder, and what identifies the model; reads all weights.
+    """Return the states of a model in a folder, and the model's identity; reads all weights.
 
     Raises:
         ConfigError: the folder cannot be used.

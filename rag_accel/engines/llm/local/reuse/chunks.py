@@ -1,127 +1,35 @@
-"""Retrieved texts of prompts: which are encoded first, and what is put into a prompt's lane.
+"""Reuse of retrieved texts: their encoding, and the splicing of their state into prompts.
 
-A text whose state is not kept is encoded behind the prompt's head, by a sequence of its own; state
-that a whole prompt left is never kept, for it has seen what stood before the text. What was kept is
-moved to where the text stands now (FusionRAG section 3.1).
+A text whose state is not stored is encoded behind the prompt's head, by a sequence of its own; the
+state that a whole prompt left is never stored, for it has seen the tokens before the text. Stored
+state is moved to the text's position in the prompt (FusionRAG section 3.1).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.batching.rows import LanePool
 from rag_accel.engines.llm.local.batching.sequence import Probing, TokenSequence
 from rag_accel.engines.llm.local.reuse.pending_loads import PendingLoads
+from rag_accel.engines.llm.local.reuse.prompt_state import Encoding, PromptChunks, Recompute
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.locate import parts_of
 from rag_accel.kv.segments import Segment, SegmentedPrompt
-from rag_accel.kv.selection import TokenSelector, without
+from rag_accel.kv.selection import without
 from rag_accel.kv.store import ChunkStore
-
-
-@dataclass(frozen=True, slots=True)
-class Recompute:
-    """How the tokens of reused texts are chosen that are computed again.
-
-    Args:
-        ratio: the share of all tokens of texts.
-        layer: in which layer it is looked at.
-        selector: chooses them.
-    """
-
-    ratio: float
-    layer: int
-    selector: TokenSelector
-
-    def count(self, tokens: int) -> int:
-        """Return how many of so many tokens are computed again."""
-        return math.ceil(self.ratio * tokens)
-
-
-@dataclass(slots=True, eq=False)
-class Encoding:
-    """A text that is encoded now. Equal only to itself.
-
-    Args:
-        key: what it is kept under.
-        sequence: the head and the text.
-        slots: where the text is in it.
-        label: whose it is, and of what.
-        readers: the prompts that wait for it.
-    """
-
-    key: bytes
-    sequence: TokenSequence
-    slots: range
-    label: ChunkLabel
-    readers: dict[PromptChunks, None] = field(default_factory=dict["PromptChunks", None])
-
-
-@dataclass(slots=True, eq=False)
-class PromptChunks:
-    """The retrieved texts of one prompt under way. Equal only to itself.
-
-    Args:
-        prompt: its segments.
-        sequence: its tokens.
-        states: of its texts, by key, as far as they are there.
-        missing: keys of the texts that are still encoded, or looked for.
-        own: keys of the texts that are encoded for this prompt's sake.
-        left_head: tokens of the head that earlier prompts had left when those were encoded.
-    """
-
-    prompt: SegmentedPrompt
-    sequence: TokenSequence
-    chunks: tuple[tuple[bytes, Segment], ...]
-    states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
-    missing: set[bytes] = field(default_factory=set[bytes])
-    own: set[bytes] = field(default_factory=set[bytes])
-    left_head: float = math.inf
-
-    @property
-    def keys(self) -> frozenset[bytes]:
-        """Return what its texts are kept under."""
-        return frozenset(key for key, _ in self.chunks)
-
-    @property
-    def places(self) -> tuple[range, ...]:
-        """Return where its texts stand."""
-        return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
-
-    @property
-    def num_preprocessed(self) -> int:
-        """Return the tokens of texts whose state has seen similar ones."""
-        return sum(
-            len(segment.ids)
-            for key, segment in self.chunks
-            if getattr(self.states[key], "preprocessed", False)
-        )
-
-    def num_reused(self, chosen: Collection[int] = ()) -> int:
-        """Return the tokens that were neither computed in the prompt nor encoded for it."""
-        first: set[bytes] = set(self.own)
-        reused = 0
-        for key, segment in self.chunks:
-            if key in first:
-                first.discard(key)
-            else:
-                again = sum(segment.start <= at < segment.end for at in chosen)
-                reused += len(segment.ids) - again
-        return reused
 
 
 class ChunkReuse:
     """The retrieved texts of all prompts of an engine. Used by its worker only.
 
     Args:
-        pool: where sequences are.
+        pool: the lanes of sequences.
         store: keeps the state of texts.
         model: identifies the weights.
-        recompute: which tokens of reused texts are computed again; None for none.
+        recompute: the choice of recomputed tokens; None for none.
         clock: measures how long a text is looked for.
     """
 
@@ -146,14 +54,11 @@ class ChunkReuse:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of what is kept."""
+        """Return the bytes of the stored states."""
         return self._store.held_bytes
 
     def begin(
-        self,
-        sequence: TokenSequence,
-        prompt: SegmentedPrompt,
-        neighbours: Sequence[Segment] = (),
+        self, sequence: TokenSequence, prompt: SegmentedPrompt, neighbours: Sequence[Segment] = ()
     ) -> Iterator[TokenSequence]:
         """Take a prompt; yield the sequences that are to be computed before it begins.
 
@@ -203,7 +108,7 @@ class ChunkReuse:
         return len(self._pending_loads) > 0
 
     def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
-        """Yield what is to be computed now that texts were looked for: prompts, encodings.
+        """Yield the sequences to compute after loads have ended: prompts, encodings.
 
         Args:
             timeout_s: how long to wait for one.
@@ -303,24 +208,23 @@ class ChunkReuse:
 
     def readers(self, sequence: TokenSequence) -> list[TokenSequence]:
         """Return the prompts that wait for what a sequence encodes, directly or not."""
-        waiting = [reader.sequence for reader in self._by_sequence[sequence].readers]
-        return [
-            prompt
-            for one in waiting
-            for prompt in (self.readers(one) if self.is_encoding(one) else [one])
-        ]
+        found: list[TokenSequence] = []
+        for reader in self._by_sequence[sequence].readers:
+            waiting = reader.sequence
+            found += self.readers(waiting) if self.is_encoding(waiting) else [waiting]
+        return found
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return what the store has counted; from any thread."""
+        """Return the counts of the store; from any thread."""
         return self._store.counts
 
     def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
-        """Remove what is kept of texts of a namespace and of their parts; from any thread."""
+        """Remove the states of texts of a namespace and of their parts; from any thread."""
         self._store.forget((part for text in texts for part in parts_of(text)), namespace)
 
     def close(self) -> None:
-        """Forget all that is kept in memory."""
+        """Forget the states in memory."""
         self._store.close()
 
     def _hand_out(
@@ -336,7 +240,7 @@ class ChunkReuse:
     def _first(
         self, encoding: Encoding, head: tuple[int, ...], neighbours: Sequence[Segment]
     ) -> Iterator[TokenSequence]:
-        """Yield what is to be computed first of an encoding: itself, or what it stands behind."""
+        """Yield the sequences to compute first of an encoding: itself, or its neighbours."""
         if neighbours:
             last = encoding.sequence.prompt[encoding.slots.start :]
             yield from self.begin(encoding.sequence, _joined(head, neighbours, last))
@@ -371,7 +275,7 @@ class ChunkReuse:
 def _joined(
     head: tuple[int, ...], texts: Sequence[Segment], last: tuple[int, ...]
 ) -> SegmentedPrompt:
-    """Return the segments of a head, texts and what is computed behind them."""
+    """Return the segments of a head, texts and the tokens behind them."""
     segments = [Segment("head", head, 0)] if head else []
     for text in texts:
         start = segments[-1].end if segments else 0

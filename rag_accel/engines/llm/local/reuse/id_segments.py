@@ -1,8 +1,7 @@
 """Prompts of token ids as ranges: retrieved texts found in ids that a program has made itself.
 
-The ids stay as they are. They are read back as text by the tokenizer that made them; a text that
-stands there is a chunk of the tokens that are wholly inside it, so that a token which holds a
-text's edge and what is beside it is computed.
+The ids stay as they are. They are decoded by the tokenizer that made them; a text found there is a
+chunk of the tokens that are wholly inside it, so that tokens across a text's edge are computed.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ def segment_ids(
     The head, which texts are encoded behind, is the same for prompts that begin alike:
 
     - Where special tokens mark turns, it is the first turn with the mark that opens the second.
-      Where a text or what is asked stands in the first turn, it ends with the last special token
-      before both.
-    - Else it is the first line, or what of it stands before the first text; where what is asked
-      stands there, the special tokens that the prompt begins with, if any.
+      Where a text or the question is in the first turn, it ends with the last special token before
+      both.
+    - Else it is the first line up to the first text; where the question is in it, the special
+      tokens that the prompt begins with, if any.
 
-    What is asked is no chunk, nor is a text with a special token in it, the end of the prompt, or
-    the texts of a last turn that holds nothing else.
+    No chunks are the question, a text with a special token in it, the end of the prompt, and the
+    texts of a last turn that holds nothing else.
 
     Args:
         ids: the whole prompt.
         tokenizer: made them; another than a fast one of transformers finds nothing.
         documents: the id and the text of each, as ``locate`` looks for them.
-        asked: what the documents were searched by, without white space around it.
+        asked: the queries of the documents' search, without white space around them.
         least_tokens: shorter texts are computed.
         least_characters: shorter texts are not looked for.
     """
@@ -54,7 +53,7 @@ def segment_ids(
         return None
     spans = locate(read.text, documents, least_characters, never=asked, parts=True)
     chunks = [(tokens, span) for span in spans if (tokens := read.inside(span))]
-    chunks = _without_what_is_asked(read, chunks)
+    chunks = _without_question(read, chunks)
     used = [chunk for chunk in chunks if len(chunk[0]) >= least_tokens and chunk[0].stop < len(ids)]
     if not used:
         return None
@@ -90,7 +89,7 @@ class _ReadPrompt:
         return range(0) if is_marked else tokens
 
     def before(self, place: int) -> int:
-        """Return how many tokens end before a place of the text or there."""
+        """Return the number of tokens that end at a place of the text or before."""
         return bisect_right(self.ends, place)
 
 
@@ -128,12 +127,12 @@ def _read(ids: Sequence[int], tokenizer: Any) -> _ReadPrompt | None:
 
 
 def _head(read: _ReadPrompt, first: int, asked: Collection[str]) -> int:
-    """Return how many tokens the head has.
+    """Return the number of tokens of the head.
 
     Args:
         read: the prompt.
         first: where its first text begins.
-        asked: what the documents were searched by.
+        asked: the queries of the documents' search.
     """
     limit = min(first, _first_place(read.text[:first], asked))
     tokens = read.before(limit)
@@ -149,12 +148,12 @@ def _head(read: _ReadPrompt, first: int, asked: Collection[str]) -> int:
 
 
 def _first_place(text: str, wanted: Collection[str]) -> int:
-    """Return where the first of some texts stands as words of their own; the end if none does."""
-    looked = (re.search(rf"(?<!\w){re.escape(one)}(?!\w)", text) for one in wanted if one)
+    """Return the place of the first of some texts as whole words; the end if none is there."""
+    looked = (re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) for words in wanted if words)
     return min((found.start() for found in looked if found is not None), default=len(text))
 
 
-def _without_what_is_asked(read: _ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
+def _without_question(read: _ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
     """Return the texts without those of a last turn that holds nothing else, but a role's name."""
     stops = [*read.marks, len(read.ids)]
     for at in range(len(stops) - 1, -1, -1):
@@ -170,7 +169,7 @@ def _without_what_is_asked(read: _ReadPrompt, chunks: list[_Chunk]) -> list[_Chu
 
 
 def _rest(read: _ReadPrompt, turn: range, inside: Iterable[_Chunk]) -> str:
-    """Return what of a turn's text is in no chunk."""
+    """Return the text of a turn that is in no chunk."""
     if not turn:
         return ""
     at, rest = read.starts[turn.start], ""

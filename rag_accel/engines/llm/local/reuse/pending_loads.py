@@ -1,4 +1,4 @@
-"""Texts of prompts whose kept state is looked for, and the prompts that wait for it."""
+"""Pending loads of texts' states from a store, and the prompts that wait for them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Lookup(Generic[Reader]):
     """A text that is looked for.
 
     Args:
-        key: what it is kept under.
+        key: its key in the store.
         head: the tokens in front of it, should it have to be encoded.
         segment: the text.
-        began: when it was asked for, in seconds of the clock.
-        readers: what waits for it, in the order it was asked for.
+        began: when the load began, in seconds of the clock.
+        readers: the prompts that wait for it, in their order.
     """
 
     key: bytes
@@ -39,8 +39,8 @@ class Lookup(Generic[Reader]):
 class PendingLoads(Generic[Reader]):
     """All texts of an engine that are looked for in a store. Used by one thread.
 
-    A store that has not answered for ``PATIENCE_S`` seconds, such as a disk that hangs, is not
-    asked any more until it does; what was asked of it counts as not there.
+    A store that has not answered for ``PATIENCE_S`` seconds, such as a disk that hangs, gets no
+    further loads until it does; its pending ones count as misses.
     """
 
     def __init__(self, store: ChunkStore, clock: Clock) -> None:
@@ -64,14 +64,14 @@ class PendingLoads(Generic[Reader]):
         return True
 
     def ended(self) -> Iterator[tuple[Lookup[Reader], LaneState | None]]:
-        """Yield what was looked for, with its state or None; what waits for nothing is left out."""
+        """Yield the loads that ended, with a state or None; those without readers are left out."""
         for key, state in self._store.poll():
             self._overdue.discard(key)
             lookup = self._by_key.pop(key, None)
             if lookup is not None:
                 yield lookup, state
         latest = self._clock.now() - PATIENCE_S
-        for lookup in [one for one in self._by_key.values() if one.began < latest]:
+        for lookup in [load for load in self._by_key.values() if load.began < latest]:
             del self._by_key[lookup.key]
             self._overdue.add(lookup.key)
             yield lookup, None

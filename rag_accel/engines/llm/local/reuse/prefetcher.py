@@ -1,4 +1,4 @@
-"""Texts that may stand in a prompt soon: under which keys their states would be kept."""
+"""A prefetcher of the states of texts that may be in a prompt soon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Heads:
     def note(self, namespace: str, head: Head) -> None:
         """Learn of a prompt's head."""
         known = self._latest.pop(namespace, ())
-        others = [one for one in known if one != head]
+        others = [other for other in known if other != head]
         self._latest[namespace] = (head, *others[: MOST_HEADS - 1])
         if len(self._latest) > MOST_NAMESPACES:
             self._latest.popitem(last=False)
@@ -62,7 +62,7 @@ class Prefetcher:
         self._least_tokens = least_tokens
 
     def take(self, documents: Sequence[str], namespace: str) -> None:
-        """Let the store read ahead what it keeps of texts behind late heads; returns at once."""
+        """Let the store prefetch the states of texts behind late heads; returns at once."""
         heads = self.heads.of(namespace)
         if heads and documents:
             texts = tuple(documents[:MOST_TEXTS])

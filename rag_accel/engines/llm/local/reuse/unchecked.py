@@ -32,10 +32,10 @@ def warn_if_unchecked(
 
     Args:
         model: a folder or a name, or a model object.
-        name: what the model is called.
+        name: the model's name.
         identity: returns the model's identity.
-        dtype: as the model was asked for.
-        template: as the model was asked for.
+        dtype: as of ``LocalModel``.
+        template: as of ``LocalModel``.
         bounds: how texts are reused, and where their states are kept.
     """
     if bounds.kv_reuse != "fused" or name in _warned:

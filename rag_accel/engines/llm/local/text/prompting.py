@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,11 +80,11 @@ class Prompting:
         """Return a whole prompt by its segments; None where no passage can be told apart in it.
 
         The head is what stands before the first message that is not the system's, or that has a
-        passage. Each segment has the tokens that it has alone. Where passages are all of the last
-        message, what is asked is among them: it is no segment of its own there.
+        passage. Each segment has the tokens that it has alone. Passages that are all of the last
+        message are left out: the question is among them.
         """
         inside = [span for span in chunk_spans if _is_inside(span, messages)]
-        used = _without_what_is_asked(messages, inside)
+        used = _without_question(messages, inside)
         if not used:
             return None
         if self._special is not None and any(
@@ -101,16 +101,16 @@ class Prompting:
         contents = _contents(text, messages)
         if contents is None:
             return None
-        with_passage = {one.message for one in used}
+        with_passage = {span.message for span in used}
         head_stop = min(
             (
                 content.start
                 for at, content in enumerate(contents)
-                if _ends_head(messages[at], at, with_passage)
+                if messages[at].role != "system" or at in with_passage
             ),
             default=0,
         )
-        spans = [contents[one.message].span(one) for one in used]
+        spans = [contents[span.message].span(span) for span in used]
         return split_prompt(text, head_stop, spans, self._encode, least_tokens)
 
     def alone(self, text: str) -> tuple[int, ...]:
@@ -148,7 +148,7 @@ class Prompting:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Where a message's content stands in a rendered prompt.
+    """The place of a message's content in a rendered prompt.
 
     Args:
         start: its first character there.
@@ -167,7 +167,7 @@ class _Content:
 
 
 def _contents(text: str, messages: Sequence[Message]) -> list[_Content] | None:
-    """Return where each message's content stands; None where a template has rewritten one."""
+    """Return the place of each message's content; None where a template has rewritten one."""
     found: list[_Content] = []
     at = 0
     for message in messages:
@@ -191,7 +191,7 @@ def _is_inside(span: ChunkSpan, messages: Sequence[Message]) -> bool:
     return 0 <= span.start < span.stop <= len(messages[span.message].content)
 
 
-def _without_what_is_asked(
+def _without_question(
     messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan]
 ) -> Sequence[ChunkSpan]:
     """Return the passages without those of a last message that holds nothing else."""
@@ -208,12 +208,8 @@ def _without_what_is_asked(
     return [span for span in chunk_spans if span.message != last]
 
 
-def _ends_head(message: Message, at: int, with_passage: Collection[int]) -> bool:
-    return message.role != "system" or at in with_passage
-
-
 def check_room(prompt: int, max_tokens: int, context: int) -> int:
-    """Return how many tokens may follow a prompt: ``max_tokens``, or what the context leaves.
+    """Return the number of tokens that may follow: ``max_tokens``, or the rest of the context.
 
     Raises EngineError where it leaves none.
     """

@@ -25,7 +25,7 @@ _NEUTRAL: Mapping[str, float] = {"n": 1, "frequency_penalty": 0, "presence_penal
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How tokens are chosen.
+    """The options of the choice of tokens.
 
     Args:
         temperature: 0 for the most probable token; else what logits are divided by.
@@ -75,7 +75,7 @@ def read_options(options: Mapping[str, Any]) -> SamplingOptions:
 
 
 def own_sampling(settings: Any) -> Mapping[str, Any]:
-    """Return what a generation configuration of transformers asks of the most probable tokens.
+    """Return the options of a generation configuration that affect the most probable token.
 
     Its temperature, top_k and top_p are left out: they ask for chance, which a request names.
 
@@ -100,7 +100,7 @@ def own_sampling(settings: Any) -> Mapping[str, Any]:
 class Sampler:
     """The choice of one sequence's tokens, with a generator of its own.
 
-    Tokens of a seeded sequence depend on its logits and its seed, not on what runs beside it.
+    Tokens of a seeded sequence depend on its logits and its seed, not on other sequences.
 
     Args:
         options: how it chooses.
@@ -163,7 +163,7 @@ class Sampler:
 
 
 def choose(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice | EngineOutputError]:
-    """Return the next token of each sequence, or what is wrong with its logits.
+    """Return the next token of each sequence, or the fault of its logits.
 
     Args:
         logits: ``[n, vocabulary]``, float32.

@@ -45,7 +45,7 @@ class Detokenizer:
         return piece
 
     def rest(self) -> str:
-        """Return what was held back."""
+        """Return the text held back."""
         text = self._decode(self._window)
         piece = text[self._given :]
         self._given = max(self._given, len(text))
@@ -77,7 +77,7 @@ def stop_strings(given: Any) -> tuple[str, ...]:
     if given is None:
         return ()
     several = (given,) if isinstance(given, str) else given
-    if not isinstance(several, Sequence) or not all(isinstance(one, str) for one in several):
+    if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
         raise ConfigError(
             "stop strings are texts",
             where="stop",
@@ -96,7 +96,7 @@ class StopScanner:
         self.is_over = False
 
     def add(self, piece: str) -> str:
-        """Take more text and return what is certain; nothing once a stop string was found."""
+        """Take more text and return the certain part; nothing once a stop string was found."""
         if self.is_over:
             return ""
         text = self._held + piece
@@ -108,7 +108,7 @@ class StopScanner:
         return text[:certain]
 
     def rest(self) -> str:
-        """Return what was held back as the beginning of a stop string that did not come."""
+        """Return the text held back as the beginning of a stop string that did not come."""
         piece, self._held = self._held, ""
         return piece
 

@@ -11,7 +11,7 @@ from rag_accel.kv.segments import Segment, SegmentedPrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenInput(GenerationInput):
-    """A prompt as token ids, whose most probable continuation is asked for.
+    """A prompt as token ids, to be continued with the most probable tokens.
 
     Args:
         ids: the whole prompt; its messages are not looked at.
@@ -28,7 +28,7 @@ class TokenInput(GenerationInput):
 
 
 def without_texts(payload: GenerationInput) -> GenerationInput:
-    """Return the same prompt without a word of where retrieved texts stand in it."""
+    """Return the same prompt without the places of its retrieved texts."""
     if isinstance(payload, TokenInput):
         return replace(payload, segments=None)
     return replace(payload, chunk_spans=())

@@ -1,0 +1,114 @@
+"""State of the retrieved texts of prompts under way: encodings, and the tokens to recompute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from rag_accel.engines.llm.local.batching.sequence import TokenSequence
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.kv.entry import ChunkLabel, LaneState
+from rag_accel.kv.segments import Segment, SegmentedPrompt
+from rag_accel.kv.selection import TokenSelector
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """The choice of the tokens of reused texts that are recomputed.
+
+    Args:
+        ratio: the share of all tokens of texts.
+        layer: the layer whose attention is scored.
+        selector: chooses them.
+    """
+
+    ratio: float
+    layer: int
+    selector: TokenSelector
+
+    @classmethod
+    def of(cls, options: LocalOptions, layers: int) -> Recompute | None:
+        """Return the choice for a model of so many layers; None where nothing is recomputed."""
+        if options.kv_reuse != "fused" or options.recompute_ratio == 0:
+            return None
+        layer = options.recompute_layer
+        if layer is None:
+            layer = round((layers - 1) * 2 / 3)
+        return cls(options.recompute_ratio, min(layer, layers - 1), options.selector)
+
+    def count(self, tokens: int) -> int:
+        """Return the number of recomputed tokens of so many."""
+        return math.ceil(self.ratio * tokens)
+
+
+@dataclass(slots=True, eq=False)
+class Encoding:
+    """A text that is encoded now. Equal only to itself.
+
+    Args:
+        key: its key in the store.
+        sequence: the head and the text.
+        slots: the text's place in it.
+        label: the tenant and the text.
+        readers: the prompts that wait for it.
+    """
+
+    key: bytes
+    sequence: TokenSequence
+    slots: range
+    label: ChunkLabel
+    readers: dict[PromptChunks, None] = field(default_factory=dict["PromptChunks", None])
+
+
+@dataclass(slots=True, eq=False)
+class PromptChunks:
+    """The retrieved texts of one prompt under way. Equal only to itself.
+
+    Args:
+        prompt: its segments.
+        sequence: its tokens.
+        states: of its texts, by key, as far as they are there.
+        missing: keys of the texts that are still encoded, or looked for.
+        own: keys of the texts that are encoded for this prompt's sake.
+        left_head: tokens of the head that earlier prompts had left when those were encoded.
+    """
+
+    prompt: SegmentedPrompt
+    sequence: TokenSequence
+    chunks: tuple[tuple[bytes, Segment], ...]
+    states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
+    missing: set[bytes] = field(default_factory=set[bytes])
+    own: set[bytes] = field(default_factory=set[bytes])
+    left_head: float = math.inf
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """Return the keys of its texts in the store."""
+        return frozenset(key for key, _ in self.chunks)
+
+    @property
+    def places(self) -> tuple[range, ...]:
+        """Return the places of its texts."""
+        return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
+
+    @property
+    def num_preprocessed(self) -> int:
+        """Return the tokens of texts whose state has seen similar ones."""
+        return sum(
+            len(segment.ids)
+            for key, segment in self.chunks
+            if getattr(self.states[key], "preprocessed", False)
+        )
+
+    def num_reused(self, chosen: Collection[int] = ()) -> int:
+        """Return the tokens that were neither computed in the prompt nor encoded for it."""
+        first: set[bytes] = set(self.own)
+        reused = 0
+        for key, segment in self.chunks:
+            if key in first:
+                first.discard(key)
+            else:
+                again = sum(segment.start <= at < segment.end for at in chosen)
+                reused += len(segment.ids) - again
+        return reused

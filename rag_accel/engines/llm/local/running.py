@@ -1,0 +1,223 @@
+"""Works under way of a local language model: their lanes, forwards and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from rag_accel.clock import Clock
+from rag_accel.engine_api import EngineOutput, WorkId
+from rag_accel.engines.llm.local.batching.forward_cost import ForwardCost
+from rag_accel.engines.llm.local.batching.prefix import PrefixCache
+from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
+from rag_accel.engines.llm.local.batching.schedule import Planned, Schedule
+from rag_accel.engines.llm.local.batching.sequence import TokenSequence
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.prefilled import PrefilledPrompts
+from rag_accel.engines.llm.local.reuse.chunks import ChunkReuse
+from rag_accel.engines.llm.local.text.sampling import choose
+from rag_accel.engines.llm.local.text.tokens import EncodingInput
+from rag_accel.engines.llm.local.work import LocalWork
+from rag_accel.errors import EngineError
+from rag_accel.kv.segments import SegmentedPrompt
+
+#: Seconds of waiting for kept texts after which a step looks for an interrupt and at its time.
+_LOOK_S = 0.02
+
+
+class RunningWorks:
+    """The works of an engine until their end. Used by its worker only.
+
+    Args:
+        runner: runs rows through the model.
+        options: bounds of forwards.
+        chunks: the retrieved texts of prompts.
+        prefixes: the lanes.
+        prefilled: the prompts that are computed ahead.
+        clock: measures forwards.
+        report: takes the final outputs of works that only encode texts.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        options: LocalOptions,
+        chunks: ChunkReuse,
+        prefixes: PrefixCache,
+        prefilled: PrefilledPrompts,
+        clock: Clock,
+        report: Callable[[EngineOutput], object],
+    ) -> None:
+        self._runner = runner
+        self._reuse_always = options.reuse_always
+        self._chunks = chunks
+        self._prefixes = prefixes
+        self._prefilled = prefilled
+        self._clock = clock
+        self._report = report
+        self._schedule = Schedule(self._admit)
+        self._forward_cost = ForwardCost(options.step_tokens, options.stall_s)
+        self._works: dict[WorkId, LocalWork] = {}
+        self._running: dict[TokenSequence, LocalWork] = {}
+
+    def __len__(self) -> int:
+        """Return the number of works."""
+        return len(self._works)
+
+    def __iter__(self) -> Iterator[WorkId]:
+        return iter(self._works)
+
+    def __contains__(self, id: WorkId) -> bool:
+        return id in self._works
+
+    @property
+    def has_rows(self) -> bool:
+        """Tell whether there is anything to compute."""
+        return len(self._schedule) > 0
+
+    def add(self, work: LocalWork) -> None:
+        """Take a work, and queue the first sequences to compute for it."""
+        self._works[work.request.id] = self._running[work.sequence] = work
+        if work.segments is not None:
+            payload = work.request.payload
+            neighbours = payload.neighbours if isinstance(payload, EncodingInput) else ()
+            for encoding in self._chunks.begin(work.sequence, work.segments, neighbours):
+                self._schedule.add(encoding)
+        if self._chunks.is_ready(work.sequence):
+            self._start(work.sequence)
+
+    def cancel(self, ids: Iterable[WorkId]) -> None:
+        """Forget works and free their lanes; unknown ids are ignored."""
+        for id in ids:
+            if (work := self._works.get(id)) is not None:
+                self._forget(work)
+
+    def reuse_pays(self, prompt: SegmentedPrompt) -> bool:
+        """Tell whether a prompt takes less time if its texts need not be computed."""
+        if self._reuse_always:
+            return True
+        whole = self._forward_cost.seconds(len(prompt.ids) - len(prompt.head))
+        return sum(map(self._forward_cost.seconds, self._chunks.rows(prompt))) < whole
+
+    def take_loaded(self) -> None:
+        """Queue works whose texts were loaded; wait for those only where nothing else is to do."""
+        if self._chunks.is_looking:
+            for sequence in self._chunks.looked(0.0 if len(self._schedule) else _LOOK_S):
+                self._start(sequence)
+
+    def forward(self) -> list[EngineOutput]:
+        """Compute the next rows; return the outputs of their works."""
+        most_rows = self._forward_cost.rows(decodes=self._schedule.decodes)
+        plan = self._schedule.next(most_rows)
+        if not plan:
+            return self._no_room(next(iter(self._schedule)))
+        logits = self._run([planned.rows for planned in plan])
+        for planned in plan:
+            self._advance(planned)
+        asked = [self._running[planned.sequence] for planned in plan if planned.rows.asked]
+        choices = choose(logits, [work.sampler for work in asked])
+        self._end_encodings(plan)
+        for planned in plan:
+            if planned.sequence.probing is not None and not planned.sequence.pending:
+                self._chunks.choose(planned.sequence)
+        outputs = [self._end_prompt(work) for work in self._computed_prompts(plan)]
+        for work, choice in zip(asked, choices, strict=True):
+            if isinstance(choice, EngineError):
+                self._forget(work)
+                outputs.append(work.report("error", error=choice))
+            else:
+                outputs += work.take(choice)
+                if work.is_complete:
+                    self._end_completion(work)
+        return outputs
+
+    def _start(self, sequence: TokenSequence) -> None:
+        """Queue a sequence whose texts are there; with them, work to encode texts ends."""
+        work = self._running.get(sequence)
+        if work is not None and isinstance(work.request.payload, EncodingInput):
+            self._forget(work)
+            self._report(work.report("final"))
+        else:
+            self._schedule.add(sequence)
+
+    def _admit(self, sequence: TokenSequence) -> bool:
+        """Give a sequence its lane; of its prompt, the last token is always computed."""
+        prompt = sequence.prompt
+        most = len(prompt) - 1 if sequence.exact is None else sequence.exact
+        opened = self._prefixes.open(prompt, sequence.capacity, sequence.namespace, most)
+        if opened is not None:
+            sequence.begin(*opened)
+            self._chunks.load(sequence)
+        return opened is not None
+
+    def _run(self, rows: list[SequenceRows]) -> Any:
+        started = self._clock.now()
+        logits = self._runner.run(rows)
+        self._forward_cost.ran(sum(map(len, rows)), self._clock.now() - started)
+        return logits
+
+    def _advance(self, planned: Planned) -> None:
+        """Count computed rows; those of a prompt are at once a prefix for others."""
+        sequence = planned.sequence
+        sequence.go_on(planned.rows.slots[-1] + 1)
+        if not sequence.is_decoding and sequence.lane is not None:
+            self._prefixes.grow(sequence.lane, sequence.computed_ids)
+
+    def _computed_prompts(self, plan: Sequence[Planned]) -> Iterator[LocalWork]:
+        for planned in plan:
+            sequence = planned.sequence
+            if sequence in self._running and not sequence.max_new and not sequence.pending:
+                yield self._running[sequence]
+
+    def _end_encodings(self, plan: Sequence[Planned]) -> None:
+        """Store encoded texts, and start the prompts that waited for them."""
+        for planned in plan:
+            sequence = planned.sequence
+            if sequence.pending or not self._chunks.is_encoding(sequence):
+                continue
+            for ready in self._chunks.encoded(sequence):
+                self._start(ready)
+            self._schedule.drop(sequence)
+            if sequence.lane is not None:  # the next text is encoded behind its head
+                self._prefixes.keep(sequence.lane)
+                sequence.lane = None
+
+    def _end_prompt(self, work: LocalWork) -> EngineOutput:
+        handle = self._prefilled.add(work.request.namespace, work.sequence)
+        self._keep(work)
+        return EngineOutput(work.request.id, "final", handle=handle)
+
+    def _end_completion(self, work: LocalWork) -> None:
+        lane = work.sequence.lane
+        assert lane is not None
+        self._prefixes.grow(lane, work.sequence.computed_ids)
+        self._keep(work)
+
+    def _keep(self, work: LocalWork) -> None:
+        lane = work.sequence.lane
+        assert lane is not None
+        if work.sequence.exact is None:
+            work.sequence.lane = None
+            self._prefixes.keep(lane)
+        self._forget(work)
+
+    def _forget(self, work: LocalWork) -> None:
+        del self._works[work.request.id], self._running[work.sequence]
+        for encoding in self._chunks.forget(work.sequence):
+            self._leave(encoding)
+        self._leave(work.sequence)
+
+    def _leave(self, sequence: TokenSequence) -> None:
+        self._schedule.drop(sequence)
+        if sequence.lane is not None:
+            self._prefixes.drop(sequence.lane)
+            sequence.lane = None
+
+    def _no_room(self, sequence: TokenSequence) -> list[EngineOutput]:
+        encodes = self._chunks.is_encoding(sequence)
+        waiting = self._chunks.readers(sequence) if encodes else [sequence]
+        work_items = [self._running[reader] for reader in waiting]
+        for work in work_items:
+            self._forget(work)
+        error = EngineError("the pool has no room", where="local language model")
+        return [work.report("error", error=error) for work in work_items]
