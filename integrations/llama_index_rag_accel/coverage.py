@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
@@ -30,11 +29,10 @@ from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
 from llama_index_rag_accel.option_readers import parts_of
-from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
+from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters, kind_of
 from rag_accel.interception.covered_calls import CallTally, CoveredCalls
 from rag_accel.interception.leaf_call import NotedCall, is_inside_leaf
-from rag_accel.interception.leaf_table import is_composite, leaf_base
-from rag_accel.interception.option_reach import reach_into
+from rag_accel.interception.leaf_table import is_composite
 
 __all__ = ["Coverage", "CoverageRow", "coverage"]
 
@@ -106,8 +104,7 @@ class LlamaIndexMeter:
 
     def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
-        base = leaf_base(type(call.obj))
-        kind = _NAMES.get(base.__name__, "other") if base is not None else "other"
+        kind = kind_of(call.obj, _NAMES)
         with self._lock:
             self._tally.note(kind, call)
             if call.was_admitted:
@@ -200,29 +197,18 @@ class _Spans(BaseSpanHandler[SimpleSpan]):
             meter.ended(id_)
 
 
-_open: OpenMeters[LlamaIndexMeter] = OpenMeters("rag_accel_llama_index_coverage")
-
-
 @contextmanager
-def _opened(meter: LlamaIndexMeter) -> Iterator[LlamaIndexMeter]:
-    """Have a meter told of the leaf calls and the events of the block."""
+def _listening() -> Iterator[None]:
+    """Have the open meters told of the events of the block."""
     root, events, spans = get_dispatcher(), _Events(), _Spans()
     root.add_event_handler(events)
     root.add_span_handler(spans)
     try:
-        with _open.opened(meter):
-            yield meter
+        yield
     finally:
         root.event_handlers.remove(events)
         root.span_handlers.remove(spans)
 
 
-def coverage(program: Any = None) -> Coverage:
-    """Return how much of a program passes the scheduler; in a ``with`` block, calls are counted.
-
-    Args:
-        program: whose options are looked at; the calls counted are all those made in the block, in
-            this context and those copied from it.
-    """
-    meter = LlamaIndexMeter()
-    return Coverage(meter, partial(_opened, meter), reach_into(program, parts_of))
+_open = OpenMeters("rag_accel_llama_index_coverage", LlamaIndexMeter, parts_of, around=_listening)
+coverage: Final = _open.coverage
