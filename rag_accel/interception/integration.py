@@ -249,7 +249,7 @@ class Integration:
         return getattr(importlib.import_module(f"{self.package}.{self.components[name]}"), name)
 
     def _warn(self, consequence: str, lacking: str) -> None:
-        # The logger of the package: what a library's own says at import, nobody would hear.
+        # The package's logger: that of this library drops what no handler was set up for.
         logging.getLogger(self.package).warning(
             "%s: %s %s lacks what interception stands on: %s; programs run plainly there; use a"
             " version that COMPATIBILITY.md names as tested, or one of those that the extra %r of"
