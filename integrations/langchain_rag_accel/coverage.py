@@ -10,7 +10,6 @@ whose search was a leaf of its own, is no leaf and not counted. Leaves of other 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,8 +27,8 @@ from langchain_core.tracers.context import register_configure_hook
 from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters, kind_of
-from rag_accel.interception.covered_calls import CallTally, CoveredCalls
+from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters, WrapperMeter, kind_of
+from rag_accel.interception.covered_calls import CoveredCalls
 from rag_accel.interception.leaf_call import NotedCall
 
 __all__ = ["Coverage", "CoverageRow", "coverage"]
@@ -47,31 +46,23 @@ _NAMES = {
 _WITH_CALLBACKS = ("chat model", "language model", "retriever")
 
 
-class LangChainMeter(BaseCallbackHandler):
+class LangChainMeter(WrapperMeter, BaseCallbackHandler):
     """Leaf calls by kind. An answer from LangChain's own cache is seen, never scheduled."""
 
     run_inline = True
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__(_NAMES)
         self._seen: Counter[str] = Counter()
-        self._tally = CallTally()
-        self._queued: Counter[str] = Counter()
-        self._admitted: Counter[str] = Counter()
         self._parents: dict[UUID, UUID | None] = {}
         self._retrievers: dict[UUID, str] = {}  # with the class's name
         self._running: set[UUID] = set()
         #: retriever runs that asked a store whose search was scheduled by itself
         self._asking: set[UUID] = set()
 
-    def rows(self) -> list[CoverageRow]:
-        """Return one row per kind of leaf that was called, sorted by kind."""
-        with self._lock:
-            return self._rows()
-
     def _rows(self) -> list[CoverageRow]:
         seen = self._seen + Counter({"retriever": len(self._leaves())})
-        queued, admitted = self._queued, self._admitted
+        queued, admitted = self._scheduled()
         kinds = sorted(seen | queued | admitted)
         return [CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in kinds]
 
@@ -140,7 +131,7 @@ class LangChainMeter(BaseCallbackHandler):
             if call.was_admitted:
                 return
             if way is not None:
-                (self._admitted if way == "admitted" else self._queued)[kind] += number
+                self._counts[kind, way] += number
                 if kind == "vector store":  # what is part of a retriever's leaf is not told
                     self._asking.update([run for run in _around.get() if run in self._running][-1:])
             if kind not in _WITH_CALLBACKS:

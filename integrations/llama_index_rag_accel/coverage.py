@@ -10,7 +10,6 @@ that has others do the work is no leaf and not counted.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,8 +28,7 @@ from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
 from llama_index_rag_accel.option_readers import parts_of
-from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters, kind_of
-from rag_accel.interception.covered_calls import CallTally, CoveredCalls
+from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters, WrapperMeter, kind_of
 from rag_accel.interception.leaf_call import NotedCall, is_inside_leaf
 from rag_accel.interception.leaf_table import is_composite
 
@@ -64,27 +62,19 @@ class _Started:
     is_covered: bool
 
 
-class LlamaIndexMeter:
+class LlamaIndexMeter(WrapperMeter):
     """Leaf calls by kind."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tally = CallTally()
-        self._queued: Counter[str] = Counter()
-        self._admitted: Counter[str] = Counter()
+        super().__init__(_NAMES)
         self._past: Counter[str] = Counter()
         self._parents: dict[str, str | None] = {}
         self._owners: dict[str, Any] = {}
         self._started: dict[str, list[_Started]] = {}
         self._cached: Counter[str] = Counter()
 
-    def rows(self) -> list[CoverageRow]:
-        """Return one row per kind of leaf that was called, sorted by kind."""
-        with self._lock:
-            return self._rows()
-
     def _rows(self) -> list[CoverageRow]:
-        queued, admitted = self._queued, self._admitted
+        queued, admitted = self._scheduled()
         past = self._past + Counter(one.kind for one in self._uncovered())
         return [
             CoverageRow(
@@ -97,11 +87,6 @@ class LlamaIndexMeter:
             for kind in sorted(queued | admitted | past | self._cached)
         ]
 
-    def calls(self) -> tuple[CoveredCalls, ...]:
-        """Return the calls by class and method."""
-        with self._lock:
-            return self._tally.calls({row.kind: row.passed_by for row in self._rows()})
-
     def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
         kind = kind_of(call.obj, _NAMES)
@@ -110,7 +95,7 @@ class LlamaIndexMeter:
             if call.was_admitted:
                 return
             if call.way is not None:
-                (self._admitted if call.way == "admitted" else self._queued)[kind] += 1
+                self._counts[kind, call.way] += 1
                 self._cover(kind, active_span_id.get())
             elif kind not in _EVENTS.values():
                 self._past[kind] += 1

@@ -162,16 +162,20 @@ class WrapperMeter:
             return self._rows()
 
     def _rows(self) -> list[CoverageRow]:
-        kinds = sorted({kind for kind, _ in self._counts})
+        queued, admitted = self._scheduled()
+        past = Counter({kind: n for (kind, way), n in self._counts.items() if way is None})
+        seen = queued + admitted + past
         return [
-            CoverageRow(
-                kind,
-                sum(count for (its_kind, _), count in self._counts.items() if its_kind == kind),
-                self._counts[kind, "owned"] + self._counts[kind, "queued"],
-                self._counts[kind, "admitted"],
-            )
-            for kind in kinds
+            CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in sorted(seen)
         ]
+
+    def _scheduled(self) -> tuple[Counter[str], Counter[str]]:
+        """Return the calls by kind that were queued, and those that were admitted."""
+        queued, admitted = Counter[str](), Counter[str]()
+        for (kind, way), number in self._counts.items():
+            if way is not None:
+                (admitted if way == "admitted" else queued)[kind] += number
+        return queued, admitted
 
     def calls(self) -> tuple[CoveredCalls, ...]:
         """Return the calls by class and method."""

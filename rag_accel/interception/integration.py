@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from importlib import metadata
 from typing import Any, TypeVar
@@ -32,14 +32,7 @@ from rag_accel.interception.unread_options import check_options
 T = TypeVar("T")
 
 
-def _twin_of(framework: Framework) -> Callable[[Any, Accelerator | None], Any]:
-    def made(obj: Any, accelerator: Accelerator | None) -> Any:
-        is_leaf = leaf_class(type(obj)).framework is framework
-        return twin(obj, accelerator) if is_leaf else None
-
-    return made
-
-
+@dataclass(frozen=True, slots=True)
 class Acceleration:
     """The accelerated programs of a framework whose version is understood.
 
@@ -57,31 +50,33 @@ class Acceleration:
         methods: the methods, by class, without which what is done in them is not accelerated.
     """
 
-    def __init__(
-        self,
-        framework: Framework,
-        *,
-        make: Callable[[Any, Accelerator | None], Any] | None = None,
-        takes: str = "",
-        hint: Callable[[Any], str] | None = None,
-        parts_of: PartsOf = leaf_parts,
-        is_open: Callable[[Any], bool] = lambda obj: False,
-        explain: Explain | None = None,
-        coverage: Callable[[Any], Coverage] | None = None,
-        methods: Iterable[tuple[type, str]] = (),
-    ) -> None:
-        self.framework = framework
-        self.make = make or _twin_of(framework)
-        self.takes = takes or f"an object of {framework.name} that does work"
-        self.hint = hint or (lambda obj: "call the program that uses it inside activate()")
-        self.parts_of = parts_of
-        self.is_open = is_open
-        self.explain = explain or Explanation(framework.name, parts_of=parts_of).of
+    framework: Framework
+    _: KW_ONLY
+    make: Callable[[Any, Accelerator | None], Any] | None = None
+    takes: str = "an object that does work"
+    hint: Callable[[Any], str] = lambda obj: "call the program that uses it inside activate()"
+    parts_of: PartsOf = leaf_parts
+    is_open: Callable[[Any], bool] = lambda obj: False
+    explain: Explain
+    coverage: Callable[[Any], Coverage]
+    methods: Sequence[tuple[type, str]] = ()
+
+    def __post_init__(self) -> None:
+        patches.intercept(self.framework)
+
+    @classmethod
+    def of(cls, framework: Framework) -> Acceleration:
+        """Return the acceleration of a framework whose leaves are all there is to know of it."""
         kinds = {base.__name__: base.__name__ for base in framework.leaves}
-        meters = OpenMeters(framework.name, partial(WrapperMeter, kinds), parts_of)
-        self.coverage = coverage or meters.coverage
-        self.methods = tuple(methods)
-        patches.intercept(framework)
+        meters = OpenMeters(framework.name, partial(WrapperMeter, kinds), leaf_parts)
+        return cls(framework, explain=Explanation(framework.name).of, coverage=meters.coverage)
+
+    def made(self, obj: Any, accelerator: Accelerator | None) -> Any:
+        """Return an object accelerated; None for what is nothing of the framework's."""
+        if self.make is not None:
+            return self.make(obj, accelerator)
+        is_leaf = leaf_class(type(obj)).framework is self.framework
+        return twin(obj, accelerator) if is_leaf else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +139,7 @@ class Integration:
                 option.
         """
         accelerator, known = chosen(accelerator, options), self.loaded
-        made = known.make(obj, accelerator)
+        made = known.made(obj, accelerator)
         if made is None:
             raise ConfigError(
                 "accelerate() does not know this object",
@@ -179,7 +174,7 @@ class Integration:
         """
         module, _, name = self.acceleration.partition(":")
         found = getattr(importlib.import_module(module), name)
-        return Acceleration(found) if isinstance(found, Framework) else found
+        return Acceleration.of(found) if isinstance(found, Framework) else found
 
     def missing(self) -> str | None:
         """Return what the framework lacks, so that nothing of it is accelerated; None if nothing.
