@@ -27,7 +27,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters, WrapperMeter, kind_of
+from rag_accel.interception.coverage import Coverage, CoverageRow, Meter, OpenMeters
 from rag_accel.interception.covered_calls import CoveredCalls
 from rag_accel.interception.leaf_call import NotedCall
 
@@ -46,7 +46,7 @@ _NAMES = {
 _WITH_CALLBACKS = ("chat model", "language model", "retriever")
 
 
-class LangChainMeter(WrapperMeter, BaseCallbackHandler):
+class LangChainMeter(Meter, BaseCallbackHandler):
     """Leaf calls by kind. An answer from LangChain's own cache is seen, never scheduled."""
 
     run_inline = True
@@ -122,7 +122,7 @@ class LangChainMeter(WrapperMeter, BaseCallbackHandler):
     def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
         obj, args, way = call.obj, call.args, call.way
-        kind = kind_of(obj, _NAMES)
+        kind = self._kind_of(obj)
         # A completion model takes many prompts in one call, and calls back for each.
         many = isinstance(obj, BaseLLM) and args and isinstance(args[0], list)
         number = len(args[0]) if many else 1

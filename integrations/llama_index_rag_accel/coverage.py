@@ -28,7 +28,7 @@ from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
 from llama_index_rag_accel.option_readers import parts_of
-from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters, WrapperMeter, kind_of
+from rag_accel.interception.coverage import Coverage, CoverageRow, Meter, OpenMeters
 from rag_accel.interception.leaf_call import NotedCall, is_inside_leaf
 from rag_accel.interception.leaf_table import is_composite
 
@@ -62,7 +62,7 @@ class _Started:
     is_covered: bool
 
 
-class LlamaIndexMeter(WrapperMeter):
+class LlamaIndexMeter(Meter):
     """Leaf calls by kind."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class LlamaIndexMeter(WrapperMeter):
 
     def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
-        kind = kind_of(call.obj, _NAMES)
+        kind = self._kind_of(call.obj)
         with self._lock:
             self._tally.note(kind, call)
             if call.was_admitted:

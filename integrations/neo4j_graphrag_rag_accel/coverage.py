@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from neo4j_graphrag_rag_accel.option_readers import parts_of
-from rag_accel.interception.coverage import OpenMeters, WrapperMeter
+from rag_accel.interception.coverage import Meter, OpenMeters
 
 _NAMES = {
     "Retriever": "retriever",
@@ -16,5 +16,5 @@ _NAMES = {
 }
 
 coverage: Final = OpenMeters(
-    "rag_accel_neo4j_graphrag_coverage", partial(WrapperMeter, _NAMES), parts_of
+    "rag_accel_neo4j_graphrag_coverage", partial(Meter, _NAMES), parts_of
 ).coverage

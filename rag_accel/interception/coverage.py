@@ -13,7 +13,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.covered_calls import CallTally, CoveredCalls, as_text
@@ -52,20 +52,58 @@ class CoverageRow:
         return self.seen - self.scheduled - self.cached
 
 
-class Meter(Protocol):
-    """What is told of leaf calls."""
+class Meter:
+    """Leaf calls by kind, as the wrappers tell of them.
+
+    A framework that tells of calls itself has a subclass: it knows those that passed by, too.
+
+    Args:
+        kinds: what objects are called, by the name of the base class that makes them leaves.
+    """
+
+    def __init__(self, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._kinds = kinds
+        self._lock = threading.Lock()
+        self._tally = CallTally()
+        self._counts: Counter[tuple[str, str | None]] = Counter()
 
     def note(self, call: NotedCall) -> None:
-        """Learn of a leaf call."""
-        ...
+        """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
+        kind = self._kind_of(call.obj)
+        with self._lock:
+            self._tally.note(kind, call)
+            if not call.was_admitted:
+                self._counts[kind, call.way] += 1
+
+    def _kind_of(self, obj: Any) -> str:
+        base = leaf_base(type(obj))
+        return "other" if base is None else self._kinds.get(base.__name__, "other")
 
     def rows(self) -> list[CoverageRow]:
         """Return one row per kind of leaf that was called, sorted by kind."""
-        ...
+        with self._lock:
+            return self._rows()
+
+    def _rows(self) -> list[CoverageRow]:
+        queued, admitted = self._scheduled()
+        past = Counter({kind: n for (kind, way), n in self._counts.items() if way is None})
+        seen = queued + admitted + past
+        return [
+            CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in sorted(seen)
+        ]
+
+    def _scheduled(self) -> tuple[Counter[str], Counter[str]]:
+        """Return the calls by kind that were queued, and those that were admitted."""
+        queued, admitted = Counter[str](), Counter[str]()
+        for (kind, way), number in self._counts.items():
+            if way is not None:
+                (admitted if way == "admitted" else queued)[kind] += number
+        return queued, admitted
 
     def calls(self) -> tuple[CoveredCalls, ...]:
         """Return the calls by class and method."""
-        ...
+        with self._lock:
+            return self._tally.calls({row.kind: row.passed_by for row in self._rows()})
 
 
 class Coverage:
@@ -133,60 +171,6 @@ class Coverage:
 
     def __str__(self) -> str:
         return "\n".join([*as_text(self.calls), *as_lines(self.options)])
-
-
-class WrapperMeter:
-    """Leaf calls by kind, of a framework that tells of no call itself: known from the wrappers.
-
-    Args:
-        kinds: what objects are called, by the name of the base class that makes them leaves.
-    """
-
-    def __init__(self, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._kinds = kinds
-        self._lock = threading.Lock()
-        self._tally = CallTally()
-        self._counts: Counter[tuple[str, str | None]] = Counter()
-
-    def note(self, call: NotedCall) -> None:
-        """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
-        kind = kind_of(call.obj, self._kinds)
-        with self._lock:
-            self._tally.note(kind, call)
-            if not call.was_admitted:
-                self._counts[kind, call.way] += 1
-
-    def rows(self) -> list[CoverageRow]:
-        """Return one row per kind of leaf that was called, sorted by kind."""
-        with self._lock:
-            return self._rows()
-
-    def _rows(self) -> list[CoverageRow]:
-        queued, admitted = self._scheduled()
-        past = Counter({kind: n for (kind, way), n in self._counts.items() if way is None})
-        seen = queued + admitted + past
-        return [
-            CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in sorted(seen)
-        ]
-
-    def _scheduled(self) -> tuple[Counter[str], Counter[str]]:
-        """Return the calls by kind that were queued, and those that were admitted."""
-        queued, admitted = Counter[str](), Counter[str]()
-        for (kind, way), number in self._counts.items():
-            if way is not None:
-                (admitted if way == "admitted" else queued)[kind] += number
-        return queued, admitted
-
-    def calls(self) -> tuple[CoveredCalls, ...]:
-        """Return the calls by class and method."""
-        with self._lock:
-            return self._tally.calls({row.kind: row.passed_by for row in self._rows()})
-
-
-def kind_of(obj: Any, kinds: Mapping[str, str]) -> str:
-    """Return what a leaf is called, by the name of its base class; ``other`` if not by any."""
-    base = leaf_base(type(obj))
-    return "other" if base is None else kinds.get(base.__name__, "other")
 
 
 M = TypeVar("M", bound=Meter)

@@ -21,7 +21,7 @@ from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import patches, plain
 from rag_accel.interception.arguments import chosen
-from rag_accel.interception.coverage import Coverage, OpenMeters, WrapperMeter
+from rag_accel.interception.coverage import Coverage, Meter, OpenMeters
 from rag_accel.interception.explanation import Explain, Explanation
 from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
 from rag_accel.interception.option_reach import PartsOf, leaf_parts
@@ -68,7 +68,7 @@ class Acceleration:
     def of(cls, framework: Framework) -> Acceleration:
         """Return the acceleration of a framework whose leaves are all there is to know of it."""
         kinds = {base.__name__: base.__name__ for base in framework.leaves}
-        meters = OpenMeters(framework.name, partial(WrapperMeter, kinds), leaf_parts)
+        meters = OpenMeters(framework.name, partial(Meter, kinds), leaf_parts)
         return cls(framework, explain=Explanation(framework.name).of, coverage=meters.coverage)
 
     def made(self, obj: Any, accelerator: Accelerator | None) -> Any:
@@ -79,7 +79,7 @@ class Acceleration:
         return twin(obj, accelerator) if is_leaf else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Integration:
     """A framework as its users and the machinery that accelerates it meet it.
 
