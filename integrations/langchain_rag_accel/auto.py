@@ -1,7 +1,6 @@
 """LangChain and LangGraph accelerated in this process: ``import langchain_rag_accel.auto``.
 
-From the import on, everything is scheduled that ``activate()`` would schedule, whatever made it and
-when. ``langchain_rag_accel.switch.switch_off()`` ends it.
+Everything is scheduled from then on that ``activate()`` would schedule, until ``switch_off()``.
 """
 
 from langchain_rag_accel.switch import switch_on

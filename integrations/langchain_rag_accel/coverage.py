@@ -10,12 +10,12 @@ whose search was a leaf of its own, is no leaf and not counted. Leaves of other 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, Final
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -26,11 +26,10 @@ from langchain_core.tracers.context import register_configure_hook
 
 from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.runnables import AcceleratedRunnable
-from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
-from rag_accel.interception.covered_calls import CallTally, CoveredCalls
+from rag_accel.accelerator import Accelerator
+from rag_accel.interception.coverage import Coverage, CoverageRow, Meter, OpenMeters
+from rag_accel.interception.covered_calls import CoveredCalls
 from rag_accel.interception.leaf_call import NotedCall
-from rag_accel.interception.leaf_table import leaf_base
-from rag_accel.interception.option_reach import reach_into
 
 __all__ = ["Coverage", "CoverageRow", "coverage"]
 
@@ -47,31 +46,23 @@ _NAMES = {
 _WITH_CALLBACKS = ("chat model", "language model", "retriever")
 
 
-class LangChainMeter(BaseCallbackHandler):
+class LangChainMeter(Meter, BaseCallbackHandler):
     """Leaf calls by kind. An answer from LangChain's own cache is seen, never scheduled."""
 
     run_inline = True
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__(_NAMES)
         self._seen: Counter[str] = Counter()
-        self._tally = CallTally()
-        self._queued: Counter[str] = Counter()
-        self._admitted: Counter[str] = Counter()
         self._parents: dict[UUID, UUID | None] = {}
         self._retrievers: dict[UUID, str] = {}  # with the class's name
         self._running: set[UUID] = set()
         #: retriever runs that asked a store whose search was scheduled by itself
         self._asking: set[UUID] = set()
 
-    def rows(self) -> list[CoverageRow]:
-        """Return one row per kind of leaf that was called, sorted by kind."""
-        with self._lock:
-            return self._rows()
-
     def _rows(self) -> list[CoverageRow]:
         seen = self._seen + Counter({"retriever": len(self._leaves())})
-        queued, admitted = self._queued, self._admitted
+        queued, admitted = self._scheduled()
         kinds = sorted(seen | queued | admitted)
         return [CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in kinds]
 
@@ -131,8 +122,7 @@ class LangChainMeter(BaseCallbackHandler):
     def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
         obj, args, way = call.obj, call.args, call.way
-        base = leaf_base(type(obj))
-        kind = _NAMES.get(base.__name__, "other") if base is not None else "other"
+        kind = self._kind_of(obj)
         # A completion model takes many prompts in one call, and calls back for each.
         many = isinstance(obj, BaseLLM) and args and isinstance(args[0], list)
         number = len(args[0]) if many else 1
@@ -141,7 +131,7 @@ class LangChainMeter(BaseCallbackHandler):
             if call.was_admitted:
                 return
             if way is not None:
-                (self._admitted if way == "admitted" else self._queued)[kind] += number
+                self._counts[kind, way] += number
                 if kind == "vector store":  # what is part of a retriever's leaf is not told
                     self._asking.update([run for run in _around.get() if run in self._running][-1:])
             if kind not in _WITH_CALLBACKS:
@@ -159,26 +149,21 @@ def _class_in(serialized: dict[str, Any] | None, kwargs: dict[str, Any]) -> str:
     return str(ids[-1])
 
 
-_open: OpenMeters[LangChainMeter] = OpenMeters("rag_accel_coverage")
 #: runs of retrievers in which this context is, the innermost last; some may have ended
 _around: ContextVar[tuple[UUID, ...]] = ContextVar("rag_accel_retrievers", default=())
 
 
 @cache
-def _listen() -> None:
-    """Have LangChain give its callbacks to the meter of a context, from the first meter on."""
+def _listen() -> AbstractContextManager[None]:
+    """Have LangChain give its callbacks to the meter of a context, from the first block on."""
     register_configure_hook(_open.current, inheritable=True)
+    return nullcontext()
 
 
-def coverage(program: Any = None) -> Coverage:
-    """Return how much of a program passes the scheduler; in a ``with`` block, calls are counted.
+def _inside(program: Any) -> tuple[Any, Accelerator | None]:
+    is_binding = isinstance(program, AcceleratedRunnable)
+    return (program.bound, program._accelerator) if is_binding else (program, None)
 
-    Args:
-        program: whose options are looked at; the calls counted are all those made in the block, in
-            this context and those copied from it.
-    """
-    _listen()
-    meter = LangChainMeter()
-    own = program._accelerator if isinstance(program, AcceleratedRunnable) else None
-    inner = program.bound if isinstance(program, AcceleratedRunnable) else program
-    return Coverage(meter, partial(_open.opened, meter), reach_into(inner, parts_of, own))
+
+_open = OpenMeters("rag_accel_coverage", LangChainMeter, parts_of, around=_listen, inside=_inside)
+coverage: Final = _open.coverage

@@ -12,7 +12,7 @@ from langchain_core.runnables.graph import Graph
 from langchain_core.tools import BaseTool
 from pydantic import PrivateAttr
 
-from langchain_rag_accel.explanation import explain_inside
+from langchain_rag_accel.explanation import EXPLANATION
 from langchain_rag_accel.program import Program
 from rag_accel.accelerator import Accelerator, current_request, default_accelerator
 from rag_accel.interception.identity import activated, scoped
@@ -58,7 +58,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def explain(self) -> str:
         """Return what is inside this runnable and how each part of it runs."""
-        return explain_inside(self.bound, self.accelerator)
+        return EXPLANATION.of(self.bound, self.accelerator)
 
     @property
     def accelerator(self) -> Accelerator:

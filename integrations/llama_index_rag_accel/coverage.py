@@ -10,13 +10,11 @@ that has others do the work is no leaf and not counted.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
@@ -30,11 +28,9 @@ from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
 from llama_index_rag_accel.option_readers import parts_of
-from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
-from rag_accel.interception.covered_calls import CallTally, CoveredCalls
+from rag_accel.interception.coverage import Coverage, CoverageRow, Meter, OpenMeters
 from rag_accel.interception.leaf_call import NotedCall, is_inside_leaf
-from rag_accel.interception.leaf_table import is_composite, leaf_base
-from rag_accel.interception.option_reach import reach_into
+from rag_accel.interception.leaf_table import is_composite
 
 __all__ = ["Coverage", "CoverageRow", "coverage"]
 
@@ -66,27 +62,19 @@ class _Started:
     is_covered: bool
 
 
-class LlamaIndexMeter:
+class LlamaIndexMeter(Meter):
     """Leaf calls by kind."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tally = CallTally()
-        self._queued: Counter[str] = Counter()
-        self._admitted: Counter[str] = Counter()
+        super().__init__(_NAMES)
         self._past: Counter[str] = Counter()
         self._parents: dict[str, str | None] = {}
         self._owners: dict[str, Any] = {}
         self._started: dict[str, list[_Started]] = {}
         self._cached: Counter[str] = Counter()
 
-    def rows(self) -> list[CoverageRow]:
-        """Return one row per kind of leaf that was called, sorted by kind."""
-        with self._lock:
-            return self._rows()
-
     def _rows(self) -> list[CoverageRow]:
-        queued, admitted = self._queued, self._admitted
+        queued, admitted = self._scheduled()
         past = self._past + Counter(one.kind for one in self._uncovered())
         return [
             CoverageRow(
@@ -99,21 +87,15 @@ class LlamaIndexMeter:
             for kind in sorted(queued | admitted | past | self._cached)
         ]
 
-    def calls(self) -> tuple[CoveredCalls, ...]:
-        """Return the calls by class and method."""
-        with self._lock:
-            return self._tally.calls({row.kind: row.passed_by for row in self._rows()})
-
     def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
-        base = leaf_base(type(call.obj))
-        kind = _NAMES.get(base.__name__, "other") if base is not None else "other"
+        kind = self._kind_of(call.obj)
         with self._lock:
             self._tally.note(kind, call)
             if call.was_admitted:
                 return
             if call.way is not None:
-                (self._admitted if call.way == "admitted" else self._queued)[kind] += 1
+                self._counts[kind, call.way] += 1
                 self._cover(kind, active_span_id.get())
             elif kind not in _EVENTS.values():
                 self._past[kind] += 1
@@ -200,29 +182,18 @@ class _Spans(BaseSpanHandler[SimpleSpan]):
             meter.ended(id_)
 
 
-_open: OpenMeters[LlamaIndexMeter] = OpenMeters("rag_accel_llama_index_coverage")
-
-
 @contextmanager
-def _opened(meter: LlamaIndexMeter) -> Iterator[LlamaIndexMeter]:
-    """Have a meter told of the leaf calls and the events of the block."""
+def _listening() -> Iterator[None]:
+    """Have the open meters told of the events of the block."""
     root, events, spans = get_dispatcher(), _Events(), _Spans()
     root.add_event_handler(events)
     root.add_span_handler(spans)
     try:
-        with _open.opened(meter):
-            yield meter
+        yield
     finally:
         root.event_handlers.remove(events)
         root.span_handlers.remove(spans)
 
 
-def coverage(program: Any = None) -> Coverage:
-    """Return how much of a program passes the scheduler; in a ``with`` block, calls are counted.
-
-    Args:
-        program: whose options are looked at; the calls counted are all those made in the block, in
-            this context and those copied from it.
-    """
-    meter = LlamaIndexMeter()
-    return Coverage(meter, partial(_opened, meter), reach_into(program, parts_of))
+_open = OpenMeters("rag_accel_llama_index_coverage", LlamaIndexMeter, parts_of, around=_listening)
+coverage: Final = _open.coverage

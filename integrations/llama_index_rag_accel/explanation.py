@@ -1,11 +1,10 @@
-"""What was understood of an accelerated LlamaIndex program, and how each part of it runs."""
+"""Explanations of accelerated LlamaIndex programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
@@ -14,27 +13,23 @@ from llama_index_rag_accel.concurrency.offload import reason_to_stay
 from llama_index_rag_accel.entries import is_program
 from llama_index_rag_accel.indexed_graph import why_not_shared
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from llama_index_rag_accel.option_readers import parts_of
+from llama_index_rag_accel.option_readers import RECOGNISED, parts_of
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption import embedding_devices, local_llms
 from rag_accel.interception.explanation import (
     BORROWED,
     GRAPH_RETRIEVAL,
-    NO_LEAF,
     RECOGNISED_STORE,
-    component,
-    headline,
+    ExplainedPart,
+    Explanation,
 )
 from rag_accel.interception.leaf_table import (
     is_composite,
-    is_scheduled,
     leaf_class,
     leaf_methods,
     plain_class,
     plain_method,
 )
-from rag_accel.interception.unread_options import unread_lines
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.proxies import PROXIES
 from rag_accel_adapters.llama_index.walk import FoundPart, walk
@@ -43,14 +38,10 @@ _PROGRAM = "runs plainly around its leaves, each call or run of it is one reques
 _PART = "runs plainly around its leaves, as part of a request"
 
 
-def explain_inside(obj: Any, accelerator: Accelerator) -> str:
-    """Return what is inside an object that an accelerator schedules, one part a line."""
-    seen = list(walk(obj))
-    lines = [f"  {found.path}: {said}" for found in seen for said in _say(found, accelerator)]
-    if not any(_is_leaf(found.obj) for found in seen):
-        lines += NO_LEAF
-    lines += unread_lines(obj, accelerator, parts_of)
-    return "\n".join([*headline(obj, LLAMA_INDEX.name, accelerator), *lines])
+def _parts(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
+    for found in walk(program):
+        lines = tuple(_lines(found, accelerator))
+        yield ExplainedPart(found.path, lines, _is_leaf(found.obj))
 
 
 def _is_leaf(obj: Any) -> bool:
@@ -58,7 +49,7 @@ def _is_leaf(obj: Any) -> bool:
     return does_work(type(obj)) and not is_composite(obj)
 
 
-def _say(found: FoundPart, accelerator: Accelerator) -> Iterator[str]:
+def _lines(found: FoundPart, accelerator: Accelerator) -> Iterator[str]:
     obj = found.obj
     name = type(obj).__name__
     if _is_leaf(obj):
@@ -71,46 +62,32 @@ def _say(found: FoundPart, accelerator: Accelerator) -> Iterator[str]:
 
 
 def _how(found: FoundPart, accelerator: Accelerator) -> str:
-    obj, cls = found.obj, plain_class(type(found.obj))
-    if is_scheduled(cls):
-        return component(obj, accelerator)
-    if isinstance(obj, BaseEmbedding):
-        adopted = EMBEDDINGS.adopt(obj, cls, plain_method)
-        if adopted is not None:
-            return embedding_devices.describe(adopted, accelerator)
-    if isinstance(obj, BasePGRetriever):
-        return _graph_retrieval(obj)
-    if is_recognised(type(obj)):
-        return RECOGNISED_STORE
-    model = PROXIES.language_model(obj, cls, plain_method)
-    if model is not None:
-        return local_llms.describe(accelerator, model)
-    stands_in = PROXIES.describe(obj, cls, plain_method)
-    if stands_in is not None:
-        return stands_in
+    described = RECOGNISED.describe(found.obj, accelerator, _searched)
+    if described is not None:
+        return described
     if _is_inner(found):
         return "part of the leaf that holds it: runs within its call"
-    is_embedding = isinstance(obj, BaseEmbedding)
-    unused = embedding_devices.describe_unused(accelerator) if is_embedding else ""
-    return f"{BORROWED}{_reason(obj, cls)}{unused}"
+    return RECOGNISED.borrowed(found.obj, accelerator, _reason(found.obj))
 
 
-def _graph_retrieval(retriever: BasePGRetriever) -> str:
-    reason = why_not_shared(retriever)
-    return GRAPH_RETRIEVAL if reason is None else f"{BORROWED} (no graph retrieval: {reason})"
+def _searched(leaf: Any) -> str | None:
+    if isinstance(leaf, BasePGRetriever):
+        reason = why_not_shared(leaf)
+        return GRAPH_RETRIEVAL if reason is None else f"{BORROWED} (no graph retrieval: {reason})"
+    return RECOGNISED_STORE if is_recognised(type(leaf)) else None
 
 
-def _reason(obj: Any, cls: type) -> str:
+def _reason(obj: Any) -> str:
     """Return why no engine of ours runs an object of a class that is known."""
-    is_known = isinstance(obj, BaseEmbedding) and EMBEDDINGS.may_adopt(cls, plain_method)
-    if is_known or PROXIES.has(cls, plain_method):
+    cls = plain_class(type(obj))
+    if EMBEDDINGS.may_adopt(cls, plain_method) or PROXIES.has(cls, plain_method):
         return " (a known class, with settings or parts that no engine of ours honours)"
     return " (no engine of ours computes what this class does)"
 
 
 def _is_inner(found: FoundPart) -> bool:
     """Tell whether a leaf that holds an object counts its calls as its own."""
-    holders = (one for one in found.around if _is_leaf(one))
+    holders = (holder for holder in found.around if _is_leaf(holder))
     kinds = {leaf.kind for holder in holders for leaf in leaf_methods(type(holder))}
     inner = tuple(base for kind in kinds for base in LLAMA_INDEX.inner.get(kind, ()))
     return isinstance(found.obj, inner)
@@ -127,3 +104,6 @@ def _on_loop(obj: Any, accelerator: Accelerator) -> Iterator[str]:
         reason = reason_to_stay(known, obj, accelerator)
         where = "leaves its loop free" if reason is None else f"blocks its loop: {reason}"
         yield f"{leaf.name} {where}"
+
+
+EXPLANATION = Explanation(LLAMA_INDEX.name, _parts, parts_of)

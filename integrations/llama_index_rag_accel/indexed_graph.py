@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
@@ -26,6 +25,7 @@ from rag_accel.interception.leaf_call import held, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
 from rag_accel.interception.wrappers import borrowed
 from rag_accel.leaves.arrivals import runs_in_loop
+from rag_accel.recognition.weak_maps import ByClass
 from rag_accel_adapters.llama_index.graph_retrievers import (
     obstacle_of_size,
     obstacle_of_store,
@@ -49,15 +49,8 @@ _WHERE = "graph index"
 #: whether a search is part of one that was left to its store
 _is_stores_own: ContextVar[bool] = ContextVar("rag_accel_is_graphs_own", default=False)
 
-_known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
-
-
-def is_indexed(cls: type) -> bool:
-    """Tell whether stores of a class may be searched by an index."""
-    known = _known.get(cls)
-    if known is None:
-        known = _known[cls] = searches_as_known(plain_class(cls), plain_method)
-    return known
+#: tells whether stores of a class may be searched by an index
+is_indexed = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
 
 
 def indexed(original: Method, leaf: LeafMethod, plain: Method, spread: Spread) -> Method:

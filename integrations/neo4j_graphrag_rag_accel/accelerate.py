@@ -1,64 +1,61 @@
-"""The verbs a user of neo4j-graphrag needs: to accelerate an object, and to see how it runs."""
+"""Accelerated objects of neo4j-graphrag, each an instance of its class that shares its state.
+
+Each ``search`` of a ``GraphRAG`` or of a retriever is one request; an embedder or an LLM is
+scheduled call by call.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, Final
 
+from neo4j_graphrag_rag_accel.coverage import coverage
 from neo4j_graphrag_rag_accel.entries import PROGRAMS, program_methods
-from neo4j_graphrag_rag_accel.explanation import explain, hint
+from neo4j_graphrag_rag_accel.explanation import EXPLANATION
+from neo4j_graphrag_rag_accel.integration import INTEGRATION
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
 from neo4j_graphrag_rag_accel.option_readers import parts_of
 from rag_accel.accelerator import Accelerator
-from rag_accel.config import Options
-from rag_accel.errors import ConfigError
-from rag_accel.interception import intercept
-from rag_accel.interception.arguments import chosen
+from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import leaf_class
 from rag_accel.interception.twins import program_twin, twin
-from rag_accel.interception.unread_options import check_options
 
-__all__ = ["accelerate", "explain"]
-
-T = TypeVar("T")
-
-intercept(NEO4J_GRAPHRAG)
+#: what only some models have
+_OPTIONAL = frozenset({"invoke_with_tools", "ainvoke_with_tools"})
 
 
-def accelerate(
-    obj: T, *, accelerator: Accelerator | None = None, options: Options | None = None
-) -> T:
-    """Return an instance of the class of ``obj`` that shares its state and whose work is scheduled.
-
-    Each ``search`` of a ``GraphRAG`` or of a retriever is one request; an embedder or an LLM is
-    scheduled call by call.
-
-    Args:
-        obj: the object; it stays as it is and may be used beside the result.
-        accelerator: schedules the work; by default one that all objects of the process share.
-        options: options of an accelerator made for this object alone.
-
-    Raises:
-        ConfigError: if ``obj`` is none of these, or both arguments are given, or
-            one of another type.
-        TranslationError: ``mode="translate"`` was given for this object alone.
-        UnreadOptionWarning: a given option that no part of the object reads, where the program has
-            made warnings errors; otherwise it is a warning, once for an object and an option.
-    """
-    accelerator = chosen(accelerator, options)
-    made = _made(obj, accelerator)
-    if made is not obj:
-        check_options(obj, accelerator, parts_of, options)
-    return made
-
-
-def _made(obj: T, accelerator: Accelerator | None) -> T:
+def _make(obj: Any, accelerator: Accelerator | None) -> Any:
     if isinstance(obj, PROGRAMS):
         return program_twin(obj, accelerator, program_methods)
-    if leaf_class(type(obj)).framework is NEO4J_GRAPHRAG:
-        return twin(obj, accelerator)
-    raise ConfigError(
-        "accelerate() does not know this object",
-        found=f"{type(obj).__module__}.{type(obj).__qualname__}",
-        valid="a GraphRAG, retriever, embedder or LLM of neo4j-graphrag",
-        hint=hint(obj),
-    )
+    is_leaf = leaf_class(type(obj)).framework is NEO4J_GRAPHRAG
+    return twin(obj, accelerator) if is_leaf else None
+
+
+def _hint(obj: Any) -> str:
+    """Return what to do with an object that cannot be accelerated."""
+    if isinstance(obj, type):
+        return f"accelerate an instance: accelerate({obj.__name__}(...))"
+    framework = type(obj).__module__.partition(".")[0]
+    if framework.startswith(("langchain", "langgraph")):
+        return "use accelerate of langchain_rag_accel: pip install 'rag-accel[langchain]'"
+    if framework in ("llama_index", "workflows"):
+        return "use accelerate of llama_index_rag_accel: pip install 'rag-accel[llama-index]'"
+    if framework == "neo4j":
+        return "accelerate the retriever that asks it"
+    return "accelerate the GraphRAG or the retriever that uses it, or call it inside activate()"
+
+
+ACCELERATION = Acceleration(
+    NEO4J_GRAPHRAG,
+    make=_make,
+    takes="a GraphRAG, retriever, embedder or LLM of neo4j-graphrag",
+    hint=_hint,
+    parts_of=parts_of,
+    explain=EXPLANATION.of,
+    coverage=coverage,
+    methods=[
+        *((base, "search") for base in PROGRAMS),
+        *((base, name) for base, name in NEO4J_GRAPHRAG.working_methods() if name not in _OPTIONAL),
+    ],
+)
+accelerate: Final = INTEGRATION.accelerate
+explain: Final = INTEGRATION.explain

@@ -29,6 +29,7 @@ from rag_accel.graph.stages.graph_retrieval import LINKS, Link
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import inside, is_nested, note_leaf
 from rag_accel.leaves.submitted_work import SubmittedWork
+from rag_accel.recognition.known_classes import full_name
 from rag_accel.requests.graph_work import link_query
 
 Vector = Sequence[float]
@@ -280,6 +281,18 @@ def check_graph(graph: Any) -> None:
         valid="a MemoryGraph, a BoltGraph or a KnowledgeEngine",
         hint="give triples as MemoryGraph(triples), a database as BoltGraph(driver)",
     )
+
+
+def check_embedding(given: Any, base: type, where: str, valid: str, component: str) -> None:
+    """Raise ConfigError unless an argument is an embeddings object of its framework."""
+    if not isinstance(given, base):
+        raise ConfigError(
+            "a graph retriever needs embeddings",
+            where=where,
+            found="None" if given is None else full_name(type(given)),
+            valid=valid,
+            hint=f"{component}() embeds on this machine",
+        )
 
 
 def _engine_over(graph: Any) -> Engine:

@@ -6,15 +6,20 @@ A meter learns of calls from the wrappers, and of what is called past them from 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
-from rag_accel.interception.covered_calls import CoveredCalls, as_text
+from rag_accel.accelerator import Accelerator
+from rag_accel.interception.covered_calls import CallTally, CoveredCalls, as_text
 from rag_accel.interception.leaf_call import NotedCall, meters
-from rag_accel.interception.option_reach import OptionReach, as_lines
+from rag_accel.interception.leaf_table import leaf_base
+from rag_accel.interception.option_reach import OptionReach, PartsOf, as_lines, reach_into
 from rag_accel.interception.patches import patches
 
 
@@ -47,20 +52,58 @@ class CoverageRow:
         return self.seen - self.scheduled - self.cached
 
 
-class Meter(Protocol):
-    """What is told of leaf calls."""
+class Meter:
+    """Leaf calls by kind, as the wrappers tell of them.
+
+    A framework that tells of calls itself has a subclass: it knows those that passed by, too.
+
+    Args:
+        kinds: what objects are called, by the name of the base class that makes them leaves.
+    """
+
+    def __init__(self, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._kinds = kinds
+        self._lock = threading.Lock()
+        self._tally = CallTally()
+        self._counts: Counter[tuple[str, str | None]] = Counter()
 
     def note(self, call: NotedCall) -> None:
-        """Learn of a leaf call."""
-        ...
+        """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
+        kind = self._kind_of(call.obj)
+        with self._lock:
+            self._tally.note(kind, call)
+            if not call.was_admitted:
+                self._counts[kind, call.way] += 1
+
+    def _kind_of(self, obj: Any) -> str:
+        base = leaf_base(type(obj))
+        return "other" if base is None else self._kinds.get(base.__name__, "other")
 
     def rows(self) -> list[CoverageRow]:
         """Return one row per kind of leaf that was called, sorted by kind."""
-        ...
+        with self._lock:
+            return self._rows()
+
+    def _rows(self) -> list[CoverageRow]:
+        queued, admitted = self._scheduled()
+        past = Counter({kind: n for (kind, way), n in self._counts.items() if way is None})
+        seen = queued + admitted + past
+        return [
+            CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in sorted(seen)
+        ]
+
+    def _scheduled(self) -> tuple[Counter[str], Counter[str]]:
+        """Return the calls by kind that were queued, and those that were admitted."""
+        queued, admitted = Counter[str](), Counter[str]()
+        for (kind, way), number in self._counts.items():
+            if way is not None:
+                (admitted if way == "admitted" else queued)[kind] += number
+        return queued, admitted
 
     def calls(self) -> tuple[CoveredCalls, ...]:
         """Return the calls by class and method."""
-        ...
+        with self._lock:
+            return self._tally.calls({row.kind: row.passed_by for row in self._rows()})
 
 
 class Coverage:
@@ -134,16 +177,44 @@ M = TypeVar("M", bound=Meter)
 
 
 class OpenMeters(Generic[M]):
-    """The meters of one kind that are open, each for its context and those copied from it.
+    """The meters of one framework that are open, each for its context and those copied from it.
 
     Calls in threads that carry no context at all count for the meter opened last.
+
+    Args:
+        name: of the context variable that has the meter of a context.
+        make_meter: makes one.
+        parts_of: yields the parts of a program with the options that each reads.
+        around: returns a block in which the framework tells its open meters of calls, too.
+        inside: returns the program in what ``accelerate`` returned, and its own accelerator unless
+            its class has it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        make_meter: Callable[[], M],
+        parts_of: PartsOf,
+        *,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+        inside: Callable[[Any], tuple[Any, Accelerator | None]] = lambda program: (program, None),
+    ) -> None:
+        self._make_meter, self._parts_of = make_meter, parts_of
+        self._around, self._inside = around, inside
         self._lock = threading.Lock()
         self._open: list[M] = []
         #: the meter of a context
         self.current: ContextVar[M | None] = ContextVar(name, default=None)
+
+    def coverage(self, program: Any = None) -> Coverage:
+        """Return how much of a program passes the scheduler; a ``with`` block counts its calls.
+
+        Args:
+            program: whose options are looked at; the calls counted are all those made in the block,
+                in this context and those copied from it.
+        """
+        meter, (inner, own) = self._make_meter(), self._inside(program)
+        return Coverage(meter, partial(self.opened, meter), reach_into(inner, self._parts_of, own))
 
     @contextmanager
     def opened(self, meter: M) -> Iterator[M]:
@@ -159,7 +230,8 @@ class OpenMeters(Generic[M]):
                     meters.append(self._note)
                 self._open.append(meter)
             try:
-                yield meter
+                with self._around():
+                    yield meter
             finally:
                 with self._lock:
                     self._open.remove(meter)

@@ -1,11 +1,16 @@
-"""What the explanations of all frameworks say of accelerated programs."""
+"""Explanations of accelerated programs: the frame and the sentences that all frameworks share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_class
+from rag_accel.interception.option_reach import PartsOf, held_parts, leaf_parts
 from rag_accel.interception.twins import why_no_twin
+from rag_accel.interception.unread_options import unread_lines
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
 COMPONENT = "a component of this library: its own engine, requests share batches"
@@ -49,3 +54,63 @@ def headline(obj: Any, framework: str, accelerator: Accelerator) -> list[str]:
         "the leaf calls below are scheduled (batches of at most"
         f" {accelerator.options.max_batch}, {accelerator.cores} cores).",
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPart:
+    """One part of a program in an explanation.
+
+    Args:
+        path: its position.
+        lines: how it runs; empty if nothing is said of it.
+        is_leaf: whether it does work itself.
+    """
+
+    path: str
+    lines: tuple[str, ...]
+    is_leaf: bool
+
+
+#: Returns the explanation of an object on an accelerator of its own, or on the shared one.
+Explain = Callable[[Any, Accelerator | None], str]
+
+
+def explained_leaves(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
+    """Yield a program and the leaves that it holds, all of them run where their callers are."""
+    for path, part in held_parts(program):
+        cls = plain_class(type(part))
+        is_leaf = leaf_class(cls).base is not None
+        if is_scheduled(cls):
+            how = component(part, accelerator)
+        else:
+            how = BORROWED if is_leaf else NOT_UNDERSTOOD
+        yield ExplainedPart(path, (f"{cls.__name__}: {how}",), is_leaf)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The explanations of one framework's programs.
+
+    Args:
+        framework: its name.
+        parts: yields the parts of a program, as they run on an accelerator.
+        parts_of: yields them with the options that each reads.
+    """
+
+    framework: str
+    parts: Callable[[Any, Accelerator], Iterable[ExplainedPart]] = explained_leaves
+    parts_of: PartsOf = leaf_parts
+
+    def of(self, obj: Any, own: Accelerator | None = None) -> str:
+        """Return what is inside an object and how each part runs, one part a line."""
+        accelerator = own or default_accelerator()
+        lines = [*headline(obj, self.framework, accelerator), *self.lines(obj, accelerator)]
+        return "\n".join(lines)
+
+    def lines(self, obj: Any, accelerator: Accelerator) -> list[str]:
+        """Return a line for each part of an object and for each option that none of them reads."""
+        parts = list(self.parts(obj, accelerator))
+        lines = dict.fromkeys(f"  {part.path}: {line}" for part in parts for line in part.lines)
+        if not any(part.is_leaf for part in parts):
+            lines.update(dict.fromkeys(NO_LEAF))
+        return [*lines, *unread_lines(obj, accelerator, self.parts_of)]

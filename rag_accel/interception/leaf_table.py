@@ -36,6 +36,8 @@ Flavour = Literal[
 _ORIGINAL = "__rag_accel_original__"
 #: What a class sets that brings its work to the scheduler itself.
 SCHEDULED = "__rag_accel_scheduled__"
+#: Where an accelerated object's class has the accelerator it was given.
+OWN = "__rag_accel_own__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,12 @@ class Framework:
     may_be_owned: Callable[[type], bool] = lambda cls: False
     documents: ReadDocuments = lambda result: ()
     question: Callable[[Any], str | None] = lambda value: None
+
+    def working_methods(self) -> Iterator[tuple[type, str]]:
+        """Yield the leaf methods that do work themselves, each with its base class."""
+        for base, leaves in self.leaves.items():
+            # A composite's method is one of few classes; where it is gone, nothing is missed.
+            yield from ((base, leaf.name) for leaf in leaves if leaf.flavour != "composite")
 
 
 @dataclass(frozen=True, slots=True)

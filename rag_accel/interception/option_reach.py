@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
@@ -11,6 +11,13 @@ from typing import Any
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.interception.identity import activated
+from rag_accel.interception.leaf_table import (
+    OWN,
+    is_composite,
+    is_scheduled,
+    leaf_class,
+    plain_class,
+)
 
 #: The most parts of a program that are looked at; of a larger one nothing is concluded.
 MAX_PARTS = 2000
@@ -99,6 +106,23 @@ def options_of(own: Accelerator | None) -> tuple[Options, bool]:
 PartsOf = Callable[[Any, Options], Iterable[PartOptions]]
 
 
+def leaf_parts(program: Any, options: Options) -> Iterator[PartOptions]:
+    """Yield a program and the leaves that it holds, of which only components read options."""
+    for path, part in held_parts(program):
+        cls = plain_class(type(part))
+        reads = component_options(part, options) if is_scheduled(cls) else frozenset[str]()
+        is_leaf = leaf_class(cls).base is not None and not is_composite(part)
+        yield PartOptions(path, cls.__name__, reads, is_leaf)
+
+
+def held_parts(program: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a program and the leaves that its framework says it holds, each with its position."""
+    yield "program", program
+    held = leaf_class(plain_class(type(program))).framework.held_by(program)
+    for number, leaf in enumerate(leaf for leaf in held if leaf is not program):
+        yield f"program.{number}", leaf
+
+
 def reach_into(
     program: Any, parts_of: PartsOf, own: Accelerator | None = None
 ) -> Callable[[], tuple[OptionReach, ...]]:
@@ -113,7 +137,7 @@ def reach_into(
     def look() -> tuple[OptionReach, ...]:
         if program is None:
             return ()
-        given = own or getattr(type(program), "__rag_accel_own__", None)
+        given = own or getattr(type(program), OWN, None)
         options, lists_embedders = options_of(given)
         return reach(parts_of(program, options), options, lists_embedders)
 

@@ -7,9 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from rag_accel.accelerator import Accelerator, default_accelerator
-from rag_accel.interception.coverage import Coverage, CoverageRow
-from rag_accel.interception.covered_calls import CoveredCalls
-from rag_accel.interception.leaf_call import NotedCall
+from rag_accel.interception.coverage import Coverage, Meter
 
 T = TypeVar("T")
 
@@ -27,17 +25,7 @@ def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
 
 def coverage(program: Any = None) -> Coverage:
     """Return a view that counts nothing: the calls of this framework's are not known."""
-    return Coverage(_NoMeter(), nullcontext)
-
-
-class _NoMeter:
-    def note(self, call: NotedCall) -> None: ...
-
-    def rows(self) -> list[CoverageRow]:
-        return []
-
-    def calls(self) -> tuple[CoveredCalls, ...]:
-        return ()
+    return Coverage(Meter(), nullcontext)
 
 
 def explain(obj: Any) -> str:

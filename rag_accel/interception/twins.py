@@ -18,14 +18,12 @@ from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
 from rag_accel.interception.fallback import logger
 from rag_accel.interception.followed_methods import followed_methods
 from rag_accel.interception.identity import identity_for, scoped
-from rag_accel.interception.leaf_table import leaf_class, leaf_methods, plain_class
+from rag_accel.interception.leaf_table import OWN, leaf_class, leaf_methods, plain_class
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.wrappers import FindIdentity, wrap
 from rag_accel.recognition.known_classes import full_name
 
-#: Where a twin keeps its accelerator: in the class, since its state belongs to the original too.
-_OWN = "__rag_accel_own__"
 #: Where it keeps what made its scheduled methods.
 _MAKE = "__rag_accel_make__"
 
@@ -115,7 +113,7 @@ def twin(obj: Any, accelerator: Accelerator | None, make: MakeMethods = leaf_wra
     """
     if is_twin(obj):
         cls = type(obj)
-        if accelerator is None or getattr(cls, _OWN) is accelerator:
+        if accelerator is None or getattr(cls, OWN) is accelerator:
             return obj
         obj = _original(obj)
     try:
@@ -156,7 +154,7 @@ def program_of(made: Any) -> AcceleratedProgram:
         return object.__getattribute__(made, _PROGRAM)
     except AttributeError:
         cls = type(made)
-        program = AcceleratedProgram(plain_class(cls).__name__, getattr(cls, _OWN))
+        program = AcceleratedProgram(plain_class(cls).__name__, getattr(cls, OWN))
         object.__setattr__(made, _PROGRAM, program)
         return program
 
@@ -196,11 +194,7 @@ def _subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods) -> 
     key = (id(cls), id(accelerator))
     with _lock:
         known = _classes.get(key)
-        if (
-            known is None
-            or plain_class(known) is not cls
-            or getattr(known, _OWN) is not accelerator
-        ):
+        if known is None or plain_class(known) is not cls or getattr(known, OWN) is not accelerator:
             known = _classes[key] = _make_subclass(cls, accelerator, make)
         return known
 
@@ -213,7 +207,7 @@ def _make_subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "__rag_accel__": True,
-        _OWN: accelerator,
+        OWN: accelerator,
         _MAKE: staticmethod(make),
         "__reduce_ex__": _reduce,
         "__copy__": _copy,
@@ -274,4 +268,4 @@ def _deepcopy(made: Any, memo: dict[int, Any] | None = None) -> Any:
 
 def _made_with(made: Any) -> tuple[Accelerator | None, MakeMethods]:
     cls = type(made)
-    return getattr(cls, _OWN), getattr(cls, _MAKE)
+    return getattr(cls, OWN), getattr(cls, _MAKE)

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
+from rag_accel.errors import ConfigError
 from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full_name
 
 
@@ -138,6 +139,24 @@ def adopt_sentence_transformer(
     )
 
 
+def adopt_plain_model(
+    model: Any,
+    query_kwargs: Mapping[str, Any],
+    document_kwargs: Mapping[str, Any],
+    prepare: Callable[[str], str] = str,
+) -> AdoptedEmbeddings | None:
+    """Do as ``adopt_sentence_transformer``; None for what no engine computes the same way."""
+    from rag_accel.engines.embedding.models import has_plain_encode
+
+    # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
+    if not has_plain_encode(model):
+        return None
+    try:
+        return adopt_sentence_transformer(model, query_kwargs, document_kwargs, prepare)
+    except ConfigError:
+        return None
+
+
 def _spelled_out(model: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with the text of a prompt in place of its name, or without an empty one.
 
@@ -166,6 +185,16 @@ def _described(model: Any, options: Options) -> str:
     if not options.reproducible:
         runs += describe_parallel(default_threads(runs_on_cpu(model)))
     return f"recognised local model: owned engine, texts of all requests share batches; {runs}"
+
+
+def server_adopter(calls: Callable[[Any, type, PlainMethod], HostedCalls | None]) -> Adopter:
+    """Return what lets small requests of several callers share calls of a server."""
+
+    def adopt(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
+        hosted = calls(obj, cls, method)
+        return None if hosted is None else adopt_server(hosted)
+
+    return adopt
 
 
 def adopt_server(hosted: HostedCalls) -> AdoptedEmbeddings:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rag_accel.errors import ConfigError
 from rag_accel.recognition.embeddings import (
     AdoptedEmbeddings,
     KnownEmbeddings,
-    adopt_sentence_transformer,
-    adopt_server,
+    adopt_plain_model,
+    server_adopter,
 )
 from rag_accel.recognition.known_classes import PlainMethod
 from rag_accel_adapters.langchain.hosted import hosted_calls
@@ -26,35 +25,22 @@ _WRITTEN = WrittenMethods(_LEAVES, _INNER)
 
 
 def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    from rag_accel.engines.embedding.models import has_plain_encode
-
-    # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
-    if obj.multi_process or not has_plain_encode(obj._client):
-        return None
-    if not _WRITTEN.are_plain(obj, cls, method):
+    if obj.multi_process or not _WRITTEN.are_plain(obj, cls, method):
         return None
     queries = obj.query_encode_kwargs or obj.encode_kwargs
-    try:
-        return adopt_sentence_transformer(obj._client, queries, obj.encode_kwargs, _one_line)
-    except ConfigError:
-        return None
+    return adopt_plain_model(obj._client, queries, obj.encode_kwargs, _one_line)
 
 
 def _one_line(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _openai(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    """Let small requests of several callers share calls, where no caller could make another."""
-    hosted = hosted_calls(obj, cls, method)
-    return None if hosted is None else adopt_server(hosted)
-
-
+_OPENAI = server_adopter(hosted_calls)
 EMBEDDINGS = KnownEmbeddings(
     {
         "langchain_huggingface.embeddings.huggingface.HuggingFaceEmbeddings": _hugging_face,
-        "langchain_openai.embeddings.base.OpenAIEmbeddings": _openai,
-        "langchain_openai.embeddings.azure.AzureOpenAIEmbeddings": _openai,
+        "langchain_openai.embeddings.base.OpenAIEmbeddings": _OPENAI,
+        "langchain_openai.embeddings.azure.AzureOpenAIEmbeddings": _OPENAI,
     },
     (*_INNER, *_LEAVES),
 )

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rag_accel.errors import ConfigError
 from rag_accel.recognition.embeddings import (
     AdoptedEmbeddings,
     KnownEmbeddings,
-    adopt_sentence_transformer,
-    adopt_server,
+    adopt_plain_model,
+    server_adopter,
 )
 from rag_accel.recognition.known_classes import PlainMethod
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
@@ -34,32 +33,19 @@ _WRITTEN = WrittenMethods(_LEAVES, _INNER)
 
 
 def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    from rag_accel.engines.embedding.models import has_plain_encode
-
-    # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
-    if obj._parallel_process or not has_plain_encode(obj._model):
-        return None
-    if not _WRITTEN.are_plain(obj, cls, method):
+    if obj._parallel_process or not _WRITTEN.are_plain(obj, cls, method):
         return None
     both = {"normalize_embeddings": obj.normalize}
     queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}
-    try:
-        adopted = adopt_sentence_transformer(obj._model, queries, texts, str)
-    except ConfigError:
-        return None
-    return replace(adopted, through_sync=True)
+    adopted = adopt_plain_model(obj._model, queries, texts)
+    return None if adopted is None else replace(adopted, through_sync=True)
 
 
-def _openai(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    """Let small requests of several callers share calls, where no caller could make another."""
-    hosted = hosted_calls(obj, cls, method)
-    return None if hosted is None else adopt_server(hosted)
-
-
+_OPENAI = server_adopter(hosted_calls)
 EMBEDDINGS = KnownEmbeddings(
     {
         "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _hugging_face,
-        "llama_index.embeddings.openai.base.OpenAIEmbedding": _openai,
+        "llama_index.embeddings.openai.base.OpenAIEmbedding": _OPENAI,
     },
     (*_INNER, *_LEAVES),
 )

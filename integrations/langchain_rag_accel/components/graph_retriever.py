@@ -20,10 +20,10 @@ from rag_accel.adoption.graph_search import (
     GraphSearch,
     GraphSearchOptions,
     PathEmbedder,
+    check_embedding,
     check_graph,
 )
 from rag_accel.engine_api import Direction, GraphHit
-from rag_accel.errors import ConfigError
 from rag_accel.graph.stages.graph_retrieval import Link
 
 _OPTIONS = ("k", "hops", "seeds", "link", "relations", "direction", "fan_out", "max_paths")
@@ -145,16 +145,9 @@ class RagAccelGraphRetriever(BaseRetriever):
         return known.made
 
 
-def _check_embedding(embedding: Any) -> None:
-    if not isinstance(embedding, Embeddings):
-        cls = type(embedding)
-        raise ConfigError(
-            "a graph retriever needs embeddings",
-            where="embedding",
-            found="None" if embedding is None else f"{cls.__module__}.{cls.__qualname__}",
-            valid="an Embeddings object of LangChain",
-            hint="RagAccelEmbeddings() embeds on this machine",
-        )
+def _check_embedding(given: Any) -> None:
+    valid = "an Embeddings object of LangChain"
+    check_embedding(given, Embeddings, "embedding", valid, "RagAccelEmbeddings")
 
 
 def _documents(hits: tuple[GraphHit, ...]) -> list[Document]:

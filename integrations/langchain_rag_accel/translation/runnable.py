@@ -9,7 +9,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, get_config_list
 from pydantic import PrivateAttr
 
-from langchain_rag_accel.explanation import leaf_lines
+from langchain_rag_accel.explanation import EXPLANATION
 from langchain_rag_accel.parallel_calls import MAX_AT_ONCE, is_spread
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.batch import arun_batch, run_batch
@@ -36,7 +36,7 @@ def explain_translated(translation: Translation, accelerator: Accelerator) -> st
         "opaque (your own code, and what decides itself what runs; run as it is):",
         *_indented([_named(part) for part in translation.opaque] or ["none"]),
         f"leaves (batches of at most {accelerator.options.max_batch}, {accelerator.cores} cores):",
-        *leaf_lines(translation.program, accelerator),
+        *EXPLANATION.lines(translation.program, accelerator),
         "notes:",
         *_indented([*_notes(translation), *_spread(translation, accelerator)]),
     ]
@@ -121,8 +121,6 @@ class TranslatedRunnable(AcceleratedRunnable):
 
     def explain(self) -> str:
         """Return the RAGraph this runs as, what of it is opaque, and what stays as it was."""
-        pass
-
         if self.translation is None:
             return super().explain()
         return explain_translated(self.translation, self.accelerator)

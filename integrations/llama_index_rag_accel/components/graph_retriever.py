@@ -16,10 +16,10 @@ from rag_accel.adoption.graph_search import (
     GraphSearch,
     GraphSearchOptions,
     PathEmbedder,
+    check_embedding,
     check_graph,
 )
 from rag_accel.engine_api import Direction, GraphHit
-from rag_accel.errors import ConfigError
 from rag_accel.graph.stages.graph_retrieval import Link
 
 _TOP_K = "similarity_top_k"
@@ -131,17 +131,10 @@ async def _avector(model: BaseEmbedding, bundle: QueryBundle, query: str) -> lis
     return await model.aget_agg_embedding_from_queries(bundle.embedding_strs)
 
 
-def _checked_embedding(embed_model: Any) -> BaseEmbedding:
-    if isinstance(embed_model, BaseEmbedding):
-        return embed_model
-    cls = type(embed_model)
-    raise ConfigError(
-        "a graph retriever needs embeddings",
-        where="embed_model",
-        found="None" if embed_model is None else f"{cls.__module__}.{cls.__qualname__}",
-        valid="a BaseEmbedding of LlamaIndex",
-        hint="RagAccelEmbedding() embeds on this machine",
-    )
+def _checked_embedding(given: Any) -> BaseEmbedding:
+    valid = "a BaseEmbedding of LlamaIndex"
+    check_embedding(given, BaseEmbedding, "embed_model", valid, "RagAccelEmbedding")
+    return given
 
 
 def _nodes(hits: tuple[GraphHit, ...]) -> list[NodeWithScore]:

@@ -76,27 +76,13 @@ class RagAccelLLM(LLM):
         seed: of each call's own generator.
         stop: strings that end an answer, or one.
         chat_template: a template in place of the tokenizer's.
-        pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
-        prefix_lanes: most ended prompts kept for those that begin alike; 16 by default. Components
-            that ask for other bounds of one model have an engine each. Bounds that are not named
-            are the accelerator's: those of its ``LocalLLM`` of the same model, if it has one, and
-            its options ``kv_reuse`` and ``kv_folder``.
-        kv_reuse: ``exact``, every prompt is computed; ``full``, approximate: retrieved texts take
-            the state they had behind the system's turn, wherever they stand (FusionRAG section
-            3.1); ``fused``, approximate, too: the tokens of them that the question looks at most
-            are computed again (section 4.2). Texts are known where a search of the same
-            accelerated run found them, or where a call names them: ``chat(messages,
-            documents=nodes)``.
-        recompute_ratio: of ``fused``, the share of the texts' tokens; 0.15 by default.
-        chunk_bytes: most bytes kept of such texts; 1 GiB by default.
-        kv_folder: keeps their state between processes of one user, in files that hold no text; made
-            with mode 0700. Off by default: memory only. All weights are read once for it. See
-            ``rag-accel cache``.
-        kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
-        kv_max_age_s: older files are not used and removed; seconds, any age by default.
-        kv_recipe: ``neighbours`` reads from the folder the states that ``rag-accel cache fill`` has
-            computed behind the most similar texts, where there are any (FusionRAG section 3.1);
-            ``alone``, the default, those behind the system's turn.
+        bounds: the bounds of a ``LocalLLM``: ``pool_bytes``, ``prefix_lanes``, ``kv_reuse``,
+            ``recompute_ratio``, ``chunk_bytes``, ``kv_folder``, ``kv_disk_bytes``, ``kv_max_age_s``
+            and ``kv_recipe``. Components that ask for other bounds of one model have an engine
+            each. Bounds not named are the accelerator's: those of its ``LocalLLM`` of the same
+            model, if it has one, and its options ``kv_reuse`` and ``kv_folder``. Reused texts are
+            known where a search of the same accelerated run found them, or where a call names
+            them: ``chat(messages, documents=nodes)``.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 

@@ -21,7 +21,7 @@ from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.interception.fallback import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity, identity_for
 from rag_accel.interception.leaf_call import is_nested
-from rag_accel.interception.leaf_table import LeafMethod, called_on, plain_class, plain_method
+from rag_accel.interception.leaf_table import OWN, LeafMethod, called_on, plain_class, plain_method
 from rag_accel.recognition.known_classes import full_name
 from rag_accel_adapters.llama_index.proxies import shares_steps
 from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
@@ -132,7 +132,7 @@ def _identity_of(obj: Any) -> RequestIdentity | None:
     """Return the run that a call belongs to, of an accelerated object also outside of any."""
     cls = type(obj)
     is_twin = plain_class(cls) is not cls
-    return identity_for(getattr(cls, "__rag_accel_own__", None)) if is_twin else find_identity()
+    return identity_for(getattr(cls, OWN, None)) if is_twin else find_identity()
 
 
 def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) -> str | None:

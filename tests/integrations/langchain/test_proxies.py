@@ -23,7 +23,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
-from langchain_rag_accel.explanation import explain_inside
+from langchain_rag_accel.explanation import EXPLANATION
 from langchain_rag_accel.leaf_table import PROXIED
 from rag_accel import Accelerator
 from rag_accel.recognition import clients
@@ -256,7 +256,7 @@ def test_small_and_other_indexes_are_searched_plainly(accelerator: Accelerator) 
         plain = one.similarity_search("a", 2)
         with activate(accelerator):
             assert one.similarity_search("a", 2) == plain
-        assert "borrowed" in explain_inside(one, accelerator)
+        assert "borrowed" in EXPLANATION.of(one, accelerator)
     assert measured(accelerator) == {}
 
 
@@ -289,8 +289,8 @@ async def test_each_call_is_seen_once(store: FAISS, accelerator: Accelerator) ->
 
 
 def test_explanation_says_how_it_is_searched(store: FAISS, accelerator: Accelerator) -> None:
-    assert "share looks at its index" in explain_inside(store, accelerator)
-    assert "share looks at its index" in explain_inside(store.as_retriever(), accelerator)
+    assert "share looks at its index" in EXPLANATION.of(store, accelerator)
+    assert "share looks at its index" in EXPLANATION.of(store.as_retriever(), accelerator)
 
 
 # Cross-encoders ----------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ async def test_a_reranker_chooses_what_it_chose(model: Any, accelerator: Acceler
     assert reranked(fast, range(2)) == plain[:2]
     (engine,) = measured(accelerator, "rerank#").values()
     assert engine["items"] == (16 + 16 + 2) * 12
-    assert "share batches" in explain_inside(reranker, accelerator)
+    assert "share batches" in EXPLANATION.of(reranker, accelerator)
 
 
 def test_a_model_with_several_scores_a_pair_is_asked_plainly(

@@ -13,7 +13,7 @@ from cross_encoders import cross_encoder, reranked, reranker_of
 from langchain_huggingface import HuggingFaceEmbeddings
 
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, activate
-from langchain_rag_accel.explanation import explain_inside
+from langchain_rag_accel.explanation import EXPLANATION
 from rag_accel import Accelerator
 
 WHERE = pytest.mark.parametrize("where", ["instance", "class", "subclass"])
@@ -60,7 +60,7 @@ def test_predict_is_seen_at_the_next_call(
     reranker = reranker_of(model)
     with activate(accelerator):
         old = reranked(reranker, [1])
-        assert "share batches" in explain_inside(reranker, accelerator)
+        assert "share batches" in EXPLANATION.of(reranker, accelerator)
         replace(monkeypatch, model.client, where, lambda pairs: np.arange(len(pairs)))
         ((first, second, third),) = reranked(reranker, [1])
     assert [one.metadata["number"] for one in (first, second, third)] == [11, 10, 9]
@@ -95,7 +95,7 @@ def test_the_libraries_own_runs_again_once_it_is_back(
         reranked(reranker, [1])
         monkeypatch.undo()
         assert reranked(reranker, [1, 2]) == plain
-        assert "share batches" in explain_inside(reranker, accelerator)
+        assert "share batches" in EXPLANATION.of(reranker, accelerator)
 
 
 @pytest.fixture

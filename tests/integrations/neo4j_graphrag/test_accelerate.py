@@ -29,7 +29,8 @@ from ng_kit import (
     vector_of,
 )
 
-from neo4j_graphrag_rag_accel import accelerate, activate, explain, upstream
+from neo4j_graphrag_rag_accel import accelerate, activate, explain
+from neo4j_graphrag_rag_accel.integration import INTEGRATION
 from rag_accel import Accelerator, ConfigError
 from rag_accel.telemetry import MemorySink
 from rag_accel.telemetry.events import RequestStarted
@@ -341,10 +342,10 @@ def test_a_model_of_no_known_class_is_named() -> None:
 
 
 def test_a_method_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert upstream.missing_methods() == []
+    assert INTEGRATION.missing_methods() == []
     monkeypatch.delattr("neo4j_graphrag.embeddings.base.Embedder.async_embed_query")
     monkeypatch.delattr("neo4j_graphrag.generation.graphrag.GraphRAG.search")
-    assert upstream.missing_methods() == [
+    assert INTEGRATION.missing_methods() == [
         "neo4j_graphrag.embeddings.base.Embedder.async_embed_query",
         "neo4j_graphrag.generation.graphrag.GraphRAG.search",
     ]

@@ -30,7 +30,7 @@ class LocalLLM:
         dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
         chat_template: a template (Jinja) in place of the tokenizer's.
         bounds: ``kv_reuse``, ``kv_folder``, ``pool_bytes`` and the others of ``LocalOptions``, by
-            name; None for those that are not named.
+            name, which describes each; None for those that are not named.
 
     Raises:
         ConfigError: an unknown bound, or a value out of range.

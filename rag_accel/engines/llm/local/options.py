@@ -30,14 +30,15 @@ class LocalOptions:
 
     Args:
         max_tokens_default: most tokens of a completion whose request does not say.
-        pool_bytes: most bytes of keys and values, of prompts under way and kept.
+        pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
         step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
             computed in pieces of what is left. An interrupt is obeyed between forwards.
         stall_s: seconds that decoding may be held up by a forward, about, by those before it.
             Pieces of prompts are cut smaller to keep to it; where nothing decodes, a forward may
             take four times as long.
         max_requests: requests worth handing over at once; the pool bounds how many of them run.
-        prefix_lanes: most lanes kept of ended sequences for prompts that begin alike.
+        prefix_lanes: most lanes kept of ended sequences for prompts that begin alike; 16 by
+            default.
         max_threads: most threads a forward can use; None for all cores this process may use.
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
             have behind the prompt's head (FusionRAG section 3.1), which is approximate; ``fused``,
@@ -47,10 +48,11 @@ class LocalOptions:
             for that at two thirds of the model's layers.
         selector: of ``fused``, chooses the tokens.
         reuse_always: whether texts are reused also where computing the prompt takes less time.
-        chunk_bytes: most bytes kept of retrieved texts.
+        chunk_bytes: most bytes kept of retrieved texts; 1 GiB by default.
         kv_folder: keeps the state of texts between processes, for programs of one user that
-            trust each other; made with mode 0700. None for memory only.
-        kv_disk_bytes: most bytes of its files; the least lately used go first.
+            trust each other, in files that hold no text; made with mode 0700. None for memory only.
+            All weights are read once for it. See ``rag-accel cache``.
+        kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
         kv_max_age_s: older files are not used and removed, in seconds; None for any age.
         kv_recipe: which state of a text is read from the folder: ``alone``, that behind the
             prompt's head; ``neighbours``, where ``cache fill`` has put one, that behind the texts

@@ -1,0 +1,259 @@
+"""The integration of a framework: its verbs, its switch and its lazy classes, made of one table.
+
+An ``Integration`` is light: it names where things stand, so that it can be asked whether the
+installed version of the framework is understood before anything of it is imported. What needs the
+framework's own classes is an ``Acceleration``, in a module that is imported only then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property, partial
+from importlib import metadata
+from typing import Any, TypeVar
+
+from rag_accel.accelerator import Accelerator
+from rag_accel.config import Options
+from rag_accel.errors import ConfigError
+from rag_accel.interception import patches, plain
+from rag_accel.interception.arguments import chosen
+from rag_accel.interception.coverage import Coverage, Meter, OpenMeters
+from rag_accel.interception.explanation import Explain, Explanation
+from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
+from rag_accel.interception.option_reach import PartsOf, leaf_parts
+from rag_accel.interception.switch import ProcessSwitch
+from rag_accel.interception.twins import twin
+from rag_accel.interception.unread_options import check_options
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceleration:
+    """The accelerated programs of a framework whose version is understood.
+
+    Args:
+        framework: the leaf methods; they are intercepted from now on.
+        make: returns an object accelerated, on an accelerator or on that of the moment; None for
+            what is nothing of the framework's. By default, leaves have twins.
+        takes: the objects that can be accelerated, as an error names them.
+        hint: returns what to do with another object.
+        parts_of: yields the parts of a program with the options that each reads.
+        is_open: tells of an object whose parts are only known once it has made them, so that
+            nothing is concluded of options that none of them reads.
+        explain: returns how an object runs, on an accelerator of its own or the shared one.
+        coverage: returns the coverage of a program.
+        methods: the methods, by class, without which what is done in them is not accelerated.
+    """
+
+    framework: Framework
+    _: KW_ONLY
+    make: Callable[[Any, Accelerator | None], Any] | None = None
+    takes: str = "an object that does work"
+    hint: Callable[[Any], str] = lambda obj: "call the program that uses it inside activate()"
+    parts_of: PartsOf = leaf_parts
+    is_open: Callable[[Any], bool] = lambda obj: False
+    explain: Explain
+    coverage: Callable[[Any], Coverage]
+    methods: Sequence[tuple[type, str]] = ()
+
+    def __post_init__(self) -> None:
+        patches.intercept(self.framework)
+
+    @classmethod
+    def of(cls, framework: Framework) -> Acceleration:
+        """Return the acceleration of a framework whose leaves are all there is to know of it."""
+        kinds = {base.__name__: base.__name__ for base in framework.leaves}
+        meters = OpenMeters(framework.name, partial(Meter, kinds), leaf_parts)
+        return cls(framework, explain=Explanation(framework.name).of, coverage=meters.coverage)
+
+    def made(self, obj: Any, accelerator: Accelerator | None) -> Any:
+        """Return an object accelerated; None for what is nothing of the framework's."""
+        if self.make is not None:
+            return self.make(obj, accelerator)
+        is_leaf = leaf_class(type(obj)).framework is self.framework
+        return twin(obj, accelerator) if is_leaf else None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Integration:
+    """A framework as its users and the machinery that accelerates it meet it.
+
+    It stands in the module ``integration`` of its package, as ``INTEGRATION``.
+
+    Args:
+        name: what users call the framework.
+        package: the integration's package.
+        module: the framework's module; where it cannot be imported, neither can the package.
+        distribution: what that comes in.
+        extra: the extra of this library that installs it.
+        acceleration: where the ``Acceleration`` stands, or a ``Framework`` if that says it all, as
+            ``module:NAME``.
+        roots: what the names of the framework's modules begin with. Where one cannot be imported,
+            the version is not understood and programs run plainly.
+        required: the methods by the full name of their class without which it is not, either.
+        components: the classes of the package that need more than the framework, each with the
+            module of the package that defines it; imported when first asked for.
+    """
+
+    name: str
+    package: str
+    module: str
+    distribution: str
+    extra: str
+    acceleration: str
+    roots: tuple[str, ...]
+    required: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    components: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __reduce__(self) -> Any:
+        return _integration_of, (self.package,)
+
+    # The verbs are methods, so that each integration has them with the same arguments and errors.
+
+    def accelerate(
+        self, obj: T, *, accelerator: Accelerator | None = None, options: Options | None = None
+    ) -> T:
+        """Return an object usable wherever ``obj`` is, whose work is scheduled.
+
+        What does work, and a program entered by known methods, gives an instance of its own class
+        that shares its state; any other runnable of LangChain gives a ``RunnableBinding``. Each
+        call of a program is one request; what only does work is scheduled call by call.
+
+        Args:
+            obj: the object; it stays as it is and may be used beside the result.
+            accelerator: schedules the work; by default one that all objects of the process share.
+            options: options of an accelerator made for this object alone.
+
+        Raises:
+            ConfigError: if ``obj`` is nothing that the framework's integration knows, or both
+                arguments are given, or one of another type.
+            TranslationError: with ``mode="translate"``, if a part of a program is not understood,
+                or if nothing of it can run translated and the options were given for it alone.
+            UnreadOptionWarning: a given option that no part of the object reads, where the program
+                has made warnings errors; otherwise it is a warning, once for an object and an
+                option.
+        """
+        accelerator, known = chosen(accelerator, options), self.loaded
+        made = known.made(obj, accelerator)
+        if made is None:
+            raise ConfigError(
+                "accelerate() does not know this object",
+                found=f"{type(obj).__module__}.{type(obj).__qualname__}",
+                valid=known.takes,
+                hint=known.hint(obj),
+            )
+        if made is not obj and not known.is_open(obj):
+            check_options(obj, accelerator, known.parts_of, options)
+        return made
+
+    def explain(self, obj: Any) -> str:
+        """Return what is inside an accelerated object and how each part runs, one part a line."""
+        return self.loaded.explain(obj, getattr(type(obj), OWN, None))
+
+    @property
+    def activate(self) -> Callable[..., AbstractContextManager[Accelerator]]:
+        """Return ``activate``, which schedules nothing where the version is not understood."""
+        return patches.activate if self.missing() is None else plain.activate
+
+    @cached_property
+    def switch(self) -> ProcessSwitch:
+        """Return the switch for the rest of this process."""
+        return ProcessSwitch(lambda: self.activate())
+
+    @cached_property
+    def loaded(self) -> Acceleration:
+        """Return what needs the framework's classes.
+
+        Raises:
+            ImportError: the framework, or what it needs, is not there.
+        """
+        module, _, name = self.acceleration.partition(":")
+        found = getattr(importlib.import_module(module), name)
+        return Acceleration.of(found) if isinstance(found, Framework) else found
+
+    def missing(self) -> str | None:
+        """Return what the framework lacks, so that nothing of it is accelerated; None if nothing.
+
+        Raises:
+            ImportError: something is missing that is not the framework's.
+        """
+        for path, methods in self.required.items():
+            module, _, cls = path.rpartition(".")
+            found = getattr(importlib.import_module(module), cls, None)
+            for method in methods:
+                if not hasattr(found, method):
+                    return f"{path}.{method}"
+        try:
+            _ = self.loaded
+        except ImportError as error:
+            name = error.name or ""
+            if not name.startswith(self.roots) or name.startswith(self.package):
+                raise
+            return str(error)
+        return None
+
+    def missing_methods(self) -> list[str]:
+        """Return the leaf methods and entries that the framework lacks."""
+        wanted = self.loaded.methods
+        return sorted(
+            {
+                f"{base.__module__}.{base.__qualname__}.{name}"
+                for base, name in wanted
+                if not hasattr(base, name)
+            }
+        )
+
+    def verbs(self) -> dict[str, Any]:
+        """Return the verbs for the package's namespace; warn if not all programs are accelerated.
+
+        Raises:
+            ImportError: the framework is not installed; names the extra.
+        """
+        try:
+            importlib.import_module(self.module)
+        except ImportError as error:
+            raise ImportError(
+                f"{self.package} needs {self.distribution}: pip install 'rag-accel[{self.extra}]'"
+            ) from error
+        missing = self.missing()
+        if missing is not None:
+            self._warn("nothing is accelerated", missing)
+        elif gone := self.missing_methods():
+            self._warn("not all is accelerated", ", ".join(gone))
+        verbs: Any = self if missing is None else plain
+        return {
+            "accelerate": verbs.accelerate,
+            "activate": verbs.activate,
+            "coverage": plain.coverage if missing is not None else self.loaded.coverage,
+            "explain": verbs.explain,
+        }
+
+    def component(self, name: str) -> Any:
+        """Return a class of the package: its module's ``__getattr__``.
+
+        Raises:
+            AttributeError: it has none of this name.
+        """
+        if name not in self.components:
+            raise AttributeError(f"module {self.package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{self.package}.{self.components[name]}"), name)
+
+    def _warn(self, consequence: str, lacking: str) -> None:
+        # The package's logger: that of this library drops what no handler was set up for.
+        logging.getLogger(self.package).warning(
+            "%s: %s %s lacks what interception stands on: %s; programs run plainly there; use a"
+            " version that COMPATIBILITY.md names as tested, or one of those that the extra %r of"
+            " rag-accel accepts in its pyproject.toml",
+            *(consequence, self.distribution, metadata.version(self.distribution), lacking),
+            self.extra,
+        )
+
+
+def _integration_of(package: str) -> Integration:
+    """Return the one integration of a package, for what was pickled with it."""
+    return importlib.import_module(f"{package}.integration").INTEGRATION
