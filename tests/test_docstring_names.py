@@ -65,6 +65,8 @@ IMPERATIVE = re.compile(
     r"Run|Say|Schedule|Score|Search|See|Send|Serve|Share|Show|Sort|Stand|Start|"
     r"Stop|Store|Submit|Sum|Suspend|Take|Tell|Travel|Turn|Wait|Walk|Watch|Write)\b"
 )
+#: Words that begin a question or a free relative clause, which names nothing.
+RELATIVE = re.compile(r"(?:What|How|Where|Which|Whether)\b")
 #: How many are left: the line that says what the package does. It may fall, never rise.
 MOST_IMPERATIVES = 1
 
@@ -187,6 +189,26 @@ def imperatives(tree: ast.AST) -> list[str]:
     return [node.name if isinstance(node, ast.ClassDef) else "module" for node in found]
 
 
+def relatives(tree: ast.AST) -> list[str]:
+    """Return the classes, or ``module``, whose docstrings begin with a relative word."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.ClassDef, ast.Module))]
+    found = [node for node in nodes if RELATIVE.match(ast.get_docstring(node) or "")]
+    return [node.name if isinstance(node, ast.ClassDef) else "module" for node in found]
+
+
+def lone_comments(text: str) -> list[int]:
+    """Return the lines where a comment at the margin stands apart from what is below it."""
+    lines = text.splitlines()
+    found: list[int] = []
+    for at, line in enumerate(lines):
+        if not line.startswith("#") or (at and lines[at - 1].startswith("#")):
+            continue
+        below = next((line for line in lines[at:] if not line.startswith("#")), "")
+        if at and not lines[at - 1].strip() and not below.strip():
+            found.append(at + 1)
+    return found
+
+
 def test_each_name_in_backticks_is_that_of_something() -> None:
     found = [f"{path}: {name}" for path, tree in trees().items() for name in unresolved(tree)]
     assert found == []
@@ -210,3 +232,25 @@ def test_docstrings_of_classes_and_modules_say_what_these_are() -> None:
 def test_a_command_to_a_class_or_module_is_found() -> None:
     text = '"""Say."""\nclass A:\n    """Hold."""\nclass B:\n    """A."""'
     assert imperatives(ast.parse(text)) == ["module", "A"]
+
+
+def test_docstrings_of_classes_and_modules_name_a_thing() -> None:
+    found = [f"{path}: {name}" for path, tree in trees().items() for name in relatives(tree)]
+    assert found == []
+
+
+def test_a_docstring_that_names_nothing_is_found() -> None:
+    text = '"""What is kept."""\nclass A:\n    """How."""\nclass B:\n    """Whatever fits."""'
+    assert relatives(ast.parse(text)) == ["module", "A"]
+
+
+def test_no_comment_stands_alone_between_definitions() -> None:
+    found = [
+        f"{path}:{line}" for path in trees() for line in lone_comments((ROOT / path).read_text())
+    ]
+    assert found == []
+
+
+def test_a_comment_alone_is_found() -> None:
+    assert lone_comments("a = 1\n\n# A heading.\n# Two lines.\n\nb = 2\n") == [3]
+    assert lone_comments("a = 1\n\n# Why b.\nb = 2\n# the end\n") == []
