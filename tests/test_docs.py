@@ -105,7 +105,6 @@ def test_every_extra_is_described(extra: str) -> None:
     sorted(
         {
             registry.ENGINES,
-            registry.ADAPTERS,
             registry.COMMANDS,
             registry.AUTOMATIC,
             *PROJECT["entry-points"],

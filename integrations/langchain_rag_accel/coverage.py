@@ -1,4 +1,4 @@
-"""How much of a LangChain program really passes the scheduler.
+"""The meter of the calls of a LangChain program that pass the scheduler.
 
 LangChain's own callbacks tell of every model and retriever call, wherever it is made; the wrappers
 tell which calls waited for their turn, on an engine or for a permit, and which began at once and

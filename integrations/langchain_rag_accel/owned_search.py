@@ -112,9 +112,6 @@ class _StoreSearch:
         return CopiedSearch(self.identity, _KIND, self.store)
 
 
-# What the coroutines of an ``InMemoryVectorStore`` do, without its search on the loop -----------
-
-
 async def _with_score(search: _StoreSearch, query: str, k: int = 4, **how: Any) -> list[Any]:
     embedding = await search.store.embedding.aembed_query(query)
     return [(document, score) for document, score, _ in await search.afind(embedding, k, **how)]

@@ -223,9 +223,6 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         return self._kept(super().with_retry(**kwargs))
 
 
-# Tools have entries of their own beside those of runnables.
-
-
 def _run_as_request(fast: AcceleratedRunnable, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How much of a LlamaIndex program passes the scheduler.
+"""The meter of the calls of a LlamaIndex program that pass the scheduler.
 
 LlamaIndex's start events tell of every call of a model, embedding, retriever and reranker, wherever
 it is made; the wrappers tell which of them waited for their turn or were reported. An event is

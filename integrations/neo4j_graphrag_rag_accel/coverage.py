@@ -1,4 +1,4 @@
-"""How much of a program of neo4j-graphrag passes the scheduler, as its wrappers tell."""
+"""The meter of the calls of a neo4j-graphrag program that pass the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a program passes the scheduler: what ``coverage()`` of each framework returns.
+"""The share of a program that passes the scheduler, as ``coverage()`` of each framework tells it.
 
 A meter learns of calls from the wrappers, and of what is called past them from its framework.
 """
@@ -107,7 +107,7 @@ class Meter:
 
 
 class Coverage:
-    """How much of a program passes the scheduler, and which options of its accelerator reach it.
+    """The share of a program that passes the scheduler, and the options that reach it.
 
     A context manager: calls made in its blocks are counted, in their contexts and those copied from
     them; calls in threads that carry no context at all count for the block opened last. Without a

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChunkSource:
-    """What the state of all texts depends on that are encoded alike.
+    """Everything but its own tokens that the KV cache of a text depends on.
 
     Args:
         model: identifies the weights, their dtype and how the state is computed.

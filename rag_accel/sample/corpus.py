@@ -23,8 +23,6 @@ from rag_accel.sample.file_text import LoadReport, SkippedDocument
 from rag_accel.sample.markup import plain_text, prose_paragraphs
 from rag_accel.sample.source_files import BAD_SOURCE, is_public_source, read_sources, walk_sources
 
-# Read what installed packages say about themselves: their description, then their docstrings.
-
 _DESCRIPTION_CHUNKS = 4
 _RECORDED_SOURCE = re.compile(r"^([\w./]+\.py),", re.MULTILINE)
 _NAME_SEPARATORS = re.compile(r"[-_.]+")

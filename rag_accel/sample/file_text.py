@@ -39,7 +39,7 @@ class UnreadableFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """What a file says: its title, if it names one, and ``(heading, paragraphs)`` parts."""
+    """The text of a file: its title, if it names one, and ``(heading, paragraphs)`` parts."""
 
     title: str | None
     parts: tuple[tuple[str, tuple[str, ...]], ...]

@@ -169,9 +169,6 @@ def _ended(text: str) -> str:
     return text if inner.endswith((".", "!", "?", ":", ";", ",")) else f"{text}."
 
 
-# Read the public modules below a folder of Python source as documents.
-
-
 _MAX_BYTES = 2_000_000
 _SKIPPED_FOLDERS = frozenset(
     {

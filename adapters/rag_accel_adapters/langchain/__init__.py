@@ -1,1 +1,1 @@
-"""What LangChain objects are made of."""
+"""The parts of LangChain and LangGraph objects."""

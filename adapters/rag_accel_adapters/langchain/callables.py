@@ -1,4 +1,4 @@
-"""What a callable holds: through closures, globals, bound objects, partials and helpers.
+"""Objects that a callable reaches by closures, globals, bound objects, partials and helpers.
 
 Reads code and cells, runs nothing. What a callable computes, or takes from a container when it
 runs, stays unknown.

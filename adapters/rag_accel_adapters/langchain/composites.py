@@ -35,7 +35,7 @@ class RunAll(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """What is known of one method that makes independent calls one by one.
+    """One method that makes independent calls one by one.
 
     Args:
         spread: the same with its calls run by its first argument.
@@ -62,9 +62,6 @@ def composite_of(method: Method | None) -> Composite | None:
     place = f"{getattr(method, '__module__', '')}.{getattr(method, '__qualname__', '')}"
     known = _KNOWN.get(place)
     return known if known is not None and digest_of(method) in known.digests else None
-
-
-# The methods ------------------------------------------------------------------------------------
 
 
 def _rank_fusion(

@@ -1,4 +1,4 @@
-"""What LangGraph's own objects are made of, by the names that a graph's owner gave.
+"""The parts of LangGraph's own objects, by the names that a graph's owner gave.
 
 LangGraph is looked into only where it is loaded; nothing here imports it.
 """

@@ -16,4 +16,4 @@ class QueriedGraph(
         "langchain_community.graphs.networkx_graph.NetworkxEntityGraph",
     ),
 ):
-    """What a chain asks for knowledge, by a query of its database or by an entity's name."""
+    """The graph that a chain asks, by a query of its database or by an entity's name."""

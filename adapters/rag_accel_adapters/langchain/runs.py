@@ -1,4 +1,9 @@
-"""Calls of a translated program: the runs they have open, and their results."""
+"""Calls of a translated program: the runs they have open, and their results.
+
+A composite that was taken apart has a run of its own, kept as LangChain keeps it: it starts before
+its first child, its children are told of it, and it ends with its result or with the error that
+left it, all by LangChain's own functions and in the context of the composite's own code.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,6 @@ from langchain_core.runnables.config import (
 )
 
 from rag_accel_adapters.langchain.parts import ProgramPart
-
-# The runs that one call of a translated program has open, and its result.
 
 
 class Stopped(BaseException):
@@ -101,13 +104,6 @@ class CallState:
         with self._lock:
             return list(reversed(self._open))
 
-
-# Keep the callback runs of a translated program as LangChain keeps them.
-#
-# A composite that was taken apart has a run of its own: it starts before its first child, its
-# children are told of it, and it ends with its result or with the error that left it. What a
-# composite's own code would do is done here, with LangChain's own functions, in the context it
-# would be done in.
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from rag_accel_adapters.langchain.runs import CompositeRun, here
 
 @dataclass(frozen=True, slots=True)
 class StageValue:
-    """What one stage hands to the next.
+    """A value that one stage hands to the next.
 
     Args:
         scope: the innermost composite that is open.

@@ -120,9 +120,6 @@ def _batches(runnable: Any, method: str) -> bool:
     return getattr(type(runnable), method) is not getattr(Runnable, method)
 
 
-# Steps ------------------------------------------------------------------------------------------
-
-
 def _steps(root: ProgramPart) -> tuple[TranslatedStep, ...]:
     """Return the steps inside a program, each behind those it waits for."""
     steps: list[TranslatedStep] = []
@@ -182,9 +179,6 @@ def _append(steps: list[TranslatedStep], part: ProgramPart, what: str, step: Tra
         name = f"{wanted}-{number}"
     steps.append(replace(step, name=name))
     return name
-
-
-# Graphs -----------------------------------------------------------------------------------------
 
 
 def _lines(steps: Sequence[TranslatedStep]) -> dict[str, TranslatedStep]:

@@ -1,4 +1,4 @@
-"""Whether classes and objects of a library are as its own modules wrote them.
+"""Checks that classes and objects of a library are as its own modules wrote them.
 
 A tracer, a gateway or a subclass may replace any method, of a class or of one object, at any time.
 What it does may depend on the caller, so work of several callers is joined only where none did.
@@ -27,7 +27,7 @@ _DECISIVE = frozenset({"__call__", "__getattr__", "__getattribute__", "__init__"
 
 @dataclass(frozen=True, slots=True)
 class _ShippedClass:
-    """What a class held when it was found to be as shipped; the values are kept alive."""
+    """The attributes of a class when it was found to be as shipped; the values are kept alive."""
 
     values: tuple[Any, ...]
     ids: list[int]

@@ -1,4 +1,4 @@
-"""What a call of ``generate`` of transformers asks for, where that is greedy decoding."""
+"""Calls of ``generate`` of transformers that ask for greedy decoding."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is known of LlamaIndex's objects: their insides are looked at here and nowhere else."""
+"""The insides of LlamaIndex's objects, which no other room looks at."""

@@ -47,7 +47,7 @@ _GRAPH_METHODS = ("get_triplets", "_get_relation_key")
 
 
 class _GraphState:
-    """What a graph held at one moment, and the index of it once it was made.
+    """The contents of a graph at one moment, and the index of it once it was made.
 
     Args:
         graph: is read; nothing of it is kept but its nodes and the names in it.

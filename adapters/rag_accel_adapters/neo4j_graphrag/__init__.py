@@ -1,1 +1,1 @@
-"""What this library understands of neo4j-graphrag objects."""
+"""The parts of neo4j-graphrag objects."""

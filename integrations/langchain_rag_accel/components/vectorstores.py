@@ -28,12 +28,8 @@ from rag_accel.errors import IndexFileError
 from rag_accel.interception.fallback import start_in_pool
 from rag_accel.interception.identity import identity_for
 
-# Tell whether embeddings make the vectors of a stored index: by what they compute, not by name.
-#
-# A name says too little: one class makes many kinds of vectors, and a model keeps its vectors when
-# it is moved. So a few of the stored documents are embedded again and compared with what is stored.
-# That needs nothing in the file that older ones lack, and no call of the embeddings when saving.
-
+#: Stored documents embedded again to tell whether embeddings make the vectors of a stored index.
+#: A name says too little: one class makes many kinds of vectors, and a moved model keeps its own.
 NUM_COMPARED = 3
 
 MAX_DIFFERENCE = 0.1

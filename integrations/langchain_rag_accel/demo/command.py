@@ -71,9 +71,6 @@ def prompt_values(values: dict[str, Any]) -> dict[str, str]:
     return {"context": format_passages(passages), "question": values["question"]}
 
 
-# ``rag-accel demo``: the main job, from documents to a comparison.
-
-
 HELP = "answer questions over real documents, plain and accelerated, and compare"
 
 

@@ -100,8 +100,6 @@ async def _run_tasks(chain: Any, questions: Sequence[str], users: int) -> Load:
     return Load(tuple(answers), tuple(latencies), time.perf_counter() - started)
 
 
-# Measure both arms at each level of concurrency, in both shapes, and keep the worse for us.
-
 USERS = (1, 16, 64)
 #: Questions each user asks about, and the least and most questions of a level.
 PER_USER, FEWEST = 8, 128

@@ -1,4 +1,4 @@
-"""What the demo runs on: documents, questions, embeddings and an indexed store."""
+"""The material of the demo: documents, questions, embeddings and an indexed store."""
 
 from __future__ import annotations
 

@@ -73,9 +73,6 @@ def _is_tie(store: Any, question: str, left: list[str], right: list[str]) -> boo
     )
 
 
-# Say what the demo found, for people and as JSON.
-
-
 def as_json(comparison: Comparison, levels: Sequence[Level], explain: str) -> dict[str, Any]:
     """Return the machine-readable result."""
     return {

@@ -20,7 +20,7 @@ from rag_accel_adapters.langchain.translate import Translation
 
 @dataclass(frozen=True, slots=True)
 class TranslatedCall:
-    """What one call of a translated program needs.
+    """The state of one call of a translated program.
 
     Args:
         identity: the request it is.

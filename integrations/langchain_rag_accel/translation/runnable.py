@@ -89,9 +89,6 @@ def _indented(lines: Iterator[str] | list[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-# Run a LangChain program as a RAGraph: its parts stay LangChain's, when they run is ours.
-
-
 class TranslatedRunnable(AcceleratedRunnable):
     """The bound runnable, whose parts run as soon as what they need is there.
 

@@ -26,7 +26,7 @@ from rag_accel.recognition.sources import digest_of
 
 
 class Outcome(Protocol):
-    """What a call has returned or raised."""
+    """The result of a call, or what it has raised."""
 
     def result(self) -> Any:
         """Return what it returned or raise what it raised."""
@@ -48,7 +48,7 @@ def _query_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class BlockingMethod:
-    """What is known of one async method that makes a blocking call.
+    """One async method that makes a blocking call.
 
     Args:
         body: the same with that call made by its first argument.
@@ -63,9 +63,6 @@ class BlockingMethod:
     digests: frozenset[str]
     given: Callable[[tuple[Any, ...], dict[str, Any]], list[object]] = _query_given
     only_named: bool = False
-
-
-# The methods of stores ---------------------------------------------------------------------------
 
 
 def _stored(base: type, name: str) -> Body:
@@ -123,8 +120,6 @@ _OF_STORES: Mapping[type, Mapping[str, str]] = {
         "aget_schema": "8eef238d46d8afab",
     },
 }
-
-# The methods ------------------------------------------------------------------------------------
 
 
 async def _transformed_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:

@@ -25,9 +25,6 @@ T = TypeVar("T")
 _SEPARATOR = "\n---------------------\n"
 
 
-# The methods ------------------------------------------------------------------------------------
-
-
 def _sub_questions(run_all: RunCalls, engine: Any, query_bundle: Any) -> Any:
     payload = {EventPayload.QUERY_STR: query_bundle.query_str}
     with engine.callback_manager.event(CBEventType.QUERY, payload=payload) as query_event:

@@ -1,4 +1,4 @@
-"""What is known of a method of LlamaIndex that makes calls which do not need each other."""
+"""Methods of LlamaIndex whose calls do not depend on each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunTasks(RunCalls, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndependentCalls:
-    """What is known of one method that makes independent calls one by one.
+    """One method that makes independent calls one by one.
 
     Args:
         body: the same with its calls run by its first argument.

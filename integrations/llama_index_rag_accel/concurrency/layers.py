@@ -1,4 +1,4 @@
-"""What LlamaIndex puts around the methods of its classes: spans, and the events of models."""
+"""LlamaIndex's layers around the methods of its classes: spans, and the events of models."""
 
 from __future__ import annotations
 

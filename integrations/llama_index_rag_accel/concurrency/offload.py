@@ -162,7 +162,7 @@ _ABSENT = object()
 
 
 class CallOutcome:
-    """What a call has returned or raised, and what it has set in its context."""
+    """The result of a call or what it has raised, and the context that it left."""
 
     __slots__ = ("_changes", "_error", "_value")
 

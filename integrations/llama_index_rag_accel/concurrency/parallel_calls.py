@@ -90,7 +90,7 @@ def _run_all(
 
 
 class _RunTasks:
-    """What runs the coroutines of one method, or tells it how many to run at once."""
+    """A runner of the coroutines of one method, or the number that it may run at once."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
