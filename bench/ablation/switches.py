@@ -18,7 +18,7 @@ from langchain_rag_accel import parallel_calls
 from rag_accel.accelerator import accelerator
 from rag_accel.config import Options
 from rag_accel.engines.batching import BatchLimits
-from rag_accel.engines.embedding import engine as embedding_engine
+from rag_accel.engines.embedding import encoder_engine as embedding_engine
 from rag_accel.engines.embedding.microbatches import MicroBatches
 from rag_accel.engines.retrieval.coded import codes
 from rag_accel.engines.retrieval.vectors import nearest_clusters
