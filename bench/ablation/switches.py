@@ -20,7 +20,7 @@ from rag_accel.config import Options
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import encoder_engine as embedding_engine
 from rag_accel.engines.embedding.microbatches import MicroBatches
-from rag_accel.engines.retrieval.coded import codes
+from rag_accel.engines.retrieval.coded import encoder as code_encoder
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.engines.retrieval.vectors.row_places import RowPlaces
 from rag_accel.interception import wrappers
@@ -110,7 +110,7 @@ def split_cache_lines() -> AbstractContextManager[None]:
             kept.append(make())
         return kept[-1]
 
-    return _instead(codes, "made_aligned", made)
+    return _instead(code_encoder, "made_aligned", made)
 
 
 # The scheduler and its driver ------------------------------------------------------------------

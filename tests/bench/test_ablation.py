@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -206,6 +207,20 @@ def test_arms_take_turns_after_a_warm_up_that_does_not_count() -> None:
 def test_vectors_may_differ_as_two_runtimes_do_and_no_more() -> None:
     assert same_vectors([1.0, 0.5], [1.0, 0.5 + 5e-6])
     assert not same_vectors([1.0, 0.5], [1.0, 0.501])
+
+
+SWITCHES = [
+    switch
+    for name, switch in vars(switches).items()
+    if inspect.isfunction(switch) and switch.__module__ == switches.__name__
+    if name[0] != "_" and not inspect.signature(switch).parameters
+]
+
+
+@pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.__name__)
+def test_a_switch_finds_what_it_replaces(switch: Any) -> None:
+    with switch():
+        pass
 
 
 def test_a_switch_holds_for_its_arm_only() -> None:
