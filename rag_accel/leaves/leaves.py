@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
@@ -36,8 +36,6 @@ from rag_accel.scheduler.messages import (
     NodeSpec,
 )
 from rag_accel.system.loops import runs_in_loop
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
