@@ -308,7 +308,10 @@ def _parse(key: str, text: str, hint: Any) -> Any:
 
 def _check(name: str, value: Any, hint: Any, meta: Mapping[str, Any]) -> None:
     if get_origin(hint) is tuple:
-        _check_names(name, value)
+        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+            raise ConfigError(
+                "bad option value", where=name, found=repr(value), valid="a tuple of strings"
+            )
         return
     choices = get_args(hint)
     if choices and all(isinstance(choice, str) for choice in choices):
@@ -329,10 +332,3 @@ def _check(name: str, value: Any, hint: Any, meta: Mapping[str, Any]) -> None:
     if too_low or too_high or value != value:
         bounds = f"from {low}" + (f" to {high}" if high is not None else "")
         raise ConfigError("option out of range", where=name, found=repr(value), valid=bounds)
-
-
-def _check_names(name: str, value: Any) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
-        raise ConfigError(
-            "bad option value", where=name, found=repr(value), valid="a tuple of strings"
-        )

@@ -14,7 +14,7 @@ from rag_accel.interception.identity import current_run
 from rag_accel.interception.leaf_call import is_inside_leaf
 from rag_accel.interception.leaf_table import leaf_methods, plain_method
 from rag_accel.interception.parallel_calls import MAX_AT_ONCE, run_side_by_side
-from rag_accel.leaves.arrivals import runs_in_loop
+from rag_accel.system.loops import runs_in_loop
 from rag_accel_adapters.langchain.composites import composite_of, spread
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from rag_accel.accelerator.accelerator import Accelerator
 from rag_accel.accelerator.default import default_accelerator, shutdown
-from rag_accel.accelerator.live import forget_program, keeping_texts
+from rag_accel.accelerator.program_requests import forget_program, keeping_texts
 from rag_accel.leaves.identity import RequestIdentity, current_request
 from rag_accel.leaves.leaves import Leaves, Work
 

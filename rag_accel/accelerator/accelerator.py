@@ -8,16 +8,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from rag_accel.accelerator.embedder_lists import ListedEmbedders
 from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.found_devices import is_auto
-from rag_accel.accelerator.live import live
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
-from rag_accel.accelerator.program_requests import ProgramRequests
+from rag_accel.accelerator.program_requests import ProgramRequests, live
 from rag_accel.config import Options
 from rag_accel.engine_api import (
     ROLES,
@@ -418,12 +416,7 @@ class Accelerator(ProgramRequests):
     def __enter__(self) -> Accelerator:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -120,7 +120,7 @@ class EngineTable:
         if holder is None:
             return  # nobody's in particular: its engine stays
         try:
-            end = weakref.finalize(holder, _let_go, weakref.ref(self), key, known, id(holder))
+            end = weakref.finalize(holder, let_go, weakref.ref(self), key, known, id(holder))
         except TypeError:  # nobody can tell when it goes: its engine stays
             return
         end.atexit = False
@@ -146,10 +146,11 @@ class EngineTable:
             return self._borrowed[name]
 
 
-def _let_go(table: weakref.ref[EngineTable], key: _Key, known: _Adopted, holder: int) -> None:
+def let_go(table: weakref.ref[Any], *use: object) -> None:
+    """Let a table forget a use of something, whose holder is gone, if it is there itself."""
     alive = table()
     if alive is not None:
-        alive.let_go(key, known, holder)
+        alive.let_go(*use)
 
 
 def _weak(obj: Any) -> weakref.ref[Any] | None:

@@ -36,11 +36,6 @@ class FoundDevices:
     auxiliary: tuple[str, ...] = ()
 
     @property
-    def is_heterogeneous(self) -> bool:
-        """Tell whether devices of both kinds compute."""
-        return bool(self.auxiliary)
-
-    @property
     def listed(self) -> tuple[str, ...]:
         """Return all of them, the most preferred first."""
         return self.main + self.auxiliary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import count, cycle
+from itertools import count, cycle, islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -175,10 +175,10 @@ def measure_members(
             reproducible=options.reproducible,
             threads=cores,
         )
-        for each in joining.joined:
-            closing.callback(close, each.member)
+        for joined in joining.joined:
+            closing.callback(close, joined.member)
         wait_until_compiled(COMPILE_S)  # what runs from then on is what counts
-        known = texts or [_default_text()]
+        known = texts or [" ".join(islice(cycle(_WORDS), _NUM_WORDS))]
         distinct = _distinct(known)
         here = next((each.spec.name for each in joining.joined if each.spec.max_threads), None)
         found = [
@@ -241,10 +241,6 @@ def _distinct(texts: Sequence[str]) -> Callable[[int], list[str]]:
         return [f"{next(source)} {next(numbers)}" for _ in range(size)]
 
     return some
-
-
-def _default_text() -> str:
-    return " ".join(_WORDS[place % len(_WORDS)] for place in range(_NUM_WORDS))
 
 
 def _described(member: MeasuredMember) -> dict[str, Any]:

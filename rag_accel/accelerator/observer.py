@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from rag_accel.accelerator.call_events import (
-    begin_events,
-    call_events,
-    end_events,
-    lone_call_events,
-)
 from rag_accel.scheduler.commands import (
     Command,
     DropEngine,
@@ -30,6 +24,7 @@ from rag_accel.scheduler.messages import (
     NodeKey,
     OwnedEngineAdded,
     ProgramBegan,
+    ProgramEnded,
     Reported,
     RequestArrived,
     RequestClosed,
@@ -110,14 +105,14 @@ class SchedulerObserver:
         for fact in event.facts:
             if isinstance(fact, CallMade):
                 calls.setdefault(fact.engine, []).append(fact)
-                is_alone = not self._is_in_request(fact, state)
-                self._trace(lone_call_events if is_alone else call_events, fact)
+                is_alone = fact.request not in self._programs and state.find(fact.request) is None
+                self._trace(_lone_call_events if is_alone else _call_events, fact)
             elif isinstance(fact, ProgramBegan):
                 self._programs.add(fact.request)
-                self._trace(begin_events, fact)
+                self._trace(_begin_events, fact)
             else:
                 self._programs.discard(fact.request)
-                self._trace(end_events, fact)
+                self._trace(_end_events, fact)
         for engine, made in calls.items():
             cells = self._cells.get(engine) or self._find_cells(engine)
             durations = [call.ended_at - call.began_at for call in made]
@@ -126,9 +121,6 @@ class SchedulerObserver:
     def _trace(self, make: Callable[[F], Iterable[trace.TraceEvent]], fact: F) -> None:
         if self._tracer.wanted:
             self._tracer.emit_later(make, fact)
-
-    def _is_in_request(self, call: CallMade, state: SchedulerState) -> bool:
-        return call.request in self._programs or state.find(call.request) is not None
 
     def _leaf_arrived(self, event: LeafArrived, now: float, state: SchedulerState) -> None:
         wanted = self._tracer.wanted
@@ -154,17 +146,8 @@ class SchedulerObserver:
         if isinstance(event, StepEnded) and trace.FirstOutput in self._tracer.wanted:
             self._first_outputs(event, now)
         if started is not None and trace.StepEnded in self._tracer.wanted:
-            self._tracer.emit(
-                trace.StepEnded(
-                    now,
-                    event.engine,
-                    event.step,
-                    started.admitted,
-                    started.threads,
-                    event.duration_s,
-                    not failed,
-                )
-            )
+            ran = event.step, started.admitted, started.threads, event.duration_s
+            self._tracer.emit(trace.StepEnded(now, event.engine, *ran, not failed))
 
     def _count_tokens(self, event: StepEnded, now: float) -> None:
         for report in event.reports:
@@ -245,19 +228,8 @@ class SchedulerObserver:
             after = spec.after
             if self._grown and (cause := self._grown.get(request, {}).get(name)) is not None:
                 after = tuple(dict.fromkeys((*after, cause)))
-            self._tracer.emit(
-                trace.NodeDispatched(
-                    now,
-                    request,
-                    name,
-                    spec.engine,
-                    waited_s,
-                    spec.kind,
-                    after,
-                    spec.depth,
-                    spec.size,
-                )
-            )
+            told = spec.engine, waited_s, spec.kind, after, spec.depth, spec.size
+            self._tracer.emit(trace.NodeDispatched(now, request, name, *told))
 
     def _engine_dropped(self, command: DropEngine, now: float, state: SchedulerState) -> None:
         """Forget an engine that has left: there may be one for every request."""
@@ -265,7 +237,9 @@ class SchedulerObserver:
         self._lost.pop(command.engine, None)
         self._cells.pop(command.engine, None)
         self._metrics.retire_engine(command.engine)
-        self._tracer.let_go(lambda kept: _is_joining_of(kept, command.engine))
+        self._tracer.let_go(
+            lambda kept: isinstance(kept, trace.EngineJoined) and kept.engine == command.engine
+        )
 
     def _node_ended(self, command: EndNode, now: float, state: SchedulerState) -> None:
         key = command.node
@@ -314,8 +288,28 @@ class SchedulerObserver:
             self._tracer.emit(trace.RequestEnded(now, command.request, command.outcome, node))
 
 
-def _is_joining_of(event: trace.TraceEvent, engine: str) -> bool:
-    return isinstance(event, trace.EngineJoined) and event.engine == engine
+def _begin_events(program: ProgramBegan) -> Iterator[trace.TraceEvent]:
+    """Yield the start of a program that is not opened."""
+    yield trace.RequestStarted(program.arrived_at, program.request, "program")
+
+
+def _end_events(program: ProgramEnded) -> Iterator[trace.TraceEvent]:
+    """Yield the end of a program that was never opened."""
+    yield trace.RequestEnded(program.closed_at, program.request, "done")
+
+
+def _call_events(call: CallMade) -> Iterator[trace.TraceEvent]:
+    """Yield the events of a call of a request."""
+    node = (call.request, call.name, call.engine)
+    yield trace.NodeDispatched(call.began_at, *node, 0.0, call.kind)
+    outcome = "done" if call.ok else "failed"
+    yield trace.NodeFinished(call.ended_at, *node, outcome, call.ended_at - call.began_at)
+
+
+def _lone_call_events(call: CallMade) -> Iterator[trace.TraceEvent]:
+    """Yield the events of a call that is a request of its own."""
+    yield trace.RequestStarted(call.arrived_at, call.request, "leaf")
+    yield from _call_events(call)
 
 
 _NOTE: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], None]] = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rag_accel.accelerator.device_groups import group_of, listed_members
-from rag_accel.accelerator.engine_table import EngineTable
+from rag_accel.accelerator.engine_table import EngineTable, let_go
 from rag_accel.accelerator.listed_devices import CopiedModel, is_sentence_transformer
 from rag_accel.accelerator.placed_models import (
     PlacedModel,
@@ -192,7 +192,7 @@ class ProgramEmbedders:
     def _hold(self, key: _Key, placing: _Placing, holder: Any) -> None:
         try:
             placing.holders[id(holder)] = weakref.ref(holder)
-            end = weakref.finalize(holder, _let_go, weakref.ref(self), key, placing, id(holder))
+            end = weakref.finalize(holder, let_go, weakref.ref(self), key, placing, id(holder))
         except TypeError:
             placing.holders[id(holder)] = None
             return
@@ -310,14 +310,6 @@ class ProgramEmbedders:
                 self._table.own(model, "embedding", lambda: group, placing.variant, holder)
                 is_joined = True
         return is_joined
-
-
-def _let_go(
-    embedders: weakref.ref[ProgramEmbedders], key: _Key, placing: _Placing, holder: int
-) -> None:
-    alive = embedders()
-    if alive is not None:
-        alive.let_go(key, placing, holder)
 
 
 def _abort(members: Sequence[Any]) -> None:

@@ -1,14 +1,50 @@
-"""Requests of intercepted programs, opened and closed around their runs."""
+"""The accelerators of this process that are still in use, and requests of programs on them."""
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rag_accel.config import Options
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.scheduler.driver import Driver
+from rag_accel.scheduler.driver.ending import end_daemons_quietly
 from rag_accel.scheduler.messages import ProgramLeft, RequestClosed, RequestOpened
+
+if TYPE_CHECKING:
+    from rag_accel.accelerator.accelerator import Accelerator
+
+live: weakref.WeakSet[Accelerator] = weakref.WeakSet()
+
+
+@atexit.register
+def close_all() -> None:
+    """Close every accelerator still open; runs at interpreter exit."""
+    end_daemons_quietly()
+    for accelerator in list(live):
+        accelerator.close()
+
+
+def forget_program(program: str) -> None:
+    """Have every accelerator forget a program whose object is gone."""
+    for accelerator in list(live):
+        accelerator.forget_program(program)
+
+
+def keeping_texts(namespace: str | None) -> list[Accelerator]:
+    """Return the accelerators whose engines keep what they have computed of documents.
+
+    Args:
+        namespace: tenant; None for all.
+    """
+    return [
+        accelerator
+        for accelerator in list(live)
+        if accelerator.keeps_texts and namespace in (None, accelerator.options.namespace)
+    ]
 
 
 class ProgramRequests:
@@ -22,11 +58,8 @@ class ProgramRequests:
 
     def open_request(self, program: str, deadline_s: float | None = None) -> RequestIdentity:
         """Start a run of an intercepted program; ``close_request`` must follow."""
-        now = self._driver.now()
-        limit = self.options.deadline_s if deadline_s is None else deadline_s
-        deadline = None if limit is None else now + limit
-        request = self._driver.new_request()
-        identity = RequestIdentity(self, request, now, deadline, program)  # pyright: ignore[reportArgumentType]
+        identity = self.anonymous(program, deadline_s)
+        request, now, deadline = identity.request, identity.arrived_at, identity.deadline
         if self.options.on_full == "raise":  # one that has begun is not to be refused later on
             self._driver.note(RequestOpened(request, program, now, deadline))
         elif self._driver.begin_program(request, program, now, deadline):
@@ -63,10 +96,10 @@ class ProgramRequests:
         finally:
             self.close_request(identity)
 
-    def anonymous(self, program: str = "") -> RequestIdentity:
+    def anonymous(self, program: str = "", deadline_s: float | None = None) -> RequestIdentity:
         """Return an identity for a run that is not opened, such as a single call's."""
         now = self._driver.now()
-        limit = self.options.deadline_s
+        limit = self.options.deadline_s if deadline_s is None else deadline_s
         deadline = None if limit is None else now + limit
         request = self._driver.new_request()
         return RequestIdentity(self, request, now, deadline, program)  # pyright: ignore[reportArgumentType]

@@ -22,8 +22,6 @@ from rag_accel.graph.writers import clashes_in_region
 
 InstanceName = NewType("InstanceName", str)
 
-DEFAULT_MAX_TURNS = 64
-
 
 @dataclass(frozen=True, slots=True)
 class StageInstance:
@@ -72,7 +70,7 @@ def grow(
     graph: RAGraph | FrozenRAGraph,
     entry: str | Sequence[str] = START,
     existing: Iterable[StageInstance] = (),
-    max_turns: int = DEFAULT_MAX_TURNS,
+    max_turns: int = 64,
 ) -> tuple[StageInstance, ...]:
     """Return the instances that START or a condition's answer sets free, in topological order.
 

@@ -1,4 +1,4 @@
-"""Functions that read, take apart or join lists in a way that passes may use.
+"""Functions of lists and texts of which passes know something that they plan with.
 
 They mean the same without the passes: a list is read when its completion has ended. The pass
 ``pipeline_decoding`` may let an item be taken as soon as it is written, and ``rerank_by_source``
@@ -50,3 +50,14 @@ class UnionFunction:
     """
 
     __slots__ = ()
+
+
+class TextFunction:
+    """A function that returns a text of a length known before it is called (Teola 4.2, Pass 3)."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def about_tokens(self) -> int:
+        """Return how many tokens the text has, about."""

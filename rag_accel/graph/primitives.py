@@ -89,6 +89,10 @@ class PrimitiveGraph:
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.primitives, self.external))
 
+    def writers(self, value: ValueName) -> list[Primitive]:
+        """Return the primitives that write a value."""
+        return [primitive for primitive in self.primitives if primitive.output == value]
+
     def edit(self, *, put: Iterable[Primitive] = (), remove: Iterable[str] = ()) -> Self:
         """Apply many changes with one copy; return this very object if they change nothing.
 

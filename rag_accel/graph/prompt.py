@@ -6,6 +6,7 @@ Attribute access, indexing, conversions and format specs are no part of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from string import Formatter
 from typing import NewType
@@ -34,6 +35,15 @@ def split_prompt(template: str) -> tuple[PromptPiece, ...]:
     except (TypeError, ValueError) as error:
         raise _malformed(template, str(error)) from None
     return tuple(_piece(template, *part) for part in parsed)
+
+
+def join_prompt(pieces: Iterable[PromptPiece]) -> str:
+    """Return the template that ``split_prompt`` takes apart into these pieces."""
+    text = ""
+    for piece in pieces:
+        text += piece.literal.replace("{", "{{").replace("}", "}}")
+        text += "" if piece.value is None else f"{{{piece.value}}}"
+    return text
 
 
 def placeholders(template: str) -> tuple[ValueName, ...]:

@@ -31,10 +31,14 @@ def verify(
     Args:
         engines: those the graph may name; without them no rule about engines is checked.
     """
-    found = offenders(graph, stage, engines)
+    refuse(f"not a valid {stage}", offenders(graph, stage, engines))
+
+
+def refuse(what: str, found: tuple[str, ...]) -> None:
+    """Raise one GraphError that lists all offenders, if there are any."""
     if found:
         many = "1 offender" if len(found) == 1 else f"{len(found)} offenders"
-        raise GraphError(f"not a valid {stage}", found=many, offenders=found)
+        raise GraphError(what, found=many, offenders=found)
 
 
 def offenders(

@@ -11,7 +11,7 @@ from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.config import is_enabled
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
-from rag_accel.leaves.permits import BegunCall, Permit
+from rag_accel.leaves.leaves import BegunCall, Permit
 
 #: How a call passed the scheduler: an owned engine has its work, or it is the program's own and
 #: waited for its turn, or began at once and was reported.

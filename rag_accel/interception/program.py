@@ -19,7 +19,7 @@ from rag_accel.interception.identity import activated, current_run, lent
 from rag_accel.interception.leaf_call import inside
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.wrappers import StreamScope
-from rag_accel.leaves.arrivals import leaf_depth
+from rag_accel.leaves.identity import leaf_depth
 
 _numbers = count(1)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from asyncio import AbstractEventLoop, _get_running_loop
+from collections.abc import Callable
 from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING
@@ -13,25 +12,15 @@ from weakref import ref
 from rag_accel.leaves.retrieved_documents import RetrievedDocuments
 from rag_accel.scheduler.messages import RequestId
 from rag_accel.system.forks import forks
+from rag_accel.system.locks import RenewedLock
 
 if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
     from rag_accel.scheduler.driver import BegunCall
 
 
-class _Streams:
-    """The lock under which runs count their streams; reentrant, as a collected stream ends, too."""
-
-    def __init__(self) -> None:
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)
-
-    def renew(self) -> None:
-        """Replace the lock: its holder before a fork is gone."""
-        self.lock = threading.RLock()
-
-
-_streams = _Streams()
+#: held while runs count their streams; reentrant, as a collected stream ends, too
+_streams = RenewedLock()
 
 
 class RequestIdentity:
@@ -160,3 +149,19 @@ class RequestIdentity:
 #: The run whose code executes in this context. Set around plain and coroutine calls only: a
 #: generator may be closed from another context, where a token cannot be reset.
 current_request: ContextVar[RequestIdentity | None] = ContextVar("rag_accel_request", default=None)
+
+#: Tells the longest remaining path of whatever calls a leaf in this context, in steps; None where
+#: it does not know. Set by whoever knows the shape of the program that runs.
+leaf_depth: ContextVar[Callable[[], int | None] | None] = ContextVar(
+    "rag_accel_leaf_depth", default=None
+)
+
+#: Of a leaf whose place in its program is unknown.
+UNKNOWN_DEPTH = 1
+
+
+def current_depth() -> int:
+    """Return the longest remaining path of a leaf called in this context, in steps."""
+    tell = leaf_depth.get()
+    depth = tell() if tell is not None else None
+    return UNKNOWN_DEPTH if depth is None else depth

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
-from rag_accel.leaves.arrivals import arrival_of, current_depth, runs_in_loop, settle
 from rag_accel.leaves.held_up_loops import wait_beside
-from rag_accel.leaves.identity import RequestIdentity
-from rag_accel.leaves.permits import Permit
+from rag_accel.leaves.identity import RequestIdentity, current_depth
 from rag_accel.leaves.submitted_work import SubmittedWork, value_of
 from rag_accel.scheduler.driver import (
     AsyncLeaf,
@@ -26,8 +24,10 @@ from rag_accel.scheduler.driver import (
     KeptLeaf,
     SyncLeaf,
     SyncStreamLeaf,
+    error_for,
 )
 from rag_accel.scheduler.messages import (
+    CallEnded,
     EngineName,
     LeafArrived,
     LoopHeldUp,
@@ -35,8 +35,7 @@ from rag_accel.scheduler.messages import (
     NodeKey,
     NodeSpec,
 )
-
-T = TypeVar("T")
+from rag_accel.system.loops import runs_in_loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Leaves:
     """The leaves submitted to one driver; each caller waits in its own thread or task."""
 
     def __init__(self, driver: Driver, options: Options) -> None:
-        self._driver = driver
+        self.driver = driver
         self._begin = driver.begin_call
         self._options = options
 
@@ -79,7 +78,7 @@ class Leaves:
 
     def permit(self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind) -> Permit:
         """Return a permit of a borrowed engine for one call, to hold while a block runs."""
-        return Permit(self, self._driver, self._options, identity, engine, kind)
+        return Permit(self, identity, engine, kind)
 
     def compute(self, identity: RequestIdentity, work: Work) -> Any:
         """Return the value an owned engine computes; raises what it raised."""
@@ -94,7 +93,7 @@ class Leaves:
             for work in work_items:
                 event, key = self._owned(identity, work, at_once=runs_in_loop())
                 leaf = SyncLeaf(self._builder(identity, work, event))
-                self._driver.submit(event, leaf)
+                self.driver.submit(event, leaf)
                 waiting.append((leaf, key, work.engine))
             while waiting:
                 leaf, key, engine = waiting[0]
@@ -103,20 +102,28 @@ class Leaves:
                 values.append(value_of(leaf, engine))
         finally:
             for _, key, _ in waiting:
-                self._driver.post(NodeCancelled(key))
+                self.driver.post(NodeCancelled(key))
         return values
 
     def wait(self, identity: RequestIdentity, leaf: SyncLeaf, key: NodeKey) -> None:
         """Wait in this thread for a leaf, which is let in if that holds up its run's loop."""
         loop = None if runs_in_loop() else identity.loop
-        wait_beside(loop, leaf.wait, lambda: self._driver.post(LoopHeldUp(key)))
+        wait_beside(loop, leaf.wait, lambda: self.driver.post(LoopHeldUp(key)))
+
+    async def settle(self, leaf: AsyncLeaf, key: NodeKey) -> None:
+        """Wait for a leaf; cancel it if the wait ends first."""
+        try:
+            await leaf.wait()
+        except BaseException:  # cancelled, or closed with its loop
+            self.driver.post(NodeCancelled(key))
+            raise
 
     async def acompute(self, identity: RequestIdentity, work: Work) -> Any:
         """Return the value an owned engine computes, without blocking the loop."""
         event, key = self._owned(identity, work)
-        leaf = AsyncLeaf(self._driver.later, self._builder(identity, work, event))
-        self._driver.submit_together(event, leaf)
-        await settle(self._driver, leaf, key)
+        leaf = AsyncLeaf(self.driver.later, self._builder(identity, work, event))
+        self.driver.submit_together(event, leaf)
+        await self.settle(leaf, key)
         return value_of(leaf, work.engine)
 
     def submit(
@@ -130,8 +137,8 @@ class Leaves:
             together: for a task, whether it goes with the work of the tasks that run next on its
                 loop.
         """
-        handed = SubmittedWork(self._driver)
-        submit = self._driver.submit_together if together else self._driver.submit
+        handed = SubmittedWork(self.driver)
+        submit = self.driver.submit_together if together else self.driver.submit
         at_once = not together and runs_in_loop()
         try:
             for work in work_items:
@@ -154,32 +161,30 @@ class Leaves:
         leaf = SyncStreamLeaf(self._builder(identity, work, event, stream=True))
         has_ended = False
         try:
-            self._driver.submit(event, leaf)
+            self.driver.submit(event, leaf)
             while pieces := leaf.take():
                 yield from pieces
             has_ended = True
         finally:
             if not has_ended:
-                self._driver.post(NodeCancelled(key))
+                self.driver.post(NodeCancelled(key))
         yield value_of(leaf, work.engine)
 
     async def astream(self, identity: RequestIdentity, work: Work) -> AsyncIterator[Any]:
         """Do as ``stream`` without blocking the loop."""
         work = replace(work, share=None)
         event, key = self._owned(identity, work)
-        leaf = AsyncStreamLeaf(
-            self._driver.later, self._builder(identity, work, event, stream=True)
-        )
+        leaf = AsyncStreamLeaf(self.driver.later, self._builder(identity, work, event, stream=True))
         has_ended = False
         try:
-            self._driver.submit_together(event, leaf)
+            self.driver.submit_together(event, leaf)
             while pieces := await leaf.take():
                 for piece in pieces:
                     yield piece
             has_ended = True
         finally:
             if not has_ended:
-                self._driver.post(NodeCancelled(key))
+                self.driver.post(NodeCancelled(key))
         yield value_of(leaf, work.engine)
 
     def _owned(
@@ -189,15 +194,30 @@ class Leaves:
         if share is not None:
             share = (self._options.namespace, work.kind, share)
             hash(share)  # what cannot be a key is this caller's error
+        return self.arrive(identity, work.engine, work.kind, at_once, work.size, share)
+
+    def arrive(
+        self,
+        identity: RequestIdentity,
+        engine: EngineName,
+        kind: PrimitiveKind,
+        at_once: bool,
+        size: int = 1,
+        share: Hashable | None = None,
+    ) -> tuple[LeafArrived, NodeKey]:
+        """Open the leaf's request if it is not open yet; return the leaf's arrival and its key."""
         spec = NodeSpec(
-            identity.next_leaf(),
-            work.engine,
-            work.kind,
-            depth=current_depth(),
-            size=work.size,
-            share=share,
+            identity.next_leaf(), engine, kind, depth=current_depth(), size=size, share=share
         )
-        event = arrival_of(identity, spec, self._options, at_once)
+        identity.open()
+        event = LeafArrived(
+            identity.request,
+            spec,
+            identity.arrived_at,
+            identity.deadline,
+            self._options.on_full,
+            at_once=at_once,
+        )
         return event, NodeKey(identity.request, spec.name)
 
     def _builder(
@@ -218,3 +238,101 @@ class Leaves:
             )
 
         return build
+
+
+class Permit:
+    """Permission for one borrowed call, held while a ``with`` or an ``async with`` block runs.
+
+    Where nothing could refuse the call (its engine has no limit, less than half of ``max_requests``
+    lives, the deadline is not over) it begins at once: it is counted here and reported once ended.
+    Else it waits until the scheduler lets it in; what ends the waiting is raised.
+
+    A class, because a coroutine that is closed while it waits in an async generator leaves that
+    generator to the loop, which may be closed itself.
+    """
+
+    __slots__ = ("_begun", "_driver", "_engine", "_identity", "_key", "_kind", "_leaves")
+
+    def __init__(
+        self,
+        leaves: Leaves,
+        identity: RequestIdentity,
+        engine: EngineName,
+        kind: PrimitiveKind,
+    ) -> None:
+        self._leaves = leaves
+        self._driver = leaves.driver
+        self._identity = identity
+        self._engine = engine
+        self._kind = kind
+        self._begun: BegunCall | None = None
+        self._key: NodeKey | None = None
+
+    def begin(self) -> bool:
+        """Begin the call if it need not wait; ``give_back`` must follow then."""
+        self._begun = self._leaves.begin(self._identity, self._engine, self._kind)
+        if self._begun is None:
+            return False
+        self._begun.start()
+        return True
+
+    def wait(self) -> None:
+        """Wait in this thread until the call is let in; ``give_back`` must follow.
+
+        Where an event loop runs in this thread, what holds the permits may be its tasks: then the
+        call is let in, or refused, whatever the bounds.
+        """
+        event, self._key = self._arrive(at_once=runs_in_loop())
+        leaf = SyncLeaf()
+        try:
+            self._driver.submit(event, leaf)
+            self._leaves.wait(self._identity, leaf, self._key)
+            _raise_unless_granted(leaf, self._engine)
+        except BaseException:
+            self._driver.post(NodeCancelled(self._key))
+            self.give_back(ok=False)
+            raise
+
+    async def wait_on_loop(self) -> None:
+        """Do as ``wait`` without blocking the loop."""
+        event, self._key = self._arrive(at_once=False)
+        leaf = AsyncLeaf(self._driver.later, lost=lambda: self.give_back(ok=False))
+        try:
+            self._driver.submit(event, leaf)
+            await self._leaves.settle(leaf, self._key)
+            _raise_unless_granted(leaf, self._engine)
+        except BaseException:
+            self.give_back(ok=False)
+            raise
+
+    def give_back(self, ok: bool) -> None:
+        """Say that the call has returned, or raised."""
+        if self._begun is not None:
+            self._begun.end(ok)
+        elif self._key is not None:
+            self._driver.post(CallEnded(self._key, self._engine, ok))
+
+    def __enter__(self) -> None:
+        if not self.begin():
+            self.wait()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.give_back(kind is None)
+
+    async def __aenter__(self) -> None:
+        if not self.begin():
+            await self.wait_on_loop()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.give_back(kind is None)
+
+    def _arrive(self, *, at_once: bool) -> tuple[LeafArrived, NodeKey]:
+        return self._leaves.arrive(self._identity, self._engine, self._kind, at_once)
+
+
+def _raise_unless_granted(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> None:
+    if leaf.signal != "granted":
+        assert leaf.outcome is not None, "a leaf ended without an outcome"
+        error = error_for(leaf.outcome, leaf.result, engine)
+        assert error is not None, "a permit ended as done before it was granted"
+        raise error

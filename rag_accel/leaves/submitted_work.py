@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from asyncio import _get_running_loop
 from typing import Any
 
 from rag_accel.scheduler.driver import AsyncLeaf, Driver, KeptLeaf, SyncLeaf, error_for
 from rag_accel.scheduler.messages import EngineName, LoopHeldUp, NodeCancelled, NodeKey
+from rag_accel.system.loops import runs_in_loop
 
 
 class SubmittedWork:
@@ -28,7 +28,7 @@ class SubmittedWork:
     def value(self, at: int) -> Any:
         """Return the value of a work item, by its place; raises what its engine raised."""
         leaf, key, engine = self._leaves[at]
-        if not leaf.is_over and _get_running_loop() is not None:
+        if not leaf.is_over and runs_in_loop():
             # Neither the hand-over that this loop owes nor those it runs may be waited for.
             self._driver.send_gathered()
             self._driver.post(LoopHeldUp(key))

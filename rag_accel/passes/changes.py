@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
+from rag_accel.graph.primitives import PrimitiveGraph, PrimitiveName
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,15 @@ def change_between(by: str, before: PrimitiveGraph, now: PrimitiveGraph) -> Chan
         by,
         added=tuple(name for name in now.by_name if name not in before.by_name),
         removed=tuple(name for name in before.by_name if name not in now.by_name),
-        altered=tuple(old.name for old, new in both if _placed_as(old, new) != new),
+        altered=tuple(
+            old.name for old, new in both if replace(old, after=new.after, depth=new.depth) != new
+        ),
         rewired=tuple(
             Rewiring(old.name, old.after, new.after)
             for old, new in both
             if set(old.after) != set(new.after)
         ),
     )
-
-
-def _placed_as(old: Primitive, new: Primitive) -> Primitive:
-    return replace(old, after=new.after, depth=new.depth)
 
 
 def _listed(names: Sequence[PrimitiveName]) -> str:

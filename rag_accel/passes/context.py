@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rag_accel.engine_api import BorrowedEngine, EngineProfile
+from rag_accel.graph.primitives import Primitive
 from rag_accel.graph.prompt import ValueName
 
 
@@ -24,3 +25,8 @@ class PassContext:
     )
     reduced: frozenset[ValueName] = frozenset()
     enabled: frozenset[str] | None = None
+
+    def owned(self, primitive: Primitive) -> EngineProfile | None:
+        """Return the profile of the owned engine that executes a primitive; None for any other."""
+        engine = self.engines.get(primitive.engine) if primitive.engine is not None else None
+        return engine if isinstance(engine, EngineProfile) else None

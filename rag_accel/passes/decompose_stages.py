@@ -56,13 +56,19 @@ def decompose_stages(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGr
 
 
 def _num_slices(primitive: Primitive, context: PassContext) -> int:
-    profile = context.engines.get(primitive.engine) if primitive.engine is not None else None
+    engine = itemwise_engine(primitive, context)
+    if engine is None:
+        return 1
+    return min(-(-primitive.size // max(1, engine.max_batch)), MOST_SLICES)
+
+
+def itemwise_engine(primitive: Primitive, context: PassContext) -> EngineProfile | None:
+    """Return the engine of a whole reranking that may be cut; None of anything else."""
+    engine = context.owned(primitive)
     is_slice = primitive.attribute("slice") is not None or primitive.attribute("fn") is not None
-    if primitive.kind is not PrimitiveKind.RERANKING or is_slice:
-        return 1
-    if not isinstance(profile, EngineProfile) or Capability.ITEMWISE not in profile.capabilities:
-        return 1
-    return min(-(-primitive.size // max(1, profile.max_batch)), MOST_SLICES)
+    if primitive.kind is not PrimitiveKind.RERANKING or is_slice or engine is None:
+        return None
+    return engine if Capability.ITEMWISE in engine.capabilities else None
 
 
 def _cut(primitive: Primitive, count: int) -> Iterator[Primitive]:
@@ -97,8 +103,8 @@ def joined_ranking(
         primitive,
         kind=PrimitiveKind.AGGREGATE,
         engine=None,
-        inputs=tuple(ValueName(each.name) for each in slices),
-        after=tuple(dict.fromkeys((*(each.name for each in slices), *after))),
+        inputs=tuple(ValueName(piece.name) for piece in slices),
+        after=tuple(dict.fromkeys((*(piece.name for piece in slices), *after))),
         size=1,
         attributes=(("join", "ranking"), *told),
     )

@@ -46,7 +46,8 @@ def explain_graph(
     """
     frozen = graph.freeze()
     if stage == "ragraph":
-        plan = _ragraph(frozen)
+        title = f"ragraph: {_count(len(frozen.stages), 'stage')}"
+        plan = [title, *_indented(format_graph(frozen).split("\n"))]
     elif stage == "p-graph":
         plan = _primitives(stage, frozen, decompose(frozen, engines))
     elif stage == "e-graph":
@@ -62,11 +63,6 @@ def explain_graph(
             *_indented([*(parts or {}).get(name, ())]),
         ]
     return "\n".join([*plan, "engines:", *_indented(used or ["none"])])
-
-
-def _ragraph(graph: FrozenRAGraph) -> list[str]:
-    title = f"ragraph: {_count(len(graph.stages), 'stage')}"
-    return [title, *_indented(format_graph(graph).split("\n"))]
 
 
 def _e_graph(graph: FrozenRAGraph, engines: Engines, passes: frozenset[str] | None) -> list[str]:

@@ -18,7 +18,7 @@ Only embeddings, searches and rerankings of owned engines go ahead of the end of
 else came after the list still does: user code, borrowed engines, and what could notice the
 order.
 
-Differs: the paper's decoding ends as a chain of partial ones. Here it stays whole beside them, so
+Differs: the paper's decoding ends as a chain of partial ones. Here it stays whole, so
 that its text, its failure and its cancellation are those of any other decoding.
 """
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rag_accel.engine_api import Capability, EngineProfile
+from rag_accel.engine_api import Capability
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
@@ -76,12 +76,11 @@ def _source(graph: PrimitiveGraph, read: Primitive, context: PassContext) -> _It
     """Return where a list comes from, if its text can be read while it is written."""
     if not read.inputs or read.output is None:
         return None
-    writers = [primitive for primitive in graph.primitives if primitive.output == read.inputs[0]]
-    lists = [primitive for primitive in graph.primitives if primitive.output == read.output]
-    if len(writers) != 1 or len(lists) != 1:
+    writers = graph.writers(read.inputs[0])
+    if len(writers) != 1 or len(graph.writers(read.output)) != 1:
         return None
     decoding = writers[0]
-    engine = _owned_engine(decoding, context)
+    engine = context.owned(decoding)
     is_streamed = engine is not None and Capability.STREAM in engine.capabilities
     is_decoding = decoding.kind is PrimitiveKind.DECODING and decoding.name in read.after
     if not (is_streamed and is_decoding) or {decoding.output, read.output} & context.reduced:
@@ -138,7 +137,7 @@ def _partial_decodings(
             graph.by_name[name] for name in graph.successors[primitive.name] if name in ahead
         ]
         if _takes_item(primitive, source, context) and readers:
-            engines = (_owned_engine(reader, context) for reader in readers)
+            engines = (context.owned(reader) for reader in readers)
             batch = min(engine.max_batch for engine in engines if engine is not None)
             given = {"text": decoding.name, "list": read.name, "credit": CREDIT_BATCHES * batch}
             attributes = (*primitive.attributes, *given.items())
@@ -159,7 +158,7 @@ def _takes_item(primitive: Primitive, source: _ItemSource, context: PassContext)
 
 def _may_go_ahead(primitive: Primitive, source: _ItemSource, context: PassContext) -> bool:
     """Tell whether it cannot be noticed that it runs before the list has ended."""
-    engine = _owned_engine(primitive, context)
+    engine = context.owned(primitive)
     if engine is None or primitive.kind not in _GOES_AHEAD or primitive.reads_all:
         return False
     if not source.written.isdisjoint(primitive.inputs) or not context.reduced.isdisjoint(
@@ -167,10 +166,5 @@ def _may_go_ahead(primitive: Primitive, source: _ItemSource, context: PassContex
     ):
         return False
     # Two names may stand for one engine; equal profiles are all that tells.
-    shares = engine == _owned_engine(source.decoding, context)
+    shares = engine == context.owned(source.decoding)
     return primitive.output not in source.used and (engine.pure or not shares)
-
-
-def _owned_engine(primitive: Primitive, context: PassContext) -> EngineProfile | None:
-    engine = context.engines.get(primitive.engine) if primitive.engine is not None else None
-    return engine if isinstance(engine, EngineProfile) else None

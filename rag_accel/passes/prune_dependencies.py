@@ -28,14 +28,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rag_accel.engine_api import EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.order import topological
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.ordering import Earlier, all_earlier
 
-_FINDS_DOCUMENTS = frozenset(
+#: Kinds whose results are documents.
+FINDS_DOCUMENTS = frozenset(
     {PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING, PrimitiveKind.PRUNING}
 )
 
@@ -72,7 +72,7 @@ def _is_movable(
     primitive: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
 ) -> bool:
     """Tell whether an owned engine executes it without any user code."""
-    if not _is_owned(primitive, context) or primitive.kind is PrimitiveKind.INGESTION:
+    if context.owned(primitive) is None or primitive.kind is PrimitiveKind.INGESTION:
         return False
     if primitive.reads_all or not context.reduced.isdisjoint(primitive.inputs):
         return False
@@ -85,15 +85,9 @@ def _are_found(
     primitive: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
 ) -> bool:
     """Tell whether owned engines found the documents it is given; another's may be an iterator."""
-    writers = [other for other in graph.primitives if other.output == primitive.inputs[-1]]
+    writers = graph.writers(primitive.inputs[-1])
     return any(writer.name in earlier[primitive.name] for writer in writers) and all(
-        writer.kind in _FINDS_DOCUMENTS and _is_owned(writer, context) for writer in writers
-    )
-
-
-def _is_owned(primitive: Primitive, context: PassContext) -> bool:
-    return primitive.engine is not None and isinstance(
-        context.engines.get(primitive.engine), EngineProfile
+        writer.kind in FINDS_DOCUMENTS and context.owned(writer) is not None for writer in writers
     )
 
 

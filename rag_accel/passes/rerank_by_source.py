@@ -24,15 +24,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rag_accel.engine_api import (
-    Capability,
-    EngineProfile,
-)
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.passes.context import PassContext
-from rag_accel.passes.decompose_stages import joined_ranking
+from rag_accel.passes.decompose_stages import itemwise_engine, joined_ranking
 from rag_accel.passes.ordering import all_earlier
 
 
@@ -46,11 +42,9 @@ def rerank_by_source(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGr
         union = _union(primitive, graph, context)
         sources = [] if union is None else _sources(union, graph, context)
         if union is not None and len(sources) > 1:
-            query_writers = [
-                each.name for each in graph.primitives if each.output == primitive.inputs[0]
-            ]
             earlier = all_earlier(graph)[primitive.name]
-            query = [name for name in query_writers if name in earlier]
+            writers = graph.writers(primitive.inputs[0])
+            query = [writer.name for writer in writers if writer.name in earlier]
             slices = list(_slices(primitive, union, sources, query))
             put += [*slices, joined_ranking(primitive, slices, after=primitive.after)]
     return graph.edit(put=put)
@@ -58,12 +52,7 @@ def rerank_by_source(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGr
 
 def _union(primitive: Primitive, graph: PrimitiveGraph, context: PassContext) -> Primitive | None:
     """Return the function that makes the documents of a reranking, if it is such a union."""
-    profile = context.engines.get(primitive.engine) if primitive.engine is not None else None
-    if primitive.kind is not PrimitiveKind.RERANKING or len(primitive.inputs) != 2:
-        return None
-    if not isinstance(profile, EngineProfile) or Capability.ITEMWISE not in profile.capabilities:
-        return None
-    if primitive.attribute("slice") is not None or primitive.attribute("fn") is not None:
+    if itemwise_engine(primitive, context) is None or len(primitive.inputs) != 2:
         return None
     union = _only_writer(primitive.inputs[1], graph, context)
     if union is None or union.attribute("union") is None or union.name not in primitive.after:
@@ -85,7 +74,7 @@ def _sources(union: Primitive, graph: PrimitiveGraph, context: PassContext) -> l
 
 
 def _only_writer(value: ValueName, graph: PrimitiveGraph, context: PassContext) -> Primitive | None:
-    writers = [primitive for primitive in graph.primitives if primitive.output == value]
+    writers = graph.writers(value)
     return writers[0] if len(writers) == 1 and value not in context.reduced else None
 
 
@@ -107,7 +96,7 @@ def _slices(
             name=name,
             inputs=(primitive.inputs[0], *union.inputs[:place]),
             output=ValueName(name),
-            after=tuple(dict.fromkeys((*(each.name for each in sources[:place]), *others))),
+            after=tuple(dict.fromkeys((*(source.name for source in sources[:place]), *others))),
             size=source.attribute("top_k", 1),
             attributes=(*kept, ("fn", union.attribute("fn"))),
         )

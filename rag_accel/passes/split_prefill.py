@@ -28,18 +28,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rag_accel.engine_api import EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
-from rag_accel.graph.prompt import PromptPiece, ValueName, split_prompt
+from rag_accel.graph.prompt import PromptPiece, ValueName, join_prompt, split_prompt
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.ordering import all_earlier
-from rag_accel.passes.prune_dependencies import prune_dependencies
+from rag_accel.passes.prune_dependencies import FINDS_DOCUMENTS, prune_dependencies
 
 LEAST_TOKENS: Final = 64
 """Shorter beginnings are not prefilled early.
 
-Measured on the emulated engine (``h100_like_8b``, modelled step times) beside a search of 40 ms, 30
+Measured on the emulated engine (``h100_like_8b``, modelled step times) during a search of 40 ms, 30
 pairs of one request each, alternating. Saved, median and quartiles in ms: 32 tokens 0.1 (-1.9 to
 3.3), 64 tokens 2.4 (0.4 to 3.4), 128 tokens 3.5 (0.1 to 5.0), 256 tokens 12 (9 to 16).
 """
@@ -51,9 +50,6 @@ SHORT_VALUE_TOKENS: Final = 8
 """Guessed length of any other value, such as a question, unless what writes it tells."""
 
 _PARTS = frozenset({PrimitiveKind.PARTIAL_PREFILLING, PrimitiveKind.FULL_PREFILLING})
-_FINDS_DOCUMENTS = frozenset(
-    {PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING, PrimitiveKind.PRUNING}
-)
 
 
 def split_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph:
@@ -79,12 +75,9 @@ def split_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph
 
 
 def _can_be_cut(primitive: Primitive, context: PassContext) -> bool:
-    profile = context.engines.get(primitive.engine) if primitive.engine is not None else None
-    return (
-        primitive.kind is PrimitiveKind.PREFILLING
-        and isinstance(profile, EngineProfile)
-        and profile.kinds >= _PARTS
-    )
+    engine = context.owned(primitive)
+    is_whole = primitive.kind is PrimitiveKind.PREFILLING
+    return is_whole and engine is not None and engine.kinds >= _PARTS
 
 
 def _cut(whole: Primitive, draft: Primitive) -> tuple[Primitive, Primitive]:
@@ -147,9 +140,9 @@ def _beginnings(whole: Primitive) -> Iterator[_Beginning]:
         return
     before = () if system is None else split_prompt(system)
     for cut in _cuts(before):
-        yield _Beginning(_template(cut), None, cut)
+        yield _Beginning(join_prompt(cut), None, cut)
     for cut in _cuts(split_prompt(prompt)):
-        yield _Beginning(system, _template(cut) or None, (*before, *cut))
+        yield _Beginning(system, join_prompt(cut) or None, (*before, *cut))
 
 
 def _cuts(pieces: Sequence[PromptPiece]) -> Iterator[tuple[PromptPiece, ...]]:
@@ -158,16 +151,9 @@ def _cuts(pieces: Sequence[PromptPiece]) -> Iterator[tuple[PromptPiece, ...]]:
             yield (*pieces[:place], PromptPiece(piece.literal, None))
 
 
-def _template(pieces: Sequence[PromptPiece]) -> str:
-    """Return the template that ``split_prompt`` takes apart into these pieces."""
-    literals = (piece.literal.replace("{", "{{").replace("}", "}}") for piece in pieces)
-    values = ("" if piece.value is None else f"{{{piece.value}}}" for piece in pieces)
-    return "".join(f"{literal}{value}" for literal, value in zip(literals, values, strict=True))
-
-
 def _num_tokens(value: ValueName, graph: PrimitiveGraph) -> int:
     """Guess the length of a value in a prompt."""
-    for writer in _writers(value, graph):
+    for writer in graph.writers(value):
         if writer.kind is PrimitiveKind.DECODING:
             limit = writer.attribute("max_tokens")
             return min(limit, LONG_VALUE_TOKENS) if isinstance(limit, int) else LONG_VALUE_TOKENS
@@ -176,11 +162,7 @@ def _num_tokens(value: ValueName, graph: PrimitiveGraph) -> int:
             return told
         sources = [writer]
         if writer.kind is PrimitiveKind.FUNCTION:
-            sources = [source for name in writer.inputs for source in _writers(name, graph)]
-        if any(source.kind in _FINDS_DOCUMENTS for source in sources):
+            sources = [source for name in writer.inputs for source in graph.writers(name)]
+        if any(source.kind in FINDS_DOCUMENTS for source in sources):
             return LONG_VALUE_TOKENS
     return SHORT_VALUE_TOKENS
-
-
-def _writers(value: ValueName, graph: PrimitiveGraph) -> list[Primitive]:
-    return [primitive for primitive in graph.primitives if primitive.output == value]

@@ -67,7 +67,8 @@ class _Writer:
         """Write an engine's steps or calls, and how much waits for it."""
         used = [
             primitive
-            for primitive in _all_primitives(recording.requests)
+            for request in recording.requests
+            for primitive in (*request.primitives, *request.nested)
             if primitive.engine == engine.name
         ]
         steps = [step for step in recording.steps if step.engine == engine.name]
@@ -174,12 +175,6 @@ def _step_slice(step: RecordedStep) -> tuple[str, _Json]:
     told = {"batch": number, "threads": step.threads, "step": step.step, "ok": step.ok}
     told["members"] = [f"{request}/{node}" for request, node in step.members]
     return f"step of {number}", told
-
-
-def _all_primitives(requests: Iterable[RecordedRequest]) -> Iterator[RecordedPrimitive]:
-    for request in requests:
-        yield from request.primitives
-        yield from request.nested
 
 
 def _first_s(recording: Recording) -> float:

@@ -53,22 +53,6 @@ class CriticalPath:
         return sum(part.length_s for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class StageTimes:
-    """The times of one stage of one request, in milliseconds.
-
-    Args:
-        waiting_ms: from the request's arrival until all that a primitive waited for had ended.
-        queued_ms: from then until its engine took it.
-        running_ms: from then until its end.
-    """
-
-    stage: str
-    waiting_ms: float
-    queued_ms: float
-    running_ms: float
-
-
 def critical_path(request: RecordedRequest) -> CriticalPath:
     """Return the chain that a request's makespan consists of, and the slack of all primitives."""
     by_name = {primitive.name: primitive for primitive in request.primitives}
@@ -88,22 +72,6 @@ def critical_path(request: RecordedRequest) -> CriticalPath:
     parts.append(PathSegment("outside", now, request.ended_s))
     shown = tuple(part for part in parts if part.end_s > part.start_s)
     return CriticalPath(request, tuple(chain), shown, _slack(request, chain))
-
-
-def stage_times(request: RecordedRequest) -> tuple[StageTimes, ...]:
-    """Return where each stage's time went, in the order in which the stages started."""
-    stages: dict[str, list[RecordedPrimitive]] = {}
-    for primitive in request.primitives:
-        stages.setdefault(primitive.stage, []).append(primitive)
-    return tuple(
-        StageTimes(
-            stage,
-            1000 * sum(primitive.ready_s - request.arrived_s for primitive in several),
-            1000 * sum(primitive.queued_s for primitive in several),
-            1000 * sum(primitive.running_s for primitive in several),
-        )
-        for stage, several in stages.items()
-    )
 
 
 def _slack(request: RecordedRequest, chain: list[RecordedPrimitive]) -> dict[str, float]:

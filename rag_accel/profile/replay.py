@@ -105,7 +105,7 @@ def saved_ms(trace: Recording, before: Dependencies, after: Dependencies) -> flo
     concerned = [
         request.id
         for request in trace.done
-        if any(each.name in named for each in request.primitives)
+        if any(primitive.name in named for primitive in request.primitives)
     ]
     if not concerned:
         raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from rag_accel.requests.prompts import as_text
 from rag_accel.requests.request import GraphRequest
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import RequestArrived, RequestCancelled
+from rag_accel.system.loops import runs_in_loop
 
 Graph = RAGraph | FrozenRAGraph
 
@@ -120,17 +120,15 @@ class Execution:
         """Yield the last generation's text as it is made."""
         run = self._make(graph, inputs, stream=True)
         assert run.stream is not None, "a streaming run has a stream"
-        said = False
+        said = is_over = False
         with self._sync_host(run, deadline_s) as host:
             self._start(run, deadline_s, self._options.on_full)
-            while not run.is_over:
+            while not is_over:
                 host.attend()
+                is_over = run.is_over  # looked at first: what was written before the end is taken
                 for text in run.stream.take():
                     said = True
                     yield text
-        for text in run.stream.take():
-            said = True
-            yield text
         whole = run.result()
         if not said:
             yield as_text(whole)
@@ -156,17 +154,15 @@ class Execution:
         """Yield the last generation's text as it is made."""
         run = self._make(graph, inputs, stream=True)
         assert run.stream is not None, "a streaming run has a stream"
-        said = False
+        said = is_over = False
         async with self._async_host(run) as host:
             self._start(run, deadline_s, self._options.on_full)
-            while not run.is_over:
+            while not is_over:
                 await host.attend()
+                is_over = run.is_over  # looked at first: what was written before the end is taken
                 for text in run.stream.take():
                     said = True
                     yield text
-        for text in run.stream.take():
-            said = True
-            yield text
         whole = run.result()
         if not said:
             yield as_text(whole)
@@ -248,7 +244,7 @@ class Execution:
     def _sync_host(self, run: GraphRequest, deadline_s: float | None) -> SyncHost:
         bounded = self._limit(deadline_s) is not None
         # Inside a running loop (a notebook's) an async call cannot run in this thread.
-        inline = not bounded and not _in_running_loop()
+        inline = not bounded and not runs_in_loop()
         host = run.host = SyncHost(self._pool, inline, lambda: self._left(run))
         return host
 
@@ -280,14 +276,6 @@ def _check_outputs(graph: FrozenRAGraph, outputs: Sequence[str]) -> None:
         raise GraphError(
             "nothing writes these outputs", found=", ".join(unknown), valid=", ".join(known)
         )
-
-
-def _in_running_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class CompiledGraph:

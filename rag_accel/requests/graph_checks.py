@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.nodes import StageName, alternatives, listed
 from rag_accel.graph.order import reachable
+from rag_accel.graph.spec import refuse
 from rag_accel.graph.stages import Ingestion, Retrieval, Stage, engines_of
 from rag_accel.graph.stages.kind import kind_of
 from rag_accel.requests.engines import Engines
+
+_REFUSED = "these engines cannot run the graph"
 
 
 def check_engines(graph: FrozenRAGraph, engines: Engines) -> None:
@@ -26,12 +28,13 @@ def check_engines(graph: FrozenRAGraph, engines: Engines) -> None:
     documents knows no fields and finds nothing, whatever is asked. A retrieval after user code is
     not looked at: that code may be what brings the documents.
     """
-    _refuse((*_wrong_callables(graph, engines), *_unknown_fields(filters(graph, engines), engines)))
+    unknown = _unknown_fields(filters(graph, engines), engines)
+    refuse(_REFUSED, (*_wrong_callables(graph, engines), *unknown))
 
 
 def check_fields(stages: Iterable[Retrieval], engines: Engines) -> None:
     """Look at ``known-fields`` alone: what documents an index has may have changed meanwhile."""
-    _refuse(tuple(_unknown_fields(stages, engines)))
+    refuse(_REFUSED, tuple(_unknown_fields(stages, engines)))
 
 
 def filters(graph: FrozenRAGraph, engines: Engines) -> tuple[Retrieval, ...]:
@@ -42,12 +45,6 @@ def filters(graph: FrozenRAGraph, engines: Engines) -> tuple[Retrieval, ...]:
         for stage in graph.stages
         if isinstance(stage, Retrieval) and stage.where and stage.name not in later
     )
-
-
-def _refuse(found: tuple[str, ...]) -> None:
-    if found:
-        many = "1 offender" if len(found) == 1 else f"{len(found)} offenders"
-        raise GraphError("these engines cannot run the graph", found=many, offenders=found)
 
 
 def _wrong_callables(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:

@@ -159,14 +159,11 @@ class AsyncHost:
         if is_left:
             report(None, _left_error())
         elif not (_is_sync_function(call) and self._run_in_pool(call, report)):
-            self._start_later(call, report)
-
-    def _start_later(self, call: Call, report: Report) -> None:
-        self._driver.later(
-            self._loop,
-            lambda: self._start(call, report),
-            lambda: self._settle(report, None, _left_error()),
-        )
+            self._driver.later(
+                self._loop,
+                lambda: self._start(call, report),
+                lambda: self._settle(report, None, _left_error()),
+            )
 
     def _run_in_pool(self, call: Call, report: Report) -> bool:
         """Spare a sync call the way over the loop and back; False if it would have to wait."""
@@ -314,7 +311,9 @@ def _finish(call: Call, report: Report, ended: Callable[[], None] = lambda: None
     try:
         value = call()
         if inspect.isawaitable(value):
-            value = _run_until_complete(value)
+            # With a factory the loop does not become the thread's current one, the user's.
+            with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+                value = runner.run(_awaited(value))
     except BaseException as error:
         ended()
         report(None, error)
@@ -323,15 +322,6 @@ def _finish(call: Call, report: Report, ended: Callable[[], None] = lambda: None
     else:
         ended()
         report(value, None)
-
-
-def _run_until_complete(value: Awaitable[Any]) -> Any:
-    async def awaited() -> Any:
-        return await value
-
-    # With a factory the loop does not become the thread's current one, which is the user's.
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        return runner.run(awaited())
 
 
 def _left_error() -> RequestCancelledError:

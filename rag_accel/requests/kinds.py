@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rag_accel.engine_api import (
     KINDS,
@@ -26,7 +27,7 @@ from rag_accel.engine_api import (
     SearchQuery,
     TextBatch,
 )
-from rag_accel.errors import EngineError
+from rag_accel.errors import EngineError, EngineOutputError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.engines import (
     documents_from,
@@ -37,7 +38,6 @@ from rag_accel.requests.engines import (
 from rag_accel.requests.graph_work import expand_batch, link_query, prune_batch
 from rag_accel.requests.prompts import as_text, generation_input
 from rag_accel.requests.values import Values
-from rag_accel.requests.vectors import as_vectors, checked_vectors, vectors_problem, vectors_refused
 
 #: roles of embeddings of any number of texts
 TEXT_LISTS = frozenset({"document", "path"})
@@ -95,8 +95,15 @@ def _checked_scores(primitive: Primitive, values: Values, value: Any) -> Any:
     return scored(batch.documents, value, batch.top_n)
 
 
-def _checked_embedding(primitive: Primitive, values: Values, value: Any) -> Any:
-    return checked_vectors(value, _texts(primitive, values), primitive.stage)
+def _checked_embedding(primitive: Primitive, values: Values, value: Any) -> NDArray[np.float32]:
+    """Return what a borrowed embedder returned as vectors: ``[len(texts), dim], float32``."""
+    vectors = _as_vectors(value)
+    if np.issubdtype(vectors.dtype, np.number):
+        vectors = vectors.astype(np.float32, copy=False)
+    problem = _vectors_problem(_texts(primitive, values), vectors)
+    if problem is not None:
+        raise _vectors_refused(problem, primitive.stage)
+    return vectors
 
 
 def _stored_vectors(primitive: Primitive, value: Any) -> Any:
@@ -142,7 +149,7 @@ WORK: Mapping[PrimitiveKind, KindWork] = {
         arguments=lambda batch: (list(batch.texts),),
         checked=_checked_embedding,
         stored=_stored_vectors,
-        problem=lambda batch, value: vectors_problem(batch, as_vectors(value)),
+        problem=lambda batch, value: _vectors_problem(batch, _as_vectors(value)),
     ),
     PrimitiveKind.SEARCHING: KindWork(
         payload=_search,
@@ -220,4 +227,33 @@ def check_output(request: EngineRequest, output: EngineOutput) -> EngineOutput:
     problem = check(request.payload, output.value)
     if problem is None:
         return output
-    return replace(output, kind="error", value=None, error=vectors_refused(problem, request.id))
+    return replace(output, kind="error", value=None, error=_vectors_refused(problem, request.id))
+
+
+def _as_vectors(value: Any) -> NDArray[Any]:
+    """Return a value as an array; one of objects if its rows differ in length."""
+    try:
+        return np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return np.asarray(value, dtype=object)
+
+
+def _vectors_refused(problem: str, where: str) -> EngineOutputError:
+    """Return the error for vectors with a problem."""
+    return EngineOutputError(
+        "an embedding engine returned vectors that cannot be right",
+        where=where,
+        found=problem,
+        valid="one finite float vector per text, all of one dimension",
+        hint="check the model files and the texts sent to it",
+    )
+
+
+def _vectors_problem(payload: TextBatch, vectors: NDArray[Any]) -> str | None:
+    """Return a problem of vectors for these texts, such as NaN or a wrong shape; None if right."""
+    if vectors.ndim != 2 or vectors.shape[0] != len(payload.texts):
+        return f"shape {vectors.shape} for {len(payload.texts)} texts"
+    if not np.issubdtype(vectors.dtype, np.floating):
+        return f"dtype {vectors.dtype}"
+    bad = ~np.isfinite(vectors).all(axis=1)
+    return f"NaN or infinity in text {int(bad.argmax())}" if bad.any() else None

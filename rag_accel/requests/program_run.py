@@ -3,7 +3,7 @@
 The request's identity travels through the program's config before the first function runs, so that
 the models and retrievers it calls are leaves of the very same request. A blocking caller's thread
 runs functions whatever loop or deadline it has, as the plain program would; other threads run what
-may run beside them. A graph of one function has nothing to schedule but those leaves.
+may run at the same time. A graph of one function has nothing to schedule but those leaves.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ProgramRun:
 
         Args:
             known: resolved with the result as soon as there is one.
-            runs_on: tells of such a result whether functions beside it are to run on.
+            runs_on: tells of such a result whether other functions are to run on.
         """
         if len(self._graph.stages) == 1:
             with self._opened():

@@ -61,7 +61,7 @@ def user_call(
     def inputs() -> tuple[Any, ...]:
         return tuple(values.read(name) for name in primitive.inputs)
 
-    def asked() -> tuple[Any, ...]:
+    def payload() -> tuple[Any, ...]:
         work = work_of(primitive.kind)
         return work.arguments(work.payload(primitive, values))
 
@@ -76,7 +76,7 @@ def user_call(
     options = _options(primitive)
     if primitive.attribute("role") in TEXT_LISTS:
         call = _unless_none(call)
-    return UserCall(functools.partial(call, **options) if options else call, asked, is_wanted)
+    return UserCall(functools.partial(call, **options) if options else call, payload, is_wanted)
 
 
 def _unless_none(embed: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,10 +46,6 @@ class Values:
             written[turn, self._order.get(stage_of(instance), 0)] = value
             self._now.pop(output, None)
 
-    def needs_fold(self, names: Iterable[str]) -> bool:
-        """Tell whether reading one of these may run a reducer."""
-        return not self._reducers.keys().isdisjoint(names)
-
     def read(self, name: str) -> Any:
         """Return a value, folded by turn, then by stage order.
 

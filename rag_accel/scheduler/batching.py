@@ -36,7 +36,7 @@ def select_batch(
     none of them waits behind more than one part.
 
     An engine that keeps work between steps may never be empty again by chance. What does not fit
-    beside that work is passed by smaller ones only until it has waited ``ageing_s``.
+    next to that work is passed by smaller ones only until it has waited ``ageing_s``.
 
     Args:
         budget_s: how long the step should take; ``None`` if no other caller could be waiting.

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.learning import StepCosts
+from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, RequestId, StepId
-from rag_accel.scheduler.return_rate import ReturnRateLearner
 from rag_accel.scheduler.runs import NodeQueue, NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048

@@ -108,10 +108,6 @@ def _request_cancelled(
         end_request(state, run, "cancelled", None, now, out)
 
 
-def _tick(state: SchedulerState, event: Tick, now: float, out: list[Command]) -> None:
-    """Do nothing: every event does what is due."""
-
-
 def _closing(state: SchedulerState, event: Closing, now: float, out: list[Command]) -> None:
     state.closed = True
     state.begun.clear()
@@ -135,6 +131,6 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float, list[Command]], None
     NodeCancelled: _node_cancelled,
     LoopHeldUp: loop_held_up,
     RequestCancelled: _request_cancelled,
-    Tick: _tick,
+    Tick: lambda state, event, now, out: None,  # every event does what is due
     Closing: _closing,
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.workflows import prompts, steps
-from rag_accel.workflows.history import started, with_history
+from rag_accel.workflows.history import AnswerWriter, started, with_history
 from rag_accel.workflows.synthesis import Synthesis, SynthesisMode, add_synthesis
 from rag_accel.workflows.upload import Ingest, Upload
 
@@ -47,15 +47,8 @@ def naive_document_qa(
     graph, _, before = _uploading(ingest, upload, history, index, embedder)
     graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
     graph.add_edge(before, "search")
-    return add_synthesis(
-        graph,
-        "search",
-        synthesis,
-        width=top_k,
-        llm=llm,
-        max_tokens=max_tokens,
-        history=history,
-    )
+    writer = AnswerWriter(graph, llm, max_tokens, history)
+    return add_synthesis(writer, "search", synthesis, width=top_k)
 
 
 def advanced_document_qa(
@@ -119,15 +112,8 @@ def advanced_document_qa(
     graph.add_function("merge", steps.merged, inputs=found, output="found")
     graph.add_rerank("rerank", documents="found", top_n=top_n, output="docs", engine=reranker)
     graph.add_edge(searches, "merge").add_edge("merge", "rerank")
-    return add_synthesis(
-        graph,
-        "rerank",
-        synthesis,
-        width=top_n,
-        llm=llm,
-        max_tokens=max_tokens,
-        history=history,
-    )
+    writer = AnswerWriter(graph, llm, max_tokens, history)
+    return add_synthesis(writer, "rerank", synthesis, width=top_n)
 
 
 def _uploading(

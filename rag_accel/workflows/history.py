@@ -9,10 +9,10 @@ from typing import Any, ClassVar, cast, get_args
 from rag_accel.engine_api import Message
 from rag_accel.engine_api.payloads import Role
 from rag_accel.errors import ConfigError, DocumentError
+from rag_accel.graph.list_functions import TextFunction
 from rag_accel.graph.nodes import START
 from rag_accel.graph.prompt import placeholders
 from rag_accel.graph.ragraph import RAGraph
-from rag_accel.graph.text_size import TextFunction
 from rag_accel.workflows import prompts
 
 CONVERSATION = "conversation"
@@ -75,6 +75,40 @@ def with_history(prompt: str, history: bool) -> str:
     if not history or CONVERSATION in placeholders(prompt):
         return prompt
     return f"{{{CONVERSATION}}}{prompt}"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWriter:
+    """A writer of generations, with the conversation before each prompt if there is one.
+
+    Args:
+        llm: the engine of those that name none.
+        max_tokens: most tokens of each.
+    """
+
+    graph: RAGraph
+    llm: str
+    max_tokens: int | None
+    history: bool
+
+    def add(
+        self,
+        name: str,
+        prompt: str,
+        output: str | None = None,
+        *,
+        engine: str | None = None,
+        system: str | None = None,
+    ) -> None:
+        """Add a generation; ``output`` is by default its name."""
+        self.graph.add_generation(
+            name,
+            prompt=with_history(prompt, self.history),
+            output=output,
+            system=system,
+            max_tokens=self.max_tokens,
+            engine=engine or self.llm,
+        )
 
 
 def _numbered(history: object) -> tuple[Sequence[Any], Sequence[int]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rag_accel.graph.nodes import END
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.workflows import prompts, steps
-from rag_accel.workflows.history import started, with_history
+from rag_accel.workflows.history import AnswerWriter, started, with_history
 
 
 def multistep(
@@ -64,17 +64,10 @@ def multistep(
     graph.add_retrieval(
         "search", query="question", top_k=top_k, output="docs", engine=index, embedder=embedder
     )
-    graph.add_generation(
-        "step",
-        prompt=with_history(step_prompt, history),
-        output="reply",
-        max_tokens=max_tokens,
-        engine=llm,
-    )
+    answers = AnswerWriter(graph, llm, max_tokens, history)
+    answers.add("step", step_prompt, "reply")
     graph.add_function("note", steps.noted, inputs=["notes", "question", "reply"], output="notes")
-    graph.add_generation(
-        "answer", prompt=with_history(prompt, history), max_tokens=max_tokens, engine=llm
-    )
+    answers.add("answer", prompt)
     graph.add_edge(start, ["decompose", "begin"]).add_edge("decompose", "questions")
     graph.add_edge(["questions", "begin"], "pick").add_edge("pick", "search")
     graph.add_edge("search", "step").add_edge("step", "note")
@@ -114,6 +107,7 @@ def irg(
     """
     steps.require_count("rounds", rounds)
     graph, start = started(history)
+    answers = AnswerWriter(graph, llm, max_tokens, history)
     before = start
     for number in range(1, rounds + 1):
         search, answer = f"search{number}", f"answer{number}"
@@ -126,13 +120,7 @@ def irg(
         graph.add_retrieval(
             search, query=query, top_k=top_k, output="docs", engine=index, embedder=embedder
         )
-        graph.add_generation(
-            answer,
-            prompt=with_history(prompt, history),
-            output="answer",
-            max_tokens=max_tokens,
-            engine=llm,
-        )
+        answers.add(answer, prompt, "answer")
         graph.add_edge(before, search).add_edge(search, answer)
         before = answer
     return graph.add_edge(before, END)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from rag_accel.graph.nodes import END
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.workflows import prompts, steps
-from rag_accel.workflows.history import started, with_history
+from rag_accel.workflows.history import AnswerWriter, started, with_history
 
 
 def one_shot(
@@ -37,13 +37,7 @@ def one_shot(
     """
     graph, start = started(history)
     graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
-    graph.add_generation(
-        "answer",
-        prompt=with_history(prompt, history),
-        system=system,
-        max_tokens=max_tokens,
-        engine=llm,
-    )
+    AnswerWriter(graph, llm, max_tokens, history).add("answer", prompt, system=system)
     return _chain(graph, start, "search", "answer")
 
 
@@ -71,19 +65,12 @@ def hyde(
         writer: the engine that writes the passage; by default ``llm``.
     """
     graph, start = started(history)
-    graph.add_generation(
-        "hypothesis",
-        prompt=with_history(hypothesis_prompt, history),
-        output="passage",
-        max_tokens=max_tokens,
-        engine=writer or llm,
-    )
+    answers = AnswerWriter(graph, llm, max_tokens, history)
+    answers.add("hypothesis", hypothesis_prompt, "passage", engine=writer)
     graph.add_retrieval(
         "search", query="passage", top_k=top_k, output="docs", engine=index, embedder=embedder
     )
-    graph.add_generation(
-        "answer", prompt=with_history(prompt, history), max_tokens=max_tokens, engine=llm
-    )
+    answers.add("answer", prompt)
     return _chain(graph, start, "hypothesis", "search", "answer")
 
 
@@ -120,9 +107,7 @@ def recomp(
         max_tokens=summary_tokens,
         engine=compressor or llm,
     )
-    graph.add_generation(
-        "answer", prompt=with_history(prompt, history), max_tokens=max_tokens, engine=llm
-    )
+    AnswerWriter(graph, llm, max_tokens, history).add("answer", prompt)
     return _chain(graph, start, "search", "compress", "answer")
 
 
@@ -159,22 +144,17 @@ def search_backed(
         proxy: the engine that answers first; by default ``llm``.
         judge: the engine that judges; by default that of the proxy.
     """
-    first = proxy or llm
     graph, start = started(history)
+    answers = AnswerWriter(graph, llm, max_tokens, history)
+    answers.add("proxy", proxy_prompt, "draft", engine=proxy)
     graph.add_generation(
-        "proxy",
-        prompt=with_history(proxy_prompt, history),
-        output="draft",
-        max_tokens=max_tokens,
-        engine=first,
-    )
-    graph.add_generation(
-        "judge", prompt=with_history(judge_prompt, history), output="verdict", engine=judge or first
+        "judge",
+        prompt=with_history(judge_prompt, history),
+        output="verdict",
+        engine=judge or proxy or llm,
     )
     graph.add_retrieval("search", top_k=top_k, output="docs", engine=index, embedder=embedder)
-    graph.add_generation(
-        "answer", prompt=with_history(prompt, history), max_tokens=max_tokens, engine=llm
-    )
+    answers.add("answer", prompt)
     # A branch that chose END would make the verdict the result.
     graph.add_function("keep", steps.as_it_is, inputs="draft", output="answer")
     graph.add_edge(start, "proxy").add_edge("proxy", "judge")

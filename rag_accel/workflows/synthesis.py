@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, assert_never, get_args
 
 from rag_accel.errors import ConfigError
 from rag_accel.graph.nodes import END
-from rag_accel.graph.prompt import split_prompt
+from rag_accel.graph.prompt import ValueName, join_prompt, split_prompt
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.workflows import prompts, steps
-from rag_accel.workflows.history import with_history
+from rag_accel.workflows.history import AnswerWriter
 
 SynthesisMode = Literal["stuff", "tree", "refine"]
 
@@ -50,23 +50,15 @@ class Synthesis:
 
 
 def add_synthesis(
-    graph: RAGraph,
-    after: str,
-    how: SynthesisMode | Synthesis,
-    *,
-    width: int,
-    llm: str,
-    max_tokens: int | None,
-    history: bool = False,
+    writer: AnswerWriter, after: str, how: SynthesisMode | Synthesis, *, width: int
 ) -> RAGraph:
     """Add the stages from the value ``docs``, complete after stage ``after``, to END.
 
     Args:
         width: most documents that ``docs`` may hold.
-        history: whether the value ``conversation`` stands before each prompt.
     """
     chosen = how if isinstance(how, Synthesis) else Synthesis(how)
-    writer = _AnswerWriter(graph, llm, max_tokens, history)
+    graph = writer.graph
     match chosen.mode:
         case "stuff":
             writer.add("answer", chosen.stuff_prompt)
@@ -78,25 +70,6 @@ def add_synthesis(
         case _:
             assert_never(chosen.mode)
     return graph
-
-
-@dataclass(frozen=True, slots=True)
-class _AnswerWriter:
-    """A writer of generations that share their engine."""
-
-    graph: RAGraph
-    llm: str
-    max_tokens: int | None
-    history: bool
-
-    def add(self, name: str, prompt: str, output: str = "answer") -> None:
-        self.graph.add_generation(
-            name,
-            prompt=with_history(prompt, self.history),
-            output=output,
-            max_tokens=self.max_tokens,
-            engine=self.llm,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +96,7 @@ class _MorePassages:
         return self.again if values["left"] else END
 
 
-def _add_tree(writer: _AnswerWriter, after: str, how: Synthesis, width: int) -> None:
+def _add_tree(writer: AnswerWriter, after: str, how: Synthesis, width: int) -> None:
     graph = writer.graph
     picks = [f"passage{place}" for place in range(1, width + 1)]
     leaves = [f"partial{place}" for place in range(1, width + 1)]
@@ -132,33 +105,32 @@ def _add_tree(writer: _AnswerWriter, after: str, how: Synthesis, width: int) -> 
         writer.add(leaf, _renamed(how.passage_prompt, "passage", pick), "partials")
         graph.add_edge(pick, leaf)
     graph.add_reducer("partials", steps.paragraphs)
-    writer.add("combine", how.combine_prompt)
-    writer.add("single", how.stuff_prompt)
+    writer.add("combine", how.combine_prompt, "answer")
+    writer.add("single", how.stuff_prompt, "answer")
     choose = _Leaves(tuple(picks), "single")
     graph.add_edge(after, choose, targets=[*picks, "single"])
     graph.add_edge(leaves, "combine").add_edge("combine", END).add_edge("single", END)
 
 
-def _add_refine(writer: _AnswerWriter, after: str, how: Synthesis) -> None:
+def _add_refine(writer: AnswerWriter, after: str, how: Synthesis) -> None:
     graph = writer.graph
     more = _MorePassages("next")
     graph.add_function("first", steps.first_of, inputs="docs", output="passage")
     graph.add_function("rest", steps.rest_of, inputs="docs", output="left")
-    writer.add("draft", how.passage_prompt)
+    writer.add("draft", how.passage_prompt, "answer")
     graph.add_edge(after, "first").add_edge("first", "rest").add_edge("rest", "draft")
     graph.add_edge("draft", more, targets=["next", END])
     graph.add_function("next", steps.first_of, inputs="left", output="passage")
     graph.add_function("others", steps.rest_of, inputs="left", output="left")
-    writer.add("refine", how.refine_prompt)
+    writer.add("refine", how.refine_prompt, "answer")
     graph.add_edge("next", "others").add_edge("others", "refine")
     graph.add_edge("refine", more, targets=["next", END])
 
 
 def _renamed(prompt: str, old: str, new: str) -> str:
     """Return a template that names another value."""
-    text = ""
-    for piece in split_prompt(prompt):
-        text += piece.literal.replace("{", "{{").replace("}", "}}")
-        if piece.value is not None:
-            text += "{" + (new if piece.value == old else piece.value) + "}"
-    return text
+    pieces = split_prompt(prompt)
+    named = [
+        replace(piece, value=ValueName(new)) if piece.value == old else piece for piece in pieces
+    ]
+    return join_prompt(named)

@@ -27,7 +27,7 @@ from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.kinds import checked, stored
 from rag_accel.requests.plan import GraphPlan, Progress
-from rag_accel.requests.sliced_work import SlicedWork
+from rag_accel.requests.request import SlicedWork
 from rag_accel.requests.user_calls import user_call
 from rag_accel.requests.values import Values
 from rag_accel.scheduler.messages import EngineName

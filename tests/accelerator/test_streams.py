@@ -20,7 +20,7 @@ from accel_harness import (
 )
 
 from rag_accel import END, START, DeadlineError, GraphError, RAGraph
-from rag_accel.scheduler.driver import text_stream
+from rag_accel.scheduler.driver import leaf
 from rag_accel.testing import FakeEngine, Faults, compute
 
 
@@ -51,7 +51,7 @@ def test_text_comes_in_pieces_and_each_piece_once(stream: Stream) -> None:
 def test_pieces_are_merged_when_the_caller_is_slow(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_stream, "STREAM_ITEMS", 2)
+    monkeypatch.setattr(leaf, "STREAM_ITEMS", 2)
     with opened(llm=FakeEngine(steps=30)) as acc:
         text = reply("a rather long answer to a short question")
         pieces = stream(acc, generation_graph("{input}"), input=text[len("reply to: ") :])

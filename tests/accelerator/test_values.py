@@ -89,10 +89,3 @@ def test_readers_and_writers_in_many_threads_do_not_disturb_each_other() -> None
         thread.join()
     assert not errors
     assert sorted(held.read("all")) == ["a"] * 199 + ["b"] * 199 + ["c"] * 199
-
-
-def test_needs_fold_says_whether_reading_may_run_a_reducer() -> None:
-    held = values(input="x")
-    assert held.needs_fold(["input", "all"])
-    assert not held.needs_fold(["input"])
-    assert not held.needs_fold([])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from profile_harness import any_request, primitive, request
 
-from rag_accel.profile.critical_path import StageTimes, critical_path, stage_times
+from rag_accel.profile.critical_path import critical_path
 from rag_accel.profile.recording import RecordedRequest
 
 
@@ -62,18 +62,6 @@ def test_without_what_is_off_the_path_the_path_is_the_same(one: RecordedRequest)
     assert critical_path(alone).parts == path.parts
 
 
-@settings(deadline=None)
-@given(one=any_request())
-def test_the_times_of_the_stages_are_those_of_their_primitives(one: RecordedRequest) -> None:
-    times = stage_times(one)
-    assert sum(stage.queued_ms for stage in times) == 1000 * sum(
-        each.queued_s for each in one.primitives
-    )
-    assert sum(stage.running_ms for stage in times) == 1000 * sum(
-        each.running_s for each in one.primitives
-    )
-
-
 def test_a_fork_shows_the_longer_branch_and_the_slack_of_the_shorter() -> None:
     one = request(
         primitive("a.embedding", 1, 3),
@@ -91,19 +79,6 @@ def test_a_fork_shows_the_longer_branch_and_the_slack_of_the_shorter() -> None:
     ]
     assert [each.name for each in path.primitives] == ["b.embedding", "c.decoding"]
     assert path.slack_s == {"a.embedding": 5, "b.embedding": 0, "c.decoding": 0}
-
-
-def test_a_stage_sums_its_primitives_over_all_turns() -> None:
-    one = request(
-        primitive("search.embedding", 2, 3, ready_s=1),
-        primitive("search.searching", 3, 5, "search.embedding"),
-        primitive("answer.decoding", 5, 9, "search.searching"),
-        primitive("search#2.embedding", 10, 11, "answer.decoding", ready_s=9),
-    )
-    assert stage_times(one) == (
-        StageTimes("search", waiting_ms=13000, queued_ms=2000, running_ms=4000),
-        StageTimes("answer", waiting_ms=5000, queued_ms=0, running_ms=4000),
-    )
 
 
 def test_a_request_without_primitives_was_outside_all_the_time() -> None:

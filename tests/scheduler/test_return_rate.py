@@ -6,7 +6,7 @@ import pytest
 from core_harness import Core, key
 
 from rag_accel.scheduler.commands import StartStep
-from rag_accel.scheduler.return_rate import ReturnRateLearner
+from rag_accel.scheduler.learning import ReturnRateLearner
 
 STEP_S = 0.02
 WINDOW_S = 0.05 * STEP_S

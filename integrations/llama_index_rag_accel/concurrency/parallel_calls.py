@@ -24,7 +24,7 @@ from rag_accel.interception.parallel_calls import (
     arun_side_by_side,
     run_side_by_side,
 )
-from rag_accel.leaves.arrivals import runs_in_loop
+from rag_accel.system.loops import runs_in_loop
 
 T = TypeVar("T")
 

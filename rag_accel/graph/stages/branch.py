@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.nodes import Condition, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
-    Counts,
-    Engines,
     LineAttribute,
-    Stage,
     StageKind,
     Step,
     check_name,
     function,
     is_texts,
+    listed_or_none,
     register_stage,
 )
 
@@ -42,34 +39,18 @@ class Branch:
         check_name(self.name)
 
 
-def _steps(stage: Branch, engines: Engines, counts: Counts) -> tuple[Step, ...]:
-    return (Step(PrimitiveKind.CONDITION),)
-
-
-def _told_targets(value: tuple[StageName, ...] | None, stage: Stage, names: object) -> Any:
-    return None if value is None else list(value)
-
-
-def _read_targets(value: Any) -> tuple[StageName, ...] | None:
-    return None if value is None else tuple(value)
-
-
-def _are_targets(value: object) -> bool:
-    return value is None or is_texts(value)
-
-
 register_stage(
     StageKind(
         Branch,
-        _steps,
+        lambda stage, engines, counts: (Step(PrimitiveKind.CONDITION),),
         engines=(),
         line={
             "condition": function("condition"),
             "targets": LineAttribute(
                 "a list of texts, or null",
-                _are_targets,
-                write=_told_targets,
-                read=_read_targets,
+                lambda value: value is None or is_texts(value),
+                write=listed_or_none,
+                read=lambda value: None if value is None else tuple(value),
             ),
         },
         of_last=("condition", "targets"),

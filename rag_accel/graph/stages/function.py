@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.graph.list_functions import ItemFunction, ListFunction, UnionFunction
+from rag_accel.graph.list_functions import ItemFunction, ListFunction, TextFunction, UnionFunction
 from rag_accel.graph.nodes import NO_OUTPUT, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
     Counts,
-    Engines,
     StageKind,
     Step,
     function,
     register_stage,
     settle,
 )
-from rag_accel.graph.text_size import TextFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +59,6 @@ class Function:
         return self.fn.about_tokens if isinstance(self.fn, TextFunction) else None
 
 
-def _steps(stage: Function, engines: Engines, counts: Counts) -> tuple[Step, ...]:
-    return (Step(PrimitiveKind.FUNCTION),)
-
-
 def _written(stage: Function, counts: Counts) -> int:
     # What is made of documents is mostly all of them: merged, filtered, reordered.
     return sum(counts.get(name, 0) for name in stage.inputs)
@@ -73,7 +67,7 @@ def _written(stage: Function, counts: Counts) -> int:
 register_stage(
     StageKind(
         Function,
-        _steps,
+        lambda stage, engines, counts: (Step(PrimitiveKind.FUNCTION),),
         engines=(),
         line={"fn": function("fn")},
         of_last=("fn", "items", "item", "union", "tokens"),

@@ -15,10 +15,9 @@ becomes, for two hops on owned engines,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from rag_accel.engine_api import MOST_NUMBER, BorrowedEngine, Direction, PrimitiveKind
-from rag_accel.errors import GraphError
 from rag_accel.graph.nodes import (
     DEFAULT_EMBEDDER,
     DEFAULT_GRAPH,
@@ -32,12 +31,12 @@ from rag_accel.graph.stages.kind import (
     Counts,
     Engines,
     LineAttribute,
-    Stage,
     StageKind,
     Step,
-    embedder,
-    is_text,
     is_texts,
+    listed_or_none,
+    named,
+    option_refused,
     register_stage,
     settle,
 )
@@ -93,22 +92,13 @@ class GraphRetrieval:
         settle(self, inputs=(self.query, self.keywords) if self.keywords else (self.query,))
         for option in ("top_k", "hops", "seeds", "fan_out", "max_paths"):
             if not _is_number(getattr(self, option)):
-                raise _refused(self, option, _NUMBER)
+                raise option_refused(self, option, _NUMBER)
         if self.link not in LINKS:
-            raise _refused(self, "link", " or ".join(LINKS))
+            raise option_refused(self, "link", " or ".join(LINKS))
         if self.direction not in DIRECTIONS:
-            raise _refused(self, "direction", ", ".join(DIRECTIONS))
+            raise option_refused(self, "direction", ", ".join(DIRECTIONS))
         if self.relations is not None and not is_texts(self.relations):
-            raise _refused(self, "relations", "a list of texts, or None for all relations")
-
-
-def _refused(stage: GraphRetrieval, option: str, valid: str) -> GraphError:
-    return GraphError(
-        "stage option out of range",
-        where=f"{option} of stage {stage.name!r}",
-        found=repr(getattr(stage, option)),
-        valid=valid,
-    )
+            raise option_refused(self, "relations", "a list of texts, or None for all relations")
 
 
 def _steps(stage: GraphRetrieval, engines: Engines, counts: Counts) -> tuple[Step, ...]:
@@ -175,10 +165,6 @@ def _hop(stage: GraphRetrieval, number: int) -> Step:
     )
 
 
-def _written(stage: GraphRetrieval, counts: Counts) -> int:
-    return stage.top_k
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_NUMBER
 
@@ -191,37 +177,26 @@ def _one_of(choices: tuple[str, ...]) -> LineAttribute:
     return LineAttribute(", ".join(choices), lambda value: value in choices, required=True)
 
 
-def _named(default: str) -> LineAttribute:
-    def write(value: Any, stage: Stage, names: object) -> Any:
-        return None if value == default else value
-
-    return LineAttribute("a text", is_text, write=write)
-
-
-def _told_relations(value: Any, stage: Stage, names: object) -> Any:
-    return None if value is None else list(value)
-
-
 register_stage(
     StageKind(
         GraphRetrieval,
         _steps,
         engines=("embedder", "engine"),
         line={
-            "query": _named(DEFAULT_QUERY),
+            "query": named(DEFAULT_QUERY),
             "top_k": _number(),
             "hops": _number(),
             "seeds": _number(),
             "link": _one_of(LINKS),
-            "keywords": _named(NO_OUTPUT),
+            "keywords": named(NO_OUTPUT),
             "relations": LineAttribute(
-                "a list of texts", is_texts, write=_told_relations, read=tuple
+                "a list of texts", is_texts, write=listed_or_none, read=tuple
             ),
             "direction": _one_of(DIRECTIONS),
             "fan_out": _number(),
             "max_paths": _number(),
-            "embedder": embedder(),
+            "embedder": named(DEFAULT_EMBEDDER),
         },
-        written=_written,
+        written=lambda stage, counts: stage.top_k,
     )
 )

@@ -13,7 +13,7 @@ from rag_accel.graph.stages.kind import (
     Engines,
     StageKind,
     Step,
-    embedder,
+    named,
     register_stage,
     settle,
 )
@@ -57,7 +57,7 @@ register_stage(
         _steps,
         engines=("embedder", "engine"),
         reads=("documents",),
-        line={"embedder": embedder()},
+        line={"embedder": named(DEFAULT_EMBEDDER)},
         of_first=("role",),
     )
 )

@@ -1,8 +1,8 @@
 """The properties of a kind of stage, and the checks the built-in stages share.
 
 One row describes a kind: how its line of text reads, which primitives it becomes and what goes with
-them. Each built-in kind stands with its row in a file of its own beside this one; a kind of
-one of another package is registered with ``register_stage`` and added with ``RAGraph.add_stage``.
+them. Each built-in kind stands with its row in a file of its own in this folder; a kind of
+another package is registered with ``register_stage`` and added with ``RAGraph.add_stage``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 from rag_accel.engine_api import BorrowedEngine, EngineProfile, PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.lines import References
-from rag_accel.graph.nodes import DEFAULT_EMBEDDER, RESERVED, TURN_MARK, EngineName, StageName
+from rag_accel.graph.nodes import RESERVED, TURN_MARK, EngineName, StageName
 from rag_accel.graph.prompt import ValueName
 
 Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
@@ -206,12 +206,17 @@ def check_positive(stage: Stage, option: str) -> None:
     """Raise GraphError unless an option of a stage is ``None`` or an integer from 1."""
     value = getattr(stage, option)
     if value is not None and not (isinstance(value, int) and value >= 1):
-        raise GraphError(
-            "stage option out of range",
-            where=f"{option} of stage {stage.name!r}",
-            found=repr(value),
-            valid="an integer from 1",
-        )
+        raise option_refused(stage, option, "an integer from 1")
+
+
+def option_refused(stage: Stage, option: str, valid: str) -> GraphError:
+    """Return the error for an option of a stage that has another value than these."""
+    return GraphError(
+        "stage option out of range",
+        where=f"{option} of stage {stage.name!r}",
+        found=repr(getattr(stage, option)),
+        valid=valid,
+    )
 
 
 def is_text(value: object) -> bool:
@@ -253,10 +258,15 @@ def function(field_name: str) -> LineAttribute:
     return LineAttribute("a function, as @name", callable, True, write)
 
 
-def embedder() -> LineAttribute:
-    """Return the attribute that names an embedder, left out for the default one."""
+def named(default: str) -> LineAttribute:
+    """Return an attribute that is a name, left out for the default one."""
 
     def write(value: Any, stage: Stage, names: References) -> Any:
-        return None if value == DEFAULT_EMBEDDER else value
+        return None if value == default else value
 
     return LineAttribute("a text", is_text, write=write)
+
+
+def listed_or_none(value: Any, stage: Stage, names: References) -> list[Any] | None:
+    """Return a tuple of texts for a line, None where there is none."""
+    return None if value is None else list(value)

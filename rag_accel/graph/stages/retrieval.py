@@ -27,8 +27,8 @@ from rag_accel.graph.stages.kind import (
     Step,
     check_positive,
     count,
-    embedder,
     is_text,
+    named,
     register_stage,
     settle,
 )
@@ -74,20 +74,12 @@ def _steps(stage: Retrieval, engines: Engines, counts: Counts) -> tuple[Step, ..
     )
 
 
-def _written(stage: Retrieval, counts: Counts) -> int:
-    return stage.top_k
-
-
 def _is_fields(value: object) -> bool:
     return isinstance(value, Mapping) and all(map(is_text, cast("Mapping[object, object]", value)))
 
 
 def _told_filter(value: MetadataFilter, stage: Stage, names: References) -> Any:
     return names.encode(dict(value), f"{stage.name}.where") if value else None
-
-
-def _read_filter(value: Mapping[str, Any]) -> MetadataFilter:
-    return tuple(value.items())
 
 
 register_stage(
@@ -99,11 +91,14 @@ register_stage(
         line={
             "top_k": count(required=True),
             "where": LineAttribute(
-                "a JSON object", _is_fields, write=_told_filter, read=_read_filter
+                "a JSON object",
+                _is_fields,
+                write=_told_filter,
+                read=lambda value: tuple(value.items()),
             ),
-            "embedder": embedder(),
+            "embedder": named(DEFAULT_EMBEDDER),
         },
         of_last=("top_k", "where"),
-        written=_written,
+        written=lambda stage, counts: stage.top_k,
     )
 )

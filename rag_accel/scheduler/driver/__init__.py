@@ -9,14 +9,15 @@ from rag_accel.scheduler.driver.begun_calls import BegunCall
 from rag_accel.scheduler.driver.delivery import GraphClient
 from rag_accel.scheduler.driver.leaf import (
     AsyncLeaf,
+    AsyncStreamLeaf,
     KeptLeaf,
     LeafClient,
     SyncLeaf,
+    SyncStreamLeaf,
+    TextStream,
 )
-from rag_accel.scheduler.driver.leaf_stream import AsyncStreamLeaf, SyncStreamLeaf
 from rag_accel.scheduler.driver.loop import Driver
 from rag_accel.scheduler.driver.outcomes import Result, error_for
-from rag_accel.scheduler.driver.text_stream import TextStream
 from rag_accel.scheduler.driver.worker import EngineWorker
 
 __all__ = [

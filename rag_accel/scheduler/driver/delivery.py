@@ -103,32 +103,16 @@ def _end_request(delivery: Delivery, command: EndRequest) -> None:
     delivery.clients.end_request(command.request, command.outcome, command.node)
 
 
-def _cancel_work(delivery: Delivery, command: CancelWork) -> None:
-    delivery.workers[command.engine].cancel(command.nodes)
-
-
-def _interrupt_step(delivery: Delivery, command: InterruptStep) -> None:
-    delivery.workers[command.engine].interrupt()
-
-
-def _drop_engine(delivery: Delivery, command: DropEngine) -> None:
-    delivery.workers.pop(command.engine).stop()
-
-
-def _wake_at(delivery: Delivery, command: WakeAt) -> None:
-    """Do nothing: the driver reads the time from the state."""
-
-
 #: do what one command says, by its type
 CARRY_OUT: dict[type, Callable[[Delivery, Any], None]] = {
     StartStep: _start_step,
     StartCall: _start_call,
     EndNode: Delivery.end_node,
     EndRequest: _end_request,
-    CancelWork: _cancel_work,
-    InterruptStep: _interrupt_step,
-    DropEngine: _drop_engine,
-    WakeAt: _wake_at,
+    CancelWork: lambda to, command: to.workers[command.engine].cancel(command.nodes),
+    InterruptStep: lambda to, command: to.workers[command.engine].interrupt(),
+    DropEngine: lambda to, command: to.workers.pop(command.engine).stop(),
+    WakeAt: lambda to, command: None,  # the driver reads the time from the state
 }
 
 

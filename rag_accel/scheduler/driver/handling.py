@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from rag_accel.clock import Clock
-from rag_accel.engine_api import Health, ReportingEngine
+from rag_accel.engine_api import AdmittingEngine, Health, ReportingEngine
 from rag_accel.errors import SchedulingError
+from rag_accel.scheduler.arrivals import engines_of_new
 from rag_accel.scheduler.commands import Command, DropEngine
-from rag_accel.scheduler.driver.admission import with_refusal
 from rag_accel.scheduler.driver.delivery import CARRY_OUT, Clients, Delivery, Results
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
@@ -140,7 +140,7 @@ class EventHandler:
 
         With ``more`` to come at once, what it lets start is put off; but not for ever.
         """
-        event = with_refusal(self.state, event, self.workers)
+        event = _with_refusal(self.state, event, self.workers)
         self._put_off = self._put_off + 1 if more and self._put_off < MAX_TOGETHER else 0
         try:
             results = _NONE if isinstance(event, _BARE) else self.take_in(event, attached)
@@ -255,3 +255,28 @@ class EventHandler:
         for command in gone:
             self.workers.pop(command.engine).stop()
         self._observe(Tick(), [*gone], self._clock.now())
+
+
+def _with_refusal(
+    state: SchedulerState, event: Event, workers: Mapping[EngineName, EngineWorker]
+) -> Event:
+    """Return the event; one that asks for admission says when to come again if refused."""
+    if not isinstance(event, LeafArrived | RequestArrived) or event.on_full != "raise":
+        return event
+    again_s = 0.0
+    for name in engines_of_new(state, event):
+        engine = workers[name].engine if name in workers else None
+        if isinstance(engine, AdmittingEngine):
+            again_s = max(again_s, _retry_after_s(engine, state, event))
+    return replace(event, retry_after_s=again_s) if again_s > 0 else event
+
+
+def _retry_after_s(
+    engine: AdmittingEngine, state: SchedulerState, event: LeafArrived | RequestArrived
+) -> float:
+    try:
+        live = {str(request) for request in state.requests}
+        return engine.retry_after_s(str(event.request), live)
+    except Exception:  # who cannot tell refuses nobody
+        logger.exception("an engine failed to say whether a request would be late")
+        return 0.0

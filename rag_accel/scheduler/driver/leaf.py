@@ -1,9 +1,10 @@
-"""Waiting for one primitive: in a thread that blocks, or in a task on the caller's own loop."""
+"""Waiting for one primitive, or for its text: in a thread, or in a task on the caller's loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -11,9 +12,15 @@ from typing import Literal, Protocol
 
 from rag_accel.engine_api import EngineOutput, EngineRequest
 from rag_accel.scheduler.driver.outcomes import Result
-from rag_accel.scheduler.messages import NodeKey, Outcome
+from rag_accel.scheduler.messages import LeafArrived, NodeKey, Outcome
 
 Signal = Literal["granted", "ended"]
+Build = Callable[[NodeKey], EngineRequest]
+Call = Callable[[], None]
+Later = Callable[[asyncio.AbstractEventLoop, Call, Call | None], None]
+
+#: Items that a stream buffers before further ones are merged.
+STREAM_ITEMS = 256
 
 
 class LeafClient(Protocol):
@@ -45,7 +52,7 @@ class _Leaf:
 
     __slots__ = ("build", "outcome", "result", "shared", "signal")
 
-    def __init__(self, build: Callable[[NodeKey], EngineRequest] | None) -> None:
+    def __init__(self, build: Build | None) -> None:
         self.build = build
         self.signal: Signal | None = None
         self.outcome: Outcome | None = None
@@ -82,7 +89,7 @@ class SyncLeaf(_Leaf):
 
     __slots__ = ("_lock",)
 
-    def __init__(self, build: Callable[[NodeKey], EngineRequest] | None = None) -> None:
+    def __init__(self, build: Build | None = None) -> None:
         super().__init__(build)
         self._lock = threading.Lock()
         self._lock.acquire()
@@ -108,10 +115,8 @@ class AsyncLeaf(_Leaf):
 
     def __init__(
         self,
-        later: Callable[
-            [asyncio.AbstractEventLoop, Callable[[], None], Callable[[], None] | None], None
-        ],
-        build: Callable[[NodeKey], EngineRequest] | None = None,
+        later: Later,
+        build: Build | None = None,
         lost: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(build)
@@ -137,7 +142,7 @@ class KeptLeaf(_Leaf):
 
     __slots__ = ("_over",)
 
-    def __init__(self, build: Callable[[NodeKey], EngineRequest] | None = None) -> None:
+    def __init__(self, build: Build | None = None) -> None:
         super().__init__(build)
         self._over: Future[None] = Future()
 
@@ -159,6 +164,131 @@ class KeptLeaf(_Leaf):
 
     def _wake(self) -> None:
         self._over.set_result(None)
+
+
+class TextStream:
+    """A text buffer between one producer and one consumer, bounded by merging.
+
+    No text is lost and decoding never waits: past ``STREAM_ITEMS`` new text joins the last item.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[str] = deque()
+        self._lock = threading.Lock()
+
+    def put(self, text: str) -> None:
+        """Add text; any thread."""
+        with self._lock:
+            if len(self._items) >= STREAM_ITEMS:
+                self._items[-1] += text
+            else:
+                self._items.append(text)
+
+    def take(self) -> list[str]:
+        """Take all that is buffered."""
+        with self._lock:
+            items = list(self._items)
+            self._items.clear()
+        return items
+
+
+class SyncStreamLeaf(SyncLeaf):
+    """A leaf whose calling thread takes text as it comes, until the primitive has ended."""
+
+    __slots__ = ("_changed", "_text")
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build)
+        self._text = TextStream()
+        self._changed = threading.Condition()
+
+    def partial(self, node: NodeKey, output: EngineOutput) -> None:
+        """Hand on an increment of the text."""
+        self._text.put(output.value)
+        self._wake()
+
+    def take(self) -> list[str]:
+        """Return the next text, in pieces; nothing once the primitive has ended and all is taken.
+
+        Ctrl-C interrupts.
+        """
+        with self._changed:
+            while True:
+                has_ended = self.signal is not None
+                pieces = self._text.take()
+                if pieces or has_ended:
+                    return pieces
+                self._changed.wait()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class AsyncStreamLeaf(AsyncLeaf):
+    """A leaf whose task takes text as it comes, until the primitive has ended."""
+
+    __slots__ = ("_changed", "_text")
+
+    def __init__(
+        self,
+        later: Later,
+        build: Build,
+    ) -> None:
+        super().__init__(later, build)
+        self._text = TextStream()
+        self._changed = asyncio.Event()
+
+    def partial(self, node: NodeKey, output: EngineOutput) -> None:
+        """Hand on an increment of the text."""
+        self._text.put(output.value)
+        self._wake()
+
+    async def take(self) -> list[str]:
+        """Return the next text, in pieces; nothing once the primitive has ended and all is taken.
+
+        Cancelling the task raises CancelledError here.
+        """
+        while True:
+            self._changed.clear()
+            has_ended = self.signal is not None
+            pieces = self._text.take()
+            if pieces or has_ended:
+                return pieces
+            await self._changed.wait()
+
+    def _resolve(self) -> None:
+        self._changed.set()
+
+
+class Gathered(threading.local):
+    """Leaves of one loop's tasks, held back until all tasks that can run now have run.
+
+    Tasks that wake together would otherwise be parted by how much of them the driver's thread sees
+    when it first gets to look.
+    """
+
+    def __init__(self, send: Callable[[tuple[LeafArrived, LeafClient]], None]) -> None:
+        self._send = send
+        #: the loop that was asked to hand over; without one nothing is kept
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._items: list[tuple[LeafArrived, LeafClient]] = []
+
+    def add(self, event: LeafArrived, client: LeafClient) -> None:
+        """Keep one; the first asks the loop to hand over after everybody's turn."""
+        loop = asyncio.get_running_loop()
+        if self.loop is not loop:
+            self.flush()  # of a loop that ended before it came to that
+            self.loop = loop
+            loop.call_soon(self.flush)
+        self._items.append((event, client))
+
+    def flush(self) -> None:
+        """Send this thread's leaves."""
+        if self.loop is not None:
+            items, self._items, self.loop = self._items, [], None
+            for item in items:
+                self._send(item)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[None]) -> None:

@@ -26,10 +26,9 @@ from rag_accel.scheduler.driver.begun_calls import BegunCall, BegunCalls
 from rag_accel.scheduler.driver.delivery import GraphClient
 from rag_accel.scheduler.driver.ending import LivingThreads, join
 from rag_accel.scheduler.driver.engine_names import EngineNames, owned_engine_added
-from rag_accel.scheduler.driver.gathered import Gathered
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.hints import HintedEngines
-from rag_accel.scheduler.driver.leaf import LeafClient
+from rag_accel.scheduler.driver.leaf import Gathered, LeafClient
 from rag_accel.scheduler.driver.outcomes import Result
 from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.driver.worker import Check, EngineWorker

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
-from rag_accel.leaves.arrivals import leaf_depth
+from rag_accel.leaves.identity import leaf_depth
 
 
 class State(TypedDict, total=False):
