@@ -86,6 +86,7 @@ class EngineState:
             ends_in_time=self.ends_in_time,
             itemwise=self.itemwise,
             bounds_its_work=self.bounds_its_work,
+            shares_cores=self.shares_cores,
             max_concurrency=self.max_concurrency,
             leaving=self.leaving,
             base_s=self.base_s,

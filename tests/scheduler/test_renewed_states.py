@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from core_harness import Core, key
 
 from rag_accel.scheduler.commands import DropEngine, StartCall, StartStep
-from rag_accel.scheduler.messages import EngineLeft, EngineName
+from rag_accel.scheduler.messages import EngineLeft, EngineName, OwnedEngineAdded
+from rag_accel.scheduler.state import EngineState
 
 
 def _busy() -> Core:
@@ -27,6 +30,21 @@ def test_nothing_lives_in_it_and_its_engines_are_the_same() -> None:
     assert core.state.is_empty()
     after = core.engine("e")
     assert (after.max_batch, after.stepped, after.step) == (before.max_batch, True, None)
+
+
+def test_all_that_an_engine_was_added_with_stays() -> None:
+    added = {each.name for each in fields(OwnedEngineAdded)} & {
+        each.name for each in fields(EngineState)
+    }
+    engine = EngineState(EngineName("e"), True)
+    for number, name in enumerate(sorted(added), start=2):
+        old = getattr(engine, name)
+        setattr(engine, name, not old if isinstance(old, bool) else type(old)(number))
+    renewed = engine.renewed()
+    assert {name: getattr(renewed, name) for name in added} == {
+        name: getattr(engine, name) for name in added
+    }
+    assert "shares_cores" in added
 
 
 def test_its_steps_are_none_that_was_there_before() -> None:
