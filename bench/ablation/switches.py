@@ -18,9 +18,9 @@ from langchain_rag_accel import parallel_calls
 from rag_accel.accelerator import accelerator
 from rag_accel.config import Options
 from rag_accel.engines.batching import BatchLimits
-from rag_accel.engines.embedding import engine as embedding_engine
+from rag_accel.engines.embedding import encoder_engine as embedding_engine
 from rag_accel.engines.embedding.microbatches import MicroBatches
-from rag_accel.engines.retrieval.coded import codes
+from rag_accel.engines.retrieval.coded import encoder
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.engines.retrieval.vectors.row_places import RowPlaces
 from rag_accel.interception import wrappers
@@ -110,7 +110,7 @@ def split_cache_lines() -> AbstractContextManager[None]:
             kept.append(make())
         return kept[-1]
 
-    return _instead(codes, "made_aligned", made)
+    return _instead(encoder, "made_aligned", made)
 
 
 # The scheduler and its driver ------------------------------------------------------------------
